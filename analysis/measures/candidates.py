@@ -58,13 +58,17 @@ class FormatFacts(NamedTuple):
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
     """Return the plan of a cast: numbers with which the loops of `nearest_loops` compute it, or None if they cannot.
 
-    The plan is a tuple of floats, at the indices TOP to TRUNCATES of `nearest_loops`, which explains them.
+    The plan is a tuple of floats, at the indices TOP to TRUNCATES of `nearest_loops`. In this order: the format's
+    largest value; its smallest normal value, and the exponent field of this in float32; the number of mantissa bits
+    that rounding drops; the decode scale, 1 without one; the largest quotient x / scale that becomes the largest value;
+    the smallest magnitude other than 0 that the loops accept; the number whose addition rounds values below the normal
+    range, 0 if the loops accept no values there; and 1 for rounding toward zero or 0 for nearest even, the only two
+    modes of the loops.
 
     options: format, rounding and subnormals of the cast. scale: decode scale, None for no scale. from_amax: whether the
     scale was computed from amax, so that x / scale may slightly exceed the format's range. The result is None for other
-    rounding modes than nearest even and toward zero, for unsigned formats and those that float32 cannot hold, and for
-    scales below float32's smallest normal value, or so large that the format's smallest normal value times the scale
-    exceeds 2**100.
+    rounding modes, for unsigned formats and those that float32 cannot hold. It is also None for scales below float32's
+    smallest normal value, or so large that the format's smallest normal value times the scale exceeds 2**100.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
@@ -78,7 +82,11 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the plan of a cast with 0 in place of the scale and the largest quotient; None if no scale is possible."""
+    """Return the plan of a cast (the numbers of `nearest_plan`) with 0 in place of the scale and the largest quotient.
+
+    options: format, rounding and subnormals of the cast. Return None if the loops of `nearest_loops` cannot compute the
+    cast with any scale.
+    """
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
@@ -206,7 +214,10 @@ class FloatCast:
         return self.options.rounding is Rounding.STOCHASTIC
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """Round a 1-d piece x of float32 or float64 to work arrays of `buffers`, which the next call overwrites.
+        """Round a 1-d piece x of float32 or float64; return (x / scale, rounded values, values * scale, scales).
+
+        The arrays are work arrays of `buffers`, which the next call overwrites. Without a scale the first is x, the
+        third equals the second, and the last is None.
 
         first: flat index in the array of the first element of x, for stochastic rounding.
         """
@@ -233,7 +244,10 @@ class FloatCast:
 
 
 def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> RoundedPiece:
-    """Return a rounded piece converted to floats of `width` bits, 32 or 64, in work arrays of `buffers`."""
+    """Return the four arrays of a rounded piece (see `RoundedPiece`) converted to floats of `width` bits, 32 or 64.
+
+    Arrays of another dtype are copied to work arrays of `buffers`.
+    """
     dtype = np.float32 if width == 32 else np.float64
     if all(array is None or array.dtype == dtype for array in rounded):
         return rounded
@@ -247,7 +261,8 @@ def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> Rounded
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Return (top, limit) for `divide_kernel` as scalars of dtype: it sets magnitudes above top, up to limit, to top.
 
-    Such quotients exceed the format's largest value only because the scale was rounded. A top of Inf clamps nothing.
+    Such quotients exceed the format's largest value, top, only because the scale was rounded. If top is Inf, limit is
+    Inf too, and nothing is clamped.
     """
     largest = float(np.finfo(dtype).max)
     if top == math.inf:
@@ -276,8 +291,12 @@ class Tiles:
         self.facts = self._facts(64 if wide else 32)
 
     def _facts(self, width: int) -> FormatFacts:
-        """Return the FormatFacts of the elements for source floats of `width` bits, or UNMEASURED if ulps are not
-        measured.
+        """Return the FormatFacts of the elements.
+
+        Errors in ulps are not measured for LogFMT, tables and codes with zero points. For all of these, return
+        UNMEASURED, the facts of a format in which no value is beyond the range or subnormal.
+
+        width: bits of the source floats.
         """
         element = self.scaled.fmt
         if not self.measured:
@@ -288,9 +307,12 @@ class Tiles:
         return facts_of(element, width)
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """Return a 1-d piece x of float32 or float64 before and after rounding, in work arrays of `buffers`.
+        """Return (x / scales, rounded values, values * scales, scales) for a 1-d piece x of float32 or float64.
 
-        For formats whose errors in ulps are not measured, the four arrays are x, the decoded results twice, and ones.
+        The rounded values are decoded from the codes. The arrays are work arrays of `buffers`, which the next call
+        overwrites. For formats whose errors in ulps are not measured, the four arrays are x, the decoded results twice,
+        and ones.
+
         first: flat index in the whole array of the first element of x.
         """
         width = self.facts.width
@@ -343,7 +365,10 @@ class Tiles:
 
 
 def _spread(scales: Array, size: int, target: Array) -> None:
-    """Write each of the scales (rows, tiles) to the `size` columns of its tile in `target`; the last may have fewer."""
+    """Write each of the scales (rows, tiles) to the `size` columns of its tile in `target` (rows, columns).
+
+    The last tile of a row may have fewer columns.
+    """
     whole = target.shape[1] // size * size
     tiles = whole // size
     target[:, :whole].reshape(-1, tiles, size)[...] = scales[:, :tiles, None]

@@ -232,10 +232,14 @@ def scaling_name(scaling: Scaling | str | float | None) -> str:
 
 
 def several(values: Any, name: str) -> list[Any]:
-    """Return one setting or an iterable of settings as a list; raise a ValueError if there are none.
+    """Return one setting or an iterable of settings as a list.
 
-    values: None, a string, a number, a dtype, or a format, rounding or scaling object counts as one setting. name: name
-    of the argument in error messages.
+    values: None, a string, a number, a dtype, or a format, rounding or scaling object counts as one setting.
+
+    name: name of the argument, for error messages.
+
+    Raises:
+      ValueError: there are no settings, or they are an array with more or fewer than one axis.
     """
     alone = values is None or isinstance(values, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
     if isinstance(values, np.ndarray) and values.ndim != 1:

@@ -15,7 +15,10 @@ HEIGHT = 2.2  # inches
 
 
 def error_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw an ErrorReport's noise by cause, or the SQNR of its parts, into `ax` (None: new axes); return the axes."""
+    """Draw the noise by cause, or if the report has parts the SQNR of each channel or block; return the axes.
+
+    ax: matplotlib axes to draw on; None makes new ones.
+    """
     with figure_style():
         ax = axes_of(ax, HEIGHT)
         (_draw_causes if report.parts is None else _draw_parts)(report, ax)
@@ -48,8 +51,9 @@ def _draw_parts(report: Any, ax: Axes) -> None:
 
 
 def comparison_axes(comparison: Any, ax: Axes | None = None) -> Axes:
-    """Draw SQNR against bits per value for the rows of a Comparison, with its Pareto front, into `ax` (None: new axes);
-    return the axes.
+    """Draw SQNR against bits per value, with a mark for each row; return the matplotlib axes (ax None: new ones).
+
+    A line connects the rows of the Pareto front. Rows whose SQNR is not finite are not drawn.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

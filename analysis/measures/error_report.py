@@ -328,9 +328,9 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel over the data of two reports, given each report's parts.
+    """Return the metrics of each channel over the data of two reports, whose parts are `mine` and `others`.
 
-    Return None unless both reports have metrics of the same channels.
+    Return None for blocks, if a report has no parts, or if the two have different channels.
     """
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None

@@ -119,7 +119,10 @@ def _draw_exponents(
 
 
 def _outline(report: Any, left: int, right: int) -> tuple[Any, Any]:
-    """Return (x, y) of the outline of a RangeReport's exponents, clipped to [left, right], whose highest bin is 1."""
+    """Return (x, y) of the outline of a histogram of exponents over [left, right], with its highest bin at 1.
+
+    report: a RangeReport. Exponents outside are counted in the outermost bins.
+    """
     heights = np.zeros(right - left)
     for exponent, count in report.counts:
         heights[min(max(exponent, left), right - 1) - left] += count

@@ -130,8 +130,11 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the lowest bin, as in `bins`, that with all lower ones holds `share` of the nonzero finite elements,
-        or None.
+        """Return the lowest bin that, with all lower bins, holds `share` of the nonzero finite elements.
+
+        The bin is the number 32 * exponent + i, as in `bins`.
+
+        Return None if there are no such elements.
         """
         total = sum(number for _, number in self.bins)
         seen = 0
@@ -339,7 +342,10 @@ BATCH = 16  # pieces that are counted at once
 
 
 def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
-    """Count a batch of pieces on several threads, each of which takes a histogram from `idle` and puts it back."""
+    """Count a batch of pieces on several threads, each of which adds to one histogram of `idle`.
+
+    A thread takes a histogram from `idle`, or makes one if `idle` is empty, and appends it to `idle` at the end.
+    """
 
     def work(start: int, stop: int) -> None:
         try:

@@ -180,8 +180,8 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes clamped(x / scales) and values *
-    scales.
+    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes x / scales to `exact`, where
+    magnitudes in (top, limit] become top, and values * scales to `results`; all arrays have the shape of x.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:

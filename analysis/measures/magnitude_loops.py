@@ -68,7 +68,10 @@ SMALLEST_NORMAL_32 = 2.0**-126
 
 @inner_loop
 def count_normal(x: Any, table: Any) -> Any:
-    """Count float32 values, all normal or zero, in `table` as `histogram_kernel` does; return the number of zeros."""
+    """Count float32 values, all normal or zero, by magnitude in `table` in place; return the number of zeros.
+
+    table: int64 (BINS,); a magnitude is counted at index 32 * (exponent + 1074) + the upper five bits of its mantissa.
+    """
     offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
     before = table[offset]  # count in the bin of 2**-127, to which the loop adds zeros
     for i in range(x.size):
@@ -80,7 +83,11 @@ def count_normal(x: Any, table: Any) -> Any:
 
 @inner_loop
 def count_any(x: Any, table: Any, specials: Any) -> None:
-    """Count floats in `table` and `specials` as `histogram_kernel` does."""
+    """Count floats by magnitude in `table`, and zeros, infinities and NaNs in `specials` (3,), in place.
+
+    table, specials: int64 counts, `table` (BINS,). A magnitude is counted at index 32 * (exponent + 1074) + the upper
+    five bits of its mantissa, normalised if it is subnormal in float64.
+    """
     shift = i64(52 - 5)  # the upper five bits of the mantissa select one of 32 bins of a binade
     offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
     for i in range(x.size):

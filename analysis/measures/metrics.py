@@ -65,6 +65,9 @@ FORMULAS: dict[str, Callable[[ErrorSums], Any]] = {
 
 
 def metric(sums: ErrorSums, name: str) -> Any:
-    """Return the metric `name`, a key of FORMULAS, as a float or int, or as an array for several channels or blocks."""
+    """Return the metric `name` as a float or int, or as an array for the sums of several channels or blocks.
+
+    name: a key of FORMULAS, such as "sqnr_db" or "underflow_rate".
+    """
     value = FORMULAS[name](sums)
     return value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value

@@ -129,9 +129,10 @@ def over_scale(size: Any, plan: Any) -> Any:
 def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
     """Return the loop `(x, exact, results, plan)` that rounds a block of float32 values, toward zero if `truncates`.
 
-    It writes the rounded values to `results`; all arrays are float32 (n,). scaled: whether x is first divided by the
-    plan's scale (the quotients are written to `exact`), and results are multiplied by it. small: whether some values
-    may be below the format's normal range.
+    It writes the rounded values to `results`; x, exact and results are float32 (n,). plan: the numbers of the cast, as
+    `nearest_plan` in candidates.py returns them. scaled: whether x is first divided by the plan's scale (the quotients
+    are written to `exact`), and results are multiplied by it. small: whether some values may be below the format's
+    normal range.
     """
     normal = truncated_normal if truncates else nearest_normal
 
@@ -154,12 +155,13 @@ def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
 
 @cache
 def _make_sum_block(small: bool, wide: bool) -> Any:
-    """Return the loop `(x, results, reciprocals, plan, sums, counts, largest_errors)` that adds the errors of a block.
+    """Return the loop that adds the errors of a block, their squares and relative errors to `sums` and `counts`.
 
-    x, results: the block before and after rounding. reciprocals: 1 / |x|. The other arrays are in the order of TOTALS,
-    COUNTS and MAXIMA; the loop overwrites largest_errors[MAX_RELATIVE]. The sum PRODUCT gets x * (result - x) instead
-    of x * result, which takes fewer operations and is more accurate. small: whether some values may be below the
-    format's normal range. wide: whether an error may need float64.
+    Its arguments are (x, results, reciprocals, plan, sums, counts, largest_errors): a block before and after rounding,
+    1 / |x|, the cast's plan, and arrays in the order of TOTALS, COUNTS and MAXIMA. It overwrites
+    largest_errors[MAX_RELATIVE] with the block's largest relative error. The sum PRODUCT gets
+    x * (result - x) instead of x * result, which takes fewer operations and is more accurate. small: whether some
+    values may be below the format's normal range. wide: whether an error may need float64.
     """
 
     def sum_block(
@@ -261,7 +263,8 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: A
     """Return the larger of `best`, the largest relative error so far, and the largest |results - x| / |x| of a block.
 
     The division is done only if the approximation `largest_product`, the largest |results - x| * rounded(1 / |x|), does
-    not show that `best` is larger. underflowed: a value of the block became 0, with the relative error 1.
+    not show that `best` is larger. underflowed: a value of the block became 0, with the relative error 1. x, results:
+    the block before and after rounding.
     """
     best = max(best, 1.0 if underflowed else 0.0)
     # a value that becomes zero has the relative error 1; a larger quotient of float32 numbers is at least 1 + 2**-24
@@ -273,10 +276,11 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: A
 def _make_measure(scaled: bool, truncates: bool) -> Any:
     """Return the loop that rounds a block, adds its errors to `sums` and `counts`, and sets `largest_errors`.
 
-    Its arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors). smallest: smallest nonzero
-    magnitude of the block after division by the scale. room: scratch arrays for x / scale and the results. The other
-    arguments are those of `_make_sum_block`. scaled: whether values have a scale. truncates: whether rounding is toward
-    zero (True) or to nearest even (False).
+    scaled: whether values have a scale. truncates: whether they are rounded toward zero (True) or to nearest even
+    (False). The loop's arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors). x: a block.
+    reciprocals: 1 / |x|. smallest: smallest nonzero magnitude of the block after division by the scale. plan: the
+    cast's plan. room: scratch arrays for x / scale and the results. sums, counts, largest_errors: arrays in the order
+    of TOTALS, COUNTS and MAXIMA.
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)

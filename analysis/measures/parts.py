@@ -74,7 +74,10 @@ class Layout:
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """Return the sums of the errors of a cast of x, an ErrorSums with a leading axis of channels or blocks."""
+        """Return the sums of the errors of a cast, `candidate`, an ErrorSums with a leading axis of channels or blocks.
+
+        x: the array, float32 or float64 or a dtype that converts to them, with the shape of the layout.
+        """
         buffers = Buffers()
         part_sums = nothing((self.count,))
         whole = whole_array(x, candidate) if candidate.by_position else None
@@ -91,7 +94,8 @@ class Layout:
     ) -> RoundedPiece:
         """Return the elements x (parts, length) of a slab before and after rounding by a cast, the candidate.
 
-        whole: the whole array before and after rounding, if results depend on an element's index, else None.
+        whole: the whole array before and after rounding, if results depend on an element's index; None if they do not.
+        buffers: scratch arrays.
         """
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)
@@ -104,7 +108,10 @@ class Layout:
         return tuple(np.ndindex(self.tiling.grid))
 
     def slabs(self) -> Iterator[Slab]:
-        """Yield slabs that together cover all channels or blocks; one of more than PIECE elements has several slabs."""
+        """Yield slabs that together cover all channels or blocks.
+
+        Several short channels or blocks share a slab; one of more than PIECE elements is divided into several slabs.
+        """
         if self.tiling is not None:
             yield from _block_slabs(self.tiling)
             return
@@ -130,9 +137,9 @@ class Layout:
 def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
     """Yield slabs that together cover the blocks of a tiling, in the order of the grid.
 
-    A slab holds neighbouring blocks of full width in one row of the grid: as many as have at most PIECE elements
-    together. A narrower block at the row's end is a slab alone. A block of more than PIECE elements is divided into
-    several slabs.
+    A slab is a part of the array that is measured at once. It holds neighbouring blocks of full width in one row of the
+    grid: as many as have at most PIECE elements together, or one larger block. A narrower block at the row's end is a
+    slab alone. A block of more than PIECE elements is then divided into several slabs.
     """
     bands, across = tiles.tiles[1:]
     full = tiles.columns // tiles.tile_columns

@@ -67,7 +67,10 @@ def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """Return x, flattened, before and after rounding by a cast, in new arrays of the size of x."""
+    """Return x, flattened, before and after rounding by a cast: (x / scales, values, values * scales, scales or None).
+
+    This allocates four arrays of the size of x, float32 or float64.
+    """
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
@@ -104,7 +107,10 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
 def _add_piece(
     x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, piece_sums: ErrorSums, row: int
 ) -> None:
-    """Add the errors of each candidate on a 1-d piece, from index `first` on, to row `row` of `piece_sums`."""
+    """Add the errors of each candidate, a cast, on a 1-d piece to row `row` of `piece_sums` (pieces, candidates).
+
+    first: flat index of the piece's first element in the array. buffers: scratch arrays.
+    """
     sums = ErrorSums(piece_sums.counts[row, :, None], piece_sums.totals[row, :, None], piece_sums.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
     groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
@@ -118,7 +124,9 @@ class Groups:
       buffers: work arrays.
 
     Attributes:
-      reciprocals, descriptions: as `describe_kernel` writes them.
+      reciprocals: 1 / |x|, 0 for x of 0, (groups, length), which all candidates use.
+      descriptions: (groups, blocks, 4): largest magnitude, smallest one other than 0, sum of squares and number of
+        nonzeros of each block of 2048 elements.
     """
 
     def __init__(self, x: Array, buffers: Buffers) -> None:
@@ -159,8 +167,9 @@ class Groups:
         return done
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
-        """Add a candidate's errors to `sums` (groups,) in place, except for blocks with a nonzero `done` (groups,
-        blocks).
+        """Add a candidate's errors to `sums` (groups,) in place, except for blocks with a nonzero `done`.
+
+        rounded: the groups' elements before and after the candidate's cast. done: (groups, blocks).
         """
         width, facts = candidate.facts
         shape = self.x.shape
@@ -177,8 +186,9 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """Return the candidates' plans, (candidates, PLAN), with rows of NaN, which accept no block, for None; None if all
-    are.
+    """Return the candidates' plans (see `nearest_loops`) as an array (candidates, PLAN); None if all are None.
+
+    A plan of None becomes a row of NaN, with which `nearest_kernel` accepts no block.
     """
     if not any(plans):
         return None

@@ -119,8 +119,12 @@ class RoundingWay:
       rounding, overflow, subnormals, seed, random_bits: as for `fpsim.analysis.error`.
 
     Attributes:
+      element: the element format.
       options: the options of the cast. For integer formats they name the float format of the magnitudes, and FP32 for
         LogFMT and tables.
+
+    Raises:
+      ValueError, TypeError: an unknown name, or a format that needs scales per tile has none.
     """
 
     def __init__(
@@ -178,8 +182,9 @@ class RoundingWay:
         return FloatCast(options, wide, _checked_scale(self.scaling, wide), False, long)
 
     def _by_one_scale(self, x: Array, fmt: TableFormat, amax: float | None) -> Scaled:
-        """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale; amax: as in
-        `candidate`.
+        """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale.
+
+        amax: largest finite magnitude of x, if known; None computes it if the scaling is "amax".
         """
         scale = 1.0 if self.scaling is None else self.scaling
         if self.scaling == "amax":
@@ -189,7 +194,10 @@ class RoundingWay:
         return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """Return the report on a cast, as the method `candidate` returned it, from the sums of its errors."""
+        """Return the report on a cast from the sums of its errors.
+
+        candidate: the cast, as the method `candidate` returned it.
+        """
         scale, scale_bits = 1.0, 0
         unmeasured: tuple[str, ...] = ()
         tiles: dict[str, Any] = {}
@@ -215,7 +223,9 @@ LONG = 1 << 22  # elements: for larger arrays a loop is compiled for the format 
 
 
 def _judged_as(element: Element) -> Format:
-    """Return the float format with which a cast's options are checked: that of an integer's magnitudes, FP32 for
+    """Return the float format with which the options of a cast are checked.
+
+    This is `element` if it is a float format, the format of the magnitudes of an integer format, or FP32 for LogFMT and
     tables.
     """
     if isinstance(element, Format):
@@ -227,8 +237,10 @@ def _judged_as(element: Element) -> Format:
 
 
 def _checked_scale(scale: Any, wide: bool) -> float:
-    """Return a positive finite decode scale as a float, rounded to float32 unless `wide` (x is float64), or raise an
-    error.
+    """Return a decode scale as a float, rounded to float32 unless `wide` (x is float64).
+
+    Raises:
+      ValueError: the scale is not a positive finite number after rounding.
     """
     if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
         with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):

@@ -160,7 +160,10 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a metric and the threshold `name`, with the value `limit`, that it breaks."""
+    """Return the clause that states a metric and the threshold that it breaks.
+
+    report: the report with the metric. name: the threshold, a field of `SurvivalThresholds`. limit: its value.
+    """
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):

@@ -93,8 +93,9 @@ def _train(
 ) -> list[float]:
     """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
 
-    torch: the module torch. data: the bytes of the text, a 1-d int64 tensor. progress: called after each step with
-    (steps done, number of steps, text on the activity), or None.
+    torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor. seed:
+    seed of the batches. progress: function called after each step with (steps done, number of steps, text on the
+    activity), or None.
     """
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
@@ -119,7 +120,10 @@ def _train(
 
 
 def _transformer(torch: Any) -> Any:
-    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256)."""
+    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256).
+
+    torch: the module.
+    """
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

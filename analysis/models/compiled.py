@@ -39,7 +39,9 @@ def is_compiled(module: Any) -> bool:
 
 
 def compiled_modules(model: Any) -> dict[str, Any]:
-    """Return name -> module for the compiled modules of a torch.nn.Module, without those inside another one."""
+    """Return name -> module for the compiled modules of a torch.nn.Module; those inside another compiled one are left
+    out.
+    """
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if is_compiled(module) and not any(is_inside(name, outer) for outer in modules):
@@ -58,7 +60,10 @@ def original(module: Any) -> Any:
 
 
 def run_eagerly(model: Any) -> None:
-    """Undo torch.compile in place: each module of `model` then runs its class's forward(), not a compiled one."""
+    """Undo torch.compile in place: each module of `model` then runs its class's forward(), not a compiled one.
+
+    Callers pass a copy of the user's model, so that the original stays compiled.
+    """
     for module in model.modules():
         if type(module).__name__ == WRAPPED:
             vars(module)["forward"] = original(module).__call__
@@ -88,8 +93,10 @@ def stance(word: str) -> AbstractContextManager[Any]:
 
 
 class HiddenProducts:
-    """Counter of the multiplications in a compiled module, from the shapes of inputs; the module is neither run nor
-    changed.
+    """Counter of the multiplications in a compiled module, which are computed from the shapes of inputs alone.
+
+    Args:
+      module: the compiled torch.nn.Module; it is neither run nor changed.
     """
 
     def __init__(self, module: Any) -> None:
@@ -98,7 +105,10 @@ class HiddenProducts:
         self._known: dict[str, Coverage | None] = {}
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call as a Coverage; None if shapes alone do not determine them."""
+        """Return the multiplications of a call as a Coverage; None if shapes alone do not determine them.
+
+        args, kwargs: positional and keyword arguments of the call.
+        """
         leaves = _pytree.tree_leaves((args, kwargs))
         key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
         if key not in self._known:
@@ -115,7 +125,10 @@ class HiddenProducts:
 
 
 def _on_meta(module: Any) -> Any:
-    """Return a copy of a torch.nn.Module on torch's meta device, without values of weights, which runs eagerly."""
+    """Return a copy of a torch.nn.Module on torch's meta device, whose weights have shapes but no values.
+
+    The copy runs eagerly.
+    """
     held = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {id(x): _meta(x) for x in held}
     copied = copy.deepcopy(module, memo)
@@ -157,7 +170,10 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
 
 def share_of(coverage: Coverage, name: str) -> str:
-    """Return ", 12 % of the model's multiplications," for the module called `name`; "" if the model has none."""
+    """Return ", 12 % of the model's multiplications," for the module called `name`; "" if the model multiplies nothing.
+
+    coverage: the counted multiplications of the model.
+    """
     whole = sum(part.multiplications for part in coverage.parts)
     inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))
     return f", {percent(inside / whole)} of the model's multiplications," if whole else ""

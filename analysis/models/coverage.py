@@ -108,13 +108,15 @@ class Coverage:
         return Coverage({**other.sizes, **self.sizes}, tuple(parts.values()), self.is_chosen or other.is_chosen)
 
     def _size(self, part: CoveredPart) -> float:
-        """Return the larger of a part's shares of the weights and multiplications."""
+        """Return the larger of a part's shares of the weights and multiplications, by which parts are sorted."""
         weights = sum(self.sizes.get(name, 0) for name in part.parameters)
         whole = sum(part.multiplications for part in self.parts)
         return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
 
     def __str__(self) -> str:
-        """Return the sentence on the shares that the report covers, and on what is missing."""
+        """Return the sentence on the shares of weights and multiplications that the report covers, and on what is
+        missing.
+        """
         if self.is_minor:
             return self.headline
         seen = f"{percent(self.weights)} of the weights and {percent(self.multiplications)} of the multiplications"
@@ -122,7 +124,9 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """Sentence with which a report begins if `is_minor`; else ""."""
+        """Sentence with which a report begins if less than half of the model is covered and no layers were selected;
+        else "".
+        """
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 
@@ -156,9 +160,10 @@ Parts = dict[tuple[str, str, bool], CoveredPart]
 
 
 def add_part(parts: Parts, part: CoveredPart) -> None:
-    """Add a part of a model to `parts`, (name, kind, seen) -> part, in place.
+    """Add a part of a model to `parts`, in place.
 
-    If one has its name, kind and `seen`, both become one: multiplications are added, parameters joined.
+    If `parts` has one of the same name, kind and `seen`, both become one: multiplications are added, parameters joined.
+    parts: (name, kind, seen) -> part.
     """
     key = part.name, part.kind, part.seen
     mine = parts.get(key)

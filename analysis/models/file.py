@@ -53,7 +53,12 @@ class Contents(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write the contents of a recording to a file, .npz or .safetensors; after an error no partial file is left."""
+    """Write the contents of a recording to a file, .npz or .safetensors.
+
+    Raises:
+      ValueError: the path ends in neither .npz nor .safetensors.
+      OSError: the file cannot be written; no partial file is left.
+    """
     rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
     bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
     arrays: dict[str, Array] = {
@@ -80,7 +85,12 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read the contents of a recording from a file; raise a ValueError if it is damaged, or is not a recording."""
+    """Read the contents of a recording from a file, .npz or .safetensors.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file is damaged, or is not a recording.
+    """
     arrays, plain = load(path)
     header = from_json(plain)
     if header.get("kind") != KIND:
@@ -102,9 +112,10 @@ def read(path: str | os.PathLike[str]) -> Contents:
 def _stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's `arrays` as f"{name}_0" and so on; return lists [step, layer, tensor, format].
+    """Add tensors to a file's `arrays` as name_0, name_1, and so on; return lists [step, layer, tensor, format].
 
-    Dtypes that files lack, such as bfloat16, are stored as codes. tensors: (step, layer, tensor) -> array.
+    There is a list for each tensor, with the format's name. Dtypes that files lack, such as bfloat16, are stored as
+    codes. tensors: (step, layer, tensor) -> array.
     """
     described = []
     for i, (key, x) in enumerate(tensors.items()):
@@ -116,9 +127,10 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return (step, layer, tensor) -> array for the tensors that `_stored` added under `name`.
+    """Return (step, layer, tensor) -> array, for the tensors that `_stored` added to a file's arrays as name_0, name_1,
+    ...
 
-    described: the lists that `_stored` returned.
+    described: the value that `_stored` returned for `name`.
     """
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):

@@ -16,7 +16,11 @@ WANTED = "loss must be a function of (model, batch) that returns the loss, or a 
 
 
 class Criterion:
-    """A torch criterion of (output, target) as a loss of (model, batch), where a batch is (*inputs, target)."""
+    """A torch criterion of (output, target) as a loss of (model, batch), where a batch is (*inputs, target).
+
+    Args:
+      criterion: a module of torch, such as torch.nn.CrossEntropyLoss(), or a function of torch.nn.functional.
+    """
 
     def __init__(self, criterion: Callable[..., Any]) -> None:
         self.criterion = criterion
@@ -55,7 +59,10 @@ def called_with(model: Any, batch: Any) -> Any:
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the keyword arguments with which `called_with` calls a model for a batch."""
+    """Return the positional and the keyword arguments with which `called_with` calls a model for a batch.
+
+    A tuple or list is the positional arguments, a mapping the keyword arguments; any other batch is a single argument.
+    """
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     return ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})

@@ -25,8 +25,12 @@ SAMPLE = 1 << 15  # sampled values of a tensor; with these, recording less than 
 class Measure:
     """A function that measures an array of floats: its range, and its rounding error in each format.
 
-    Formats of up to 8 bits have one scale per tensor, from its amax. sample: number of elements whose error is
-    measured, in blocks of 2048 successive ones; None for all.
+    Args:
+      formats: float formats, by name, dtype or object, one or several; those of up to 8 bits have one scale per tensor,
+        from its amax.
+      sample: number of elements whose error is measured, in blocks of 2048 successive ones; None for all.
+    Raises:
+      TypeError, ValueError: an unknown format, one without float values, or a sample below 2048.
     """
 
     def __init__(self, formats: Any = FORMATS, sample: int | None = SAMPLE) -> None:
@@ -46,7 +50,9 @@ class Measure:
         self._histogram = Histogram()
 
     def __call__(self, x: Array) -> tuple[RangeReport, tuple[ErrorReport, ...]]:
-        """Return the range of all elements of an array of floats, and the error of its sample in each format."""
+        """Return the range of all elements of an array of floats, and a tuple of errors: that of its sample in each
+        format.
+        """
         counts = self._histogram
         counts.clear()
         counts.add(float_pieces(x))

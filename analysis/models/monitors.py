@@ -162,7 +162,10 @@ class Monitors:
 
 
 def _figures(updates: Sequence[Update]) -> dict[str, float]:
-    """Return gradient_norm, update_ratio and lost_updates of `Monitors`, name -> value, over all given updates."""
+    """Return gradient_norm, update_ratio and lost_updates, name -> value, over all given updates together.
+
+    A quotient 0 / 0 is NaN. See `Monitors` for the metrics.
+    """
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
     with_gradient = sum(one.asked for one in updates)

@@ -14,7 +14,8 @@ BLUE, RED, GREEN = list(COLORS.values())[:3]
 def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Axes | None = None) -> Axes:
     """Draw gradient norms and update ratios on a logarithmic axis, and the share of lost updates on a second axis.
 
-    rows: what iteration of `Monitors` yields. Return the first axes; ax: matplotlib axes, or None for a new figure.
+    Return the first axes. rows: for each step a dictionary with step, gradient_norm, update_ratio and lost_updates, as
+    iteration of `Monitors` yields them. ax: matplotlib axes; None for a new figure.
     """
     steps = [row["step"] for row in rows]
     dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(rows) < 30 else {}

@@ -36,8 +36,9 @@ def multiplies(func: Any) -> bool:
 
 
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
-    """Return the number of multiplications in output = func(*args, **kwargs), a torch function; 0 if it sums no
-    products.
+    """Return the number of multiplications of a call of `func`, a torch function; 0 if it adds up no products.
+
+    args, kwargs, output: positional arguments, keyword arguments and result of the call.
 
     Example:
       >>> import torch
@@ -59,71 +60,103 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return the positional argument `args[place]`, or if there are fewer the keyword argument of one of `names`."""
+    """Return the positional argument `args[place]`, or, if there are fewer, the keyword argument called one of `names`.
+
+    args, kwargs: positional and keyword arguments of a call.
+    """
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
     return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return a counter of multiplications for a torch function whose sums run over the last axis of one operand.
+    """Return the counter of a function whose sums run over the last axis of one operand.
 
-    place: index of the operand among the positional arguments. names: its possible names as a keyword argument.
+    It counts the result's size times the axis's length. The operand is the positional argument number `place`, or the
+    keyword argument called one of `names`.
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Count multiplications of torch.addbmm with result y: size of y times K times the size of the batch."""
+    """Return the number of multiplications of torch.addbmm: size of the result times K times the size of the batch.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count multiplications of torch.linalg.vecdot with result y: size of y times length of axis `dim`."""
+    """Return the number of multiplications of torch.linalg.vecdot: size of the result times length of axis `dim`.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Count multiplications of a convolution with result y: size of y times size of one output channel's filter."""
+    """Return the number of multiplications of a convolution: size of the result times that of an output channel's filter.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Count multiplications of a transposed convolution: size of the input times size of one input channel's filter."""
+    """Return the number of multiplications of a transposed convolution.
+
+    It is the size of the input times the size of one input channel's filter.
+
+    args, kwargs: positional and keyword arguments of the call; its result is not used.
+    """
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Count multiplications of a bilinear layer with result y: each row of y uses every weight once."""
+    """Return the number of multiplications of bilinear layers: each row of the result uses every weight once.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count the MNK multiplications of torch.tensordot from the sizes MK, KN of its operands and MN of its result y."""
+    """Return the number of multiplications MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
 
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
-    """Count multiplications of scaled_dot_product_attention with result y: of queries by keys, and of probabilities by
-    values; masked keys count too.
+    """Return the number of multiplications of attention: of queries and keys, and of probabilities and values.
+
+    It is (size of the queries + size of the result) * number of keys; masked keys count too. args, kwargs, y:
+    positional arguments, keyword arguments and result of the call.
     """
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Count multiplications of an RNN: each weight matrix, in the first list of `args`, multiplies each row of the
-    input once.
+    """Return the number of multiplications of an RNN: each weight matrix multiplies each row of the input once.
+
+    args: positional arguments of the call, of which the first is the input, and the first list has the weights; kwargs
+    and the result are not used.
     """
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Count multiplications of a recurrent cell, called with the input, the state and both weight matrices."""
+    """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row.
+
+    args: positional arguments of the call: the input, the state, both weight matrices; kwargs and the result are not
+    used.
+    """
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
@@ -133,18 +166,20 @@ def _rows(x: torch.Tensor) -> int:
 
 
 def _power(args: Any, kwargs: Any, y: Any) -> int:
-    """Count multiplications of torch.matrix_power with result y: b - 1 squarings and k - 1 further matrix products.
+    """Return the number of multiplications of torch.matrix_power by repeated squaring.
 
-    The exponent has b binary digits with k ones.
+    For an exponent of b binary digits with k ones these are b - 1 squarings and k - 1 further products of matrices.
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
     """
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Count multiplications of torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
+    """Return the number of multiplications of torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
 
-    The first operand may be a row vector, the last one a column vector.
+    args, kwargs: positional and keyword arguments of the call. The first operand may be a row vector, the last one a
+    column vector.
     """
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
@@ -159,7 +194,10 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Count multiplications of torch.einsum, which multiplies operands pair by pair from the left."""
+    """Return the number of multiplications of torch.einsum, which multiplies operands pair by pair from the left.
+
+    args: positional arguments of the call; kwargs and the result are not used.
+    """
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):
@@ -174,7 +212,10 @@ def _einsum(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]]:
-    """Return the operands of torch.einsum(*args), the labels of each operand's axes, and those of the result's axes."""
+    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes.
+
+    args: positional arguments of torch.einsum.
+    """
     if not isinstance(args[0], str):
         pairs = list(zip(args[::2], args[1::2], strict=False))
         operands, inputs = [x for x, _ in pairs], [_spread(list(labels), x.dim()) for x, labels in pairs]

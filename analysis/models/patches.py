@@ -37,7 +37,10 @@ class Convolution(NamedTuple):
 
 
 def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
-    """Return the arguments of a call of `func`, torch.conv1d, conv2d or conv3d, with defaults filled in."""
+    """Return the arguments of a call of `func`, torch.conv1d, conv2d or conv3d, with defaults filled in.
+
+    args, kwargs: positional and keyword arguments of the call.
+    """
     arguments: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
     space, x, weight = DIMENSIONS[func], arguments["input"], arguments["weight"]
     stride, dilation = (_each(arguments[name], space) for name in ("stride", "dilation"))
@@ -82,7 +85,8 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
 def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
     """Return for each group (patches (N * positions, K), weights (outputs, K), bias (outputs,) or None).
 
-    The group's result is patches @ weights.T + bias. In K, the channel is the index that varies fastest.
+    The group's result is patches @ weights.T + bias. K = positions in the filter times channels of the group, with the
+    channel as the index that varies fastest.
     """
     channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
     groups = []
@@ -101,8 +105,9 @@ def places(of: Convolution) -> tuple[int, ...]:
 
 
 def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the convolution's result (N, outputs, ...) from each group's (N * positions, outputs of the group) in
-    `rows`.
+    """Return the convolution's result (N, outputs, ...), without N if the input had no batch axis.
+
+    rows: for each group the result of its product, (N * positions, outputs of the group).
     """
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
@@ -158,14 +163,20 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the input x padded as the padding_mode of `layer`, a torch convolution, demands; unchanged for "zeros"."""
+    """Return the input x padded as the layer's padding_mode demands, such as "reflect"; unchanged for "zeros".
+
+    layer: a torch.nn.Conv1d, Conv2d or Conv3d.
+    """
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
 
 
 def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Return whether a convolution is depthwise: several groups of one channel each, so no matrices are multiplied."""
+    """Return whether a convolution is depthwise: several groups of one channel each, so no matrices are multiplied.
+
+    weight: (outputs, channels / groups, ...).
+    """
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -173,8 +184,9 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """Return the gradient `dy` of a convolution's result as a matrix (N * positions, outputs of the group) for each
-    group.
+    """Return the gradient of a convolution's result as a matrix (N * positions, outputs of the group) for each group.
+
+    dy: the gradient, of the result's shape (N, outputs, ...), without N if the input had no batch axis.
     """
     dy = dy[None] if of.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
@@ -204,8 +216,9 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of a convolution's weight in its shape, from those of each group's matrix (outputs, K) in
-    `rows`.
+    """Return the gradient of a convolution's weight in the weight's shape.
+
+    rows: for each group, the gradient of its weight matrix, (outputs of the group, K).
     """
     outputs, channels, *sizes = of.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

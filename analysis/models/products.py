@@ -98,10 +98,10 @@ class Products(TorchFunctionMode):
         return output
 
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
-        """Pass x @ W to the callback `seen` if W is a parameter matrix or a view of one, else to the callback `unseen`.
+        """Pass x @ W to `seen` if W is a parameter matrix or a view of one; pass other products to `unseen`.
 
-        func, args, output: the torch function, its positional arguments and its result. count: number of
-        multiplications.
+        `seen` and `unseen` are the functions given to the class. func, args, output: the torch function, its positional
+        arguments and its result. count: number of multiplications.
         """
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
@@ -115,8 +115,10 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """Run multi_head_attention_forward(*args, **kwargs) operation by operation, so that this mode sees its
-        products; return its result.
+        """Run torch's multi-head attention operation by operation, so that this mode sees its products; return its
+        result.
+
+        args, kwargs: arguments of torch.nn.functional.multi_head_attention_forward.
         """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
@@ -153,7 +155,11 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return the settings of a call of scaled_dot_product_attention, as in `RecordedProduct`, and its mask or None."""
+    """Return two values: the settings of a call of scaled_dot_product_attention; its mask, or None.
+
+    The settings are those of `RecordedProduct.settings`. args, kwargs: arguments of the call. A missing scale becomes 1
+    / sqrt(d), d being the query's last axis.
+    """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = arguments.get("scale")
@@ -186,18 +192,25 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """Return the record of a product of an input x and a weight.
+    """Return the record of a product of an input and a weight.
 
-    lookup: whether rows of the weight are looked up, as in an embedding, whose input is not recorded. settings: the
-    settings of a convolution. matrix: the weight as (outputs, K), if its own shape differs.
+    Args:
+      x: the layer's input.
+      weight: the parameter.
+      output: the layer's result.
+      lookup: whether rows of the weight are looked up, as in an embedding, whose input is not recorded.
+      settings: the settings of a convolution.
+      matrix: the weight as (outputs, K), if its own shape differs.
     """
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
-    """Return the record of the product of a linear layer or convolution that was not seen; x: its input, before
-    padding.
+    """Return the record of the product of a layer, for a layer whose call of a torch function was not seen.
+
+    layer: a linear layer or a convolution, whose weight is an operand. x: its input, before padding. output: its
+    result.
     """
     cut = not isinstance(layer, torch.nn.Linear)
     settings = settings_of_layer(layer) if cut else {}
@@ -214,7 +227,10 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
-    """Return the first arguments of a function, called `names`, whether they were passed by position or by name."""
+    """Return the first arguments of a function, called `names`, whether they were passed by position or by name.
+
+    args, kwargs: positional and keyword arguments of the call.
+    """
     return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
 
 

@@ -100,8 +100,11 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Return a context manager that records a model into `recording` by a `Watch` with these settings, and warns at the
-    end.
+    """Return a context manager that records a model into `recording`, and warns at the end of products that it did not
+    see.
+
+    model: a torch.nn.Module. settings: the arguments of `Watch` after model and recording: the layers, the measure, the
+    recorded steps, the first step's number, the loss scaler, and whether to keep outputs.
     """
     from fpsim.analysis.models.watching.watch import Watch
 
@@ -115,7 +118,10 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 
 
 def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Warn of unrecorded products (the notes `said`), missing parts of the model, and layers with few inputs."""
+    """Warn of unrecorded products, of missing parts of the model, and of layers with few inputs.
+
+    recording: the finished recording. said: notes on unrecorded products; each is a warning.
+    """
     for note in said:
         warnings.warn(note, stacklevel=4)
     if recording.steps and recording.coverage.headline and not said:
@@ -138,8 +144,12 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
 def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
     """Raise an error unless a model is a torch.nn.Module that runs eagerly on a device of this machine.
 
-    verb: the participle in errors, such as "recorded"; only "recorded" rejects modules whose compile() was called, and
-    a single TransformerEncoderLayer.
+    torch: the module. verb: the participle in errors, such as "recorded"; only "recorded" rejects modules whose
+    compile() was called, and a single TransformerEncoderLayer.
+
+    Raises:
+      TypeError: model is not a torch.nn.Module.
+      ValueError: model is compiled or scripted, on the meta device, or on a GPU that is missing.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
@@ -167,8 +177,11 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
     """Return a function from a step's number to whether it is recorded.
 
-    every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. Raises a
-    TypeError or ValueError for anything else.
+    every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. start: the
+    number of the first step.
+
+    Raises:
+      TypeError, ValueError: every is neither a positive integer nor one or more numbers of steps from 1 on.
     """
     if is_integer(every):
         require_integer("every", every, 1)

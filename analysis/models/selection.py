@@ -122,7 +122,10 @@ def product_names(model: Any) -> list[str]:
 
 
 def _patterns(layers: Any) -> tuple[str, ...]:
-    """Return `layers`, one or several shell patterns, as a tuple; raise a TypeError for anything else."""
+    """Return one or several shell patterns as a tuple; raise a TypeError for anything else.
+
+    layers: a text or a sequence of texts.
+    """
     globs = [layers] if isinstance(layers, str) else layers
     if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")

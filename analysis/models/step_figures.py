@@ -60,7 +60,11 @@ class StepFigures(NamedTuple):
 
 
 def figures_of(step: int, rows: Iterable[RecordedRow], monitors: Monitors) -> StepFigures:
-    """Return the metrics of a recorded step, from the rows (in the order of products) and monitors of all steps."""
+    """Return the metrics of a recorded step.
+
+    step: its number. rows: rows of all recorded steps, in the order in which products ran. monitors: the optimizer's
+    effects in all steps.
+    """
     mine = [row for row in rows if row.step == step]
     updates = Monitors(tuple(item for item in monitors.updates if item.step == step))
     sums = next(iter(updates), {})

@@ -73,7 +73,9 @@ WORDS = {
 
 
 def scaling_words(name: str) -> str:
-    """Return the name of a scaling ("none", "amax" or the repr of an fp.Scaling) as a phrase for sentences.
+    """Return the name of a scaling as a phrase for sentences.
+
+    `name`: "none", "amax" or the repr of an fp.Scaling, as `CastCandidate.scaling_name` returns it.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words
@@ -87,7 +89,10 @@ SHORT = 14  # most characters of a scaling in a short name
 
 
 def short_name(fmt: str, scaling: str) -> str:
-    """Return a short label of a format with a scaling, both given by their names in a `CastCandidate`.
+    """Return a short label of a candidate (a format with a scaling).
+
+    `fmt`: name of the format. `scaling`: "none", "amax" or the repr of an fp.Scaling; its label is cut to 14
+    characters.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import short_name
@@ -100,12 +105,16 @@ def short_name(fmt: str, scaling: str) -> str:
 
 
 def candidates_of(formats: Any, scalings: Any) -> tuple[CastCandidate, ...]:
-    """Return a candidate for every combination of formats and scalings; only floats are combined with no tiles.
+    """Return a candidate for every combination of the given formats and scalings.
+
+    If both arguments are None, the default candidates of `fp.analysis.study` are returned: 14 pairs of seven formats
+    with scalings that suit them. Formats other than floats, such as integers, are only combined with an fp.Scaling.
 
     Args:
-      formats: one format or several; None for those of the default candidates.
-      scalings: one or several, each None (no scale), "amax" (one scale for the tensor) or an fp.Scaling; None for no
-        scale, "amax" and 1x128 scales. If both arguments are None, the result is the 14 default candidates.
+      formats: one format or several; None for the seven formats of the default candidates (E4M3, E5M2, INT8, E2M1,
+        INT4, BF16, FP16).
+      scalings: one scaling or several, each None (no scale), "amax" (one scale for the tensor) or an fp.Scaling; None
+        for no scale, "amax" and 1x128 scales.
     Raises:
       ValueError: a name is unknown, two formats have the same name, an item is not a scaling, or no combination is
         possible.

@@ -102,7 +102,10 @@ class Cells:
         self.close()
 
     def add(self, cell: SweepCell) -> None:
-        """Append a cell, a point with its result or error, to the file and to `finished`."""
+        """Append a cell, a point with its result or error, to the file and to `finished`.
+
+        When this method returns, the operating system has the line, so that it survives the end of this process.
+        """
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
             fields["error"] = cell.error
@@ -126,9 +129,10 @@ class Cells:
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the finished points of the file into `finished`, and remove a line that was cut short.
+        """Read the finished points of the file into `finished`, and truncate the file after its last complete line.
 
-        A file without a complete line gets `header` as its first. Raise a ValueError if an existing header differs.
+        A file without a complete line gets `header` as its first line. Raise a ValueError if the header of an existing
+        file differs from `header`. Damaged lines are skipped.
         """
         end = 0
         self._file.seek(0)
@@ -149,7 +153,11 @@ class Cells:
             self._file.flush()
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Raise a ValueError unless the header of the file, None if damaged, suits the header `wanted`."""
+        """Raise a ValueError unless the header of the file suits this sweep.
+
+        `header`: the file's first line as a dictionary; None if it is damaged. `wanted`: the header that a new file
+        would get. Both must have the same version, measure (function name), parameters and source digest.
+        """
         measure = wanted["measure"]
         if header is None or header.get(self._kind) != VERSION:
             expected = f"a new folder or the folder of a {self._kind}"
@@ -174,7 +182,11 @@ def stored(cells: Cells | None, key: str) -> dict[str, Any] | None:
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """Return `fields` as JSON in the line {"crc":"01234567","cell":JSON}, where crc is the CRC-32 of its bytes."""
+    """Return the line {"crc":"01234567","cell":TEXT} with its newline.
+
+    TEXT is `fields` as a JSON object without spaces after commas and colons; crc is the CRC-32 of its UTF-8 bytes, as 8
+    lower-case hexadecimal digits.
+    """
     text = json.dumps(fields, separators=(",", ":"))
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
 
@@ -183,7 +195,7 @@ BEFORE = len('{"crc":"01234567","cell":')
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return the dictionary that `_line` wrote as `line`; None if the checksum differs."""
+    """Return the dictionary that `_line` wrote as `line`; None if the line is damaged, so that its checksum differs."""
     text = line[BEFORE:-2]
     if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
         return None
@@ -195,7 +207,10 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def _cell(fields: dict[str, Any]) -> SweepCell | None:
-    """Return the SweepCell stored in a line with these fields; None if one is missing or of the wrong type."""
+    """Return the SweepCell stored in a line of the file; None if a field is missing or of the wrong type.
+
+    `fields`: key, point, and either result or error.
+    """
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None

@@ -47,10 +47,10 @@ class FigureRow(NamedTuple):
 
 
 def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
-    """Draw the SQNR deficit in dB of each operand in each candidate into `ax` (None for new axes), and return the axes.
+    """Draw the SQNR deficit in dB of each operand in each candidate (format with a scaling), and return the axes.
 
-    The deficit is how far the operand's SQNR is below that of the format on data that suits it: normal data for floats,
-    uniform data for integers.
+    The deficit is how far the operand's SQNR is below that of the format on data that suits the format: normal data for
+    floats, uniform data for integers. `ax`: the axes to draw into; None for new ones.
     """
     summaries = candidate_summaries(report)
     with figure_style():
@@ -62,7 +62,9 @@ def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
     """Return a matplotlib figure of SQNR deficits in dB: a row for each candidate, a tick for each operand.
 
-    A row is shaded where the deficit is so large that the SQNR is less than `required`, in dB.
+    The deficit is how far the operand's SQNR is below that of the format on normal data (for integers, uniform data).
+    `summaries`: the candidates, each with the metrics of its operands. `required`: the least SQNR in dB; a row is
+    shaded where the deficit is so large that the SQNR is less.
     """
     with figure_style():
         figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
@@ -71,16 +73,20 @@ def candidates_figure(summaries: Sequence[CandidateSummary], required: float) ->
 
 
 def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
-    """Return a new figure, tall enough for `rows` rows, and its axes from `left` to `right`, as shares of the width."""
+    """Return a new matplotlib figure that is tall enough for `rows` rows, and its axes.
+
+    The axes extend horizontally from `left` to `right`, both as shares (0 to 1) of the figure's width.
+    """
     height = ROW * rows + TOP + BOTTOM
     figure = blank_figure(height, layout="none")
     return figure, figure.add_axes((left, BOTTOM / height, right - left, ROW * rows / height))
 
 
 def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: float) -> None:
-    """Draw a row of SQNR deficits in dB into `ax` for each candidate.
+    """Draw a row for each candidate into `ax`, with a tick at the SQNR deficit in dB of every operand.
 
-    `required`: the SQNR in dB below which a row is shaded.
+    The deficit is how far the operand's SQNR is below that of the format on normal data (for integers, uniform data).
+    `required`: the least SQNR in dB; larger deficits than it allows are shaded.
     """
     names = [one.format for one in summaries]
     rows = [
@@ -98,7 +104,11 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """Return the deficit in dB of each operand for which the candidate `one` is chosen, or else not chosen."""
+    """Return how many dB the SQNR of each operand is below `one.ideal_db`, at least 0.
+
+    `one`: a candidate with its metrics for each operand; its `ideal_db` is the format's SQNR on normal data (for
+    integers, uniform data). `chosen`: True for operands for which this candidate is recommended, False for all others.
+    """
     return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 
 
@@ -108,12 +118,18 @@ def _decibels(value: float) -> str:
 
 
 def _spread(values: Any) -> Any:
-    """Return the positions on the axis of deficits in dB: about linear up to 0.3 dB, logarithmic beyond."""
+    """Return the positions on the axis of deficits in dB: about linear up to 0.3 dB, logarithmic beyond.
+
+    `values`: a number or array; the result has its shape. Negative values count as 0.
+    """
     return np.log1p(np.maximum(values, 0) / FINE_DB)
 
 
 def _gathered(places: Any) -> Any:
-    """Return the deficits in dB at given positions on the axis; the inverse of `_spread`."""
+    """Return the deficits in dB at given positions on the axis; the inverse of `_spread`.
+
+    `places`: a number or array; the result has its shape.
+    """
     return FINE_DB * np.expm1(places)
 
 
@@ -169,7 +185,8 @@ def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tup
 def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
     """Return two pairs (title, matplotlib figure): one of the gain, one of the SQNR; [] if there are no `rows`.
 
-    Each figure has a row for each format and rounding, and in it a tick for each operand at each training step.
+    Each figure has a row for each format and rounding, and in it a tick for each operand at each training step. The
+    gain is the sum of x * result divided by the sum of x^2.
     """
     if not rows:
         return []

@@ -92,7 +92,11 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of `value`; raise a TypeError if it cannot identify the value in another process."""
+    """Return the repr of `value`, any object; raise a TypeError if the repr cannot identify it in another process.
+
+    The error is raised for arrays, sets, dictionaries and functions, and for a repr with an address, with several lines
+    or with more than 10,000 characters.
+    """
     data = isinstance(value, (set, frozenset, dict)) or (
         hasattr(value, "__array__") and not isinstance(value, np.generic)
     )
@@ -106,9 +110,10 @@ def _own_words(value: Any) -> str:
 
 
 def label(value: Any) -> Any:
-    """Return a value as a table shows it: numbers, texts, bools and None as Python objects, others by name or as text.
+    """Return a value as a table shows it: numbers, texts, bools and None as Python objects, other objects as text.
 
-    Raise a TypeError if no text identifies the value (see `words`).
+    The text is the name of a format, matrix unit or Enum member; else the repr, or the text that `words` returns. Raise
+    a TypeError if no text identifies the value (see `words`).
 
     Example:
       >>> import fpsim as fp
@@ -174,9 +179,10 @@ def source_of(measure: Callable[..., Any]) -> str:
 
 
 def _texts(value: Any, above: frozenset[int]) -> list[str]:
-    """Return the texts to digest for a function, or for a value that it captured (see `source_of`).
+    """Return the texts to digest for a function, or for a value that a function captured (see `source_of`).
 
-    `above`: ids of the functions and values that contain this one, so that one that captures itself ends the recursion.
+    `above`: ids of the functions and values that contain this one. If `value` is among them, the result is ["again"],
+    so that a function that captures itself ends the recursion.
     """
     if id(value) in above:  # a function that captures itself
         return ["again"]
@@ -197,7 +203,9 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
 
 
 def _filled(cell: Any) -> bool:
-    """Return whether a captured variable, an item of a function's `__closure__`, has a value yet."""
+    """Return whether a captured variable of a function has a value yet. `cell`: an item of the function's
+    `__closure__`.
+    """
     try:
         return cell.cell_contents is not cell
     except ValueError:  # the name has no value yet
@@ -205,7 +213,10 @@ def _filled(cell: Any) -> bool:
 
 
 def _text(function: FunctionType) -> str:
-    """Return the source of a function without comments; for a lambda, or without source, its compiled code as text."""
+    """Return the source of a function without comments, as `ast.unparse` writes it.
+
+    For a lambda, or if the source is not available, return the version of Python and the compiled code as text.
+    """
     if "<lambda>" not in function.__qualname__:
         try:
             return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
@@ -215,13 +226,19 @@ def _text(function: FunctionType) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """Return the instructions, names and constants of a compiled function as text, without line numbers."""
+    """Return the instructions, names and constants of a compiled function as text.
+
+    Its file name and line numbers do not count.
+    """
     constants = [_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 
 
 def _constant(value: Any) -> str:
-    """Return the repr of a constant of a function's code, with the items of a frozenset sorted by their texts."""
+    """Return a constant of a function's code as a text that is the same in every process.
+
+    The text is the repr, but items of a frozenset, which has no fixed order, are sorted by their texts.
+    """
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"
     # the order of a set of texts differs from process to process

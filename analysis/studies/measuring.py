@@ -40,10 +40,12 @@ VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants,
 def measured(
     tensor: Tensor, ways_of: Callable[[str, int], list[RoundingWay]], advance: Callable[[float], None]
 ) -> tuple[RangeReport, list[ErrorRow]]:
-    """Return the range of a tensor before rounding, and its errors in each format, scaling and rounding.
+    """Return the range of a tensor before rounding, and a list of its errors, one for each format, scaling and
+    rounding.
 
-    `ways_of`: called with its role and number of rows; returns the combinations to measure. `advance`: called with the
-    share of the work done. The errors of an empty tensor are [].
+    `ways_of(role, rows)` returns the combinations of format, scaling and rounding to measure, for the tensor's role
+    (such as "matrix") and its number of rows. `advance` is called with the share of the work done, 0 to 1. The list is
+    empty for an empty tensor.
     """
     one = as_operand(tensor)
     rows, columns = one.shape
@@ -76,10 +78,13 @@ def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
-    """Return the rows and columns of a slab, a piece of a matrix that is read at once and cuts no tile of `ways`.
+    """Return the numbers of rows and columns of a slab: the piece of a matrix that is read at once and cuts no tile.
 
-    A slab has whole rows, in a multiple of 128 unless it is the whole matrix. Of a single row, it is a part, or the row
-    if a tile is that wide. It has at most about two million elements unless these rules require more.
+    `rows`, `columns`: shape of the matrix. `ways`: the formats, scalings and roundings to measure; their tiles count. A
+    slab has whole rows, in a multiple of 128. It is the whole matrix if that has at most 128 rows, or if a tile's
+    height does not divide 128. Of a single row, a slab is a part whose length is a multiple of 128 and of every tile's
+    width, or the whole row if a tile is that wide. Unless these rules require more, a slab has at most about two
+    million elements.
     """
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
     if rows == 1:
@@ -95,7 +100,8 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
 def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
     """Yield the elements of a tensor, in C order, as matrices (height, width), the last with fewer rows if need be.
 
-    If `height` is 1, the last may have fewer columns instead. They are float64 if `one.chunks` yields it, else float32.
+    If `height` is 1, the last matrix may have fewer columns instead. The matrices are float64 if `one.chunks` yields
+    float64, else float32; values are exact. `one`: the tensor.
     """
     wanted = max(height * width, 1)
     waiting: list[Array] = []
@@ -114,16 +120,20 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 
 @dataclass
 class Running:
-    """The sums of a tensor's errors in one format, scaling and rounding, over the slabs (pieces) read so far.
+    """The sums of a tensor's errors in one format, scaling and rounding, over the slabs (pieces of the tensor) read so
+    far.
 
     Attributes:
       way: the format, scaling and rounding.
       sums: the sums from which metrics are computed.
-      scales: numbers of tiles so far; all are 0 without a scale per tile.
+      scales: numbers of tiles so far: of all, and of those with an amax of 0, with a NaN, with an Inf, and with a
+        clamped scale; all are 0 without a scale per tile.
       scale_bits: total number of bits of all scales.
-      last: the cast to measure: with a scale per tile the last slab as encoded (Tiles), else a FloatCast. None before
-        the first slab.
-      channel_sqnr_db: the result of `_channel_sqnr_db`; NaN if it is not measured.
+      last: the cast that is measured: with a scale per tile the last slab as encoded (Tiles), else the FloatCast that
+        rounds the elements of every slab. None before the first slab.
+      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample reach or exceed. The
+        sample is the first rows of the tensor, as `_channel_sqnr_db` takes them from its first slab. It is measured
+        only for operands of products, in the rounding on which recommendations are based; else it is NaN.
     """
 
     way: RoundingWay
@@ -152,8 +162,8 @@ def _errors(
 ) -> list[ErrorRow]:
     """Return a tensor's errors, one for each of `ways` (format, scaling and rounding); [] for an empty tensor.
 
-    `slabs`: its elements as matrices. `amax`: its largest finite magnitude. `advance`: called with the share of the
-    work done.
+    `one`: the tensor. `slabs`: its elements as matrices in order, as `_slabs` yields them; sums are added over all of
+    them. `amax`: the tensor's largest finite magnitude. `advance`: called with the share of the work done, 0 to 1.
     """
     running = [Running(way, nothing()) for way in ways]
     judged = judged_rounding([way.options.rounding for way in ways]) if ways else None
@@ -181,9 +191,10 @@ def _errors(
 
 
 def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
-    """Encode a slab with a scale for each tile; it becomes `row.last`, and its scales are added to those of `row`.
+    """Encode a slab (a piece of a tensor) with a scale for each tile, and update `row` for it.
 
-    `amax`: the tensor's largest finite magnitude. `first`: flat index of the slab's first element in the tensor.
+    The encoded slab becomes `row.last`, and its scales are added to `row.scales` and `row.scale_bits`. `amax`: the
+    tensor's largest finite magnitude. `first`: flat index of the slab's first element in the tensor.
     """
     scaled = _encoded(row.way, slab, amax)
     row.last = Tiles(scaled, slab.dtype == np.float64, first)
@@ -192,9 +203,10 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return a slab in the format and scaling of `way`, with the scales that it has if the whole tensor is encoded.
+    """Return a slab (a piece of a tensor) encoded in the format and scaling of `way`, an fp.Scaling.
 
-    `amax`: the tensor's largest finite magnitude.
+    The scales are those that the slab has if the whole tensor is encoded. `amax`: the tensor's largest finite
+    magnitude; a scaling with a second scale for the whole tensor, such as NVFP4, computes that scale from it.
     """
     scaling = way.scaling
     assert isinstance(scaling, Scaling)
@@ -214,9 +226,10 @@ def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
     """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns of a sample reach or exceed.
 
-    The sample is the first rows of the slab: 262,144 elements, but at least 32 rows. Rows and columns with less than
-    0.0001 of the median energy (sum of squares) do not count. Return NaN if the sample has only one row or column, or
-    only zeros. `amax`: the tensor's largest finite magnitude.
+    The sample is the first 262,144 elements of the slab, in whole rows and at least 32 of them. A row or column whose
+    energy (sum of squares) is below 0.0001 of the median energy is not counted. Return NaN if the sample has only one
+    row or column, or only zeros. `slab`: a matrix, the first piece of the tensor. `row`: the format, scaling and
+    rounding to measure. `amax`: the tensor's largest finite magnitude.
     """
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]
@@ -241,6 +254,9 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 
 
 def _lower_quantile(x: Array, share: float) -> float:
-    """Return np.quantile(x, share, method="lower") of a 1-d array, in a tenth of the time for few elements."""
+    """Return the quantile of a 1-d array at `share` (0 to 1) as `np.quantile` does with method="lower".
+
+    It is ten times as fast for few elements. Return NaN if x contains a NaN.
+    """
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

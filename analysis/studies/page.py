@@ -60,9 +60,13 @@ DEFINITIONS = (
 
 
 def page(report: StudyResults, files: Sequence[str]) -> str:
-    """Return the whole page of a study as HTML; raise an ImportError without jinja2.
+    """Return the whole page of a study as HTML text.
 
-    `files`: names of the table files to link, in the folder of the page.
+    Args:
+      report: the study.
+      files: names of the table files to link, in the folder of the page.
+    Raises:
+      ImportError: jinja2 is not installed.
     """
     summaries = candidate_summaries(report)
     rounded = rounding_summaries(report)
@@ -126,7 +130,10 @@ def _lead(report: StudyResults) -> str:
 
 
 def _hardest(report: StudyResults) -> str:
-    """Return a sentence on the operand that is hardest to store; "" if there are no operands."""
+    """Return a sentence on the operand that is hardest to store; "" if there are no operands.
+
+    That is one without a good enough candidate, or else the one with the largest SQNR deficit.
+    """
     rows = hardest(report)
     if not rows:
         return ""
@@ -172,7 +179,10 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    """Return the table row of a tensor that the user should look at, for the reasons `why`."""
+    """Return the row, in the table of exceptions, of a tensor that the user should look at.
+
+    `row`: the tensor's recommendation. `why`: the reasons for looking, as texts.
+    """
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
     cells = (row.tensor, reasons, row.choice, *figures, row.reason)
@@ -186,7 +196,10 @@ GROUP_HEADS = (
 
 
 def _group_row(group: TensorGroup) -> TableRow:
-    """Return the table row of a group of tensors, which opens to show their names, 40 at most."""
+    """Return the table row of a group of tensors that share a role and a recommendation.
+
+    The reader can open it to see the names of the tensors, 40 at most.
+    """
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
@@ -223,7 +236,11 @@ TENSOR_HEADS = (
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
-    """Return the table row of a tensor, given the recommendation `row` for it."""
+    """Return the table row of a tensor, given the recommendation `row` for it.
+
+    The row has the recommended format and scaling with their metrics and the reason, and the best other format of as
+    many bits. It also has the tensor's dtype, shape, amax, and number of NaN and Inf.
+    """
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))

@@ -39,7 +39,11 @@ class JudgedCandidates(NamedTuple):
 
 
 def reason_of(judged: JudgedCandidates) -> str:
-    """Return sentences saying why `judged.best` was chosen for a tensor."""
+    """Return sentences saying why `judged.best` was chosen for a tensor.
+
+    They give its metrics, the runner-up, and the reasons against fewer bits, against other scales, and against the
+    candidate of most operands.
+    """
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
@@ -48,19 +52,27 @@ def reason_of(judged: JudgedCandidates) -> str:
 
 
 def why_none(closest: WorstFigures, wanted: Requirements) -> str:
-    """Return the sentence saying that no candidate is good enough for a tensor, and what the closest one lacks."""
+    """Return the sentences saying that no candidate is good enough for a tensor.
+
+    `closest`: the candidate that is nearest to being good enough; the requirements that it fails are named.
+    """
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
 
 
 def _figures(judged: JudgedCandidates) -> str:
-    """Return the sentence on the chosen candidate: its SQNR, the required SQNR, its bits per value, the lost energy."""
+    """Return the words on the chosen candidate: its SQNR, the required SQNR, its bits per value, and the share of the
+    energy (sum of squares) lost in values that become 0.
+    """
     best = judged.best
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
     return f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
-    """Return the sentence on the runner-up, and why it was not chosen if it is better; "" without a runner-up."""
+    """Return the sentence that compares the SQNR of the runner-up with that of the chosen candidate.
+
+    If the runner-up's SQNR is higher, the sentence says why it was not chosen. Return "" if there is no runner-up.
+    """
     best, rival = judged.best, judged.runner_up
     if rival is None:
         return ""
@@ -77,7 +89,10 @@ def _runner_up(judged: JudgedCandidates) -> str:
 
 
 def _difference(more_db: float) -> str:
-    """Return a difference of two SQNRs in dB as text, such as "1.5 dB more" (positive) or "the same SQNR"."""
+    """Return a difference of two SQNRs in dB as text, such as "1.5 dB more" or "the same SQNR".
+
+    A positive `more_db` is "more", and magnitudes below 0.05 dB are "the same SQNR".
+    """
     if abs(more_db) < VISIBLE_DB:
         return "the same SQNR"
     return f"{abs(more_db):.1f} dB {'more' if more_db > 0 else 'less'}"
@@ -94,7 +109,11 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 
 
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence on the chosen format with a scaling of fewer bits; "" if there is none that loses SQNR."""
+    """Return the sentence on the chosen format with a scaling of fewer bits: which requirements it fails, or how much
+    SQNR it loses.
+
+    Return "" if it loses nothing, or if no candidate of this format has fewer bits.
+    """
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
     if not plain:
@@ -126,7 +145,10 @@ def _why_not_finer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_uniform(judged: JudgedCandidates) -> str:
-    """Return the sentence saying why a tensor does not get `judged.uniform`; "" if it does."""
+    """Return the sentence saying why a tensor does not get `judged.uniform`, the candidate that most operands get.
+
+    Return "" if it gets that candidate.
+    """
     best, uniform = judged.best, judged.uniform
     common = next((candidate for candidate in judged.candidates if candidate.name == uniform != best.name), None)
     if common is None:

@@ -26,17 +26,22 @@ def recommend(
     name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow], wanted: Requirements, floats_only: bool,
     values: int, uniform: str = "",
 ) -> Recommendation:  # fmt: skip
-    """Choose the format and scaling of one tensor, or its own dtype if no candidate is good enough and a tenth smaller.
+    """Choose the format and scaling of one tensor, or its own dtype if no candidate is both good enough and at least a
+    tenth smaller.
 
     Args:
       name: name of the tensor.
-      errors: the tensor's errors in every candidate (format with a scaling) at every step, all in one rounding.
+      errors: the tensor's errors in every candidate (format with a scaling) at every step, all in the one rounding that
+        recommendations are based on.
       ranges: the tensor's ranges, in the order of the steps.
       wanted: the requirements of the study.
-      floats_only: whether integer formats are excluded.
-      values: number of values of all tensors of the study, at one step, compared with which a tensor may be too small.
-      uniform: name of a candidate for all operands, preferred unless it takes clearly more bits or another float
-        candidate is clearly better; "" for none.
+      floats_only: whether integer formats are excluded, since the study has activations or gradients, whose products
+        are computed in floats.
+      values: number of values of all tensors of the study, at one step. A tensor of fewer than 4,096 values keeps its
+        dtype if it has at most a thousandth of these.
+      uniform: name of a candidate for all operands; "" for none. It is preferred to the tensor's best candidate if it
+        is good enough, has no more bits per element, and has at most 1.25 times the bits with scales. It is not
+        preferred if a float candidate is at least 3 dB better for at most 5 % more bits.
     """
     spread = ranges[0].report
     for row in ranges[1:]:
@@ -86,10 +91,12 @@ def recommend(
 
 
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
-    """Return why a tensor keeps its dtype without being judged, as sentences; "" if it is to be judged.
+    """Return the sentences saying why a tensor keeps its dtype without being judged; "" if it is to be judged.
 
-    `role`: the tensor's role, such as "bias". `spread`: its range over all steps. `count`: its number of values.
-    `values`: the number of values in the whole study.
+    A tensor is not judged if it is no operand, or if it has no finite value other than 0. It is not judged either if it
+    has fewer than 4,096 values, and these are at most a thousandth of `values`. `role`: the tensor's role, such as
+    "bias". `spread`: its range over all steps. `count`: its number of values. `values`: number of values of the whole
+    study.
     """
     why = ROLES.get(role)
     if why is not None:
@@ -108,8 +115,9 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
     """Return the best of the candidates that are good enough.
 
-    Of those that need at most 5 % more bits, scales included, than the fewest, the one of highest SQNR decides the
-    format. Of its scalings within 1 dB of that SQNR, the one of fewest bits wins.
+    Of the candidates that need at most 5 % more bits than the fewest, the one of highest SQNR decides the format. Among
+    its scalings within 1 dB of that SQNR, the one of fewest bits wins. Bits include scales, since those of short rows
+    can need more bits than a wider format without scales.
     """
     least = min(candidate.bits_per_value for candidate in passing)
     width = [candidate for candidate in passing if candidate.bits_per_value <= DEAR_SCALES * least]
@@ -121,7 +129,8 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
     """Return whether a tensor should get `candidate` rather than `one`, the candidate that all operands share.
 
-    Both must be floats, since no library multiplies integers by floats.
+    Both must be floats, and `candidate` must have an SQNR at least 3 dB higher for at most 5 % more bits per value,
+    scales included. Integers never replace a common float candidate, since no library multiplies integers by floats.
     """
     if not one.is_float:
         return False
@@ -149,9 +158,11 @@ def uniform_choice(
 ) -> Uniform | None:
     """Return the candidate (format with a scaling) of the fewest bits that is good enough for nearly all operands.
 
-    Operands count by their numbers of values. Candidates must suit operands with 95 % of the values, or with the
-    largest share if none does. Then format and scaling are chosen as by `_best`, from the lowest SQNR over the
-    operands. Return None if no candidate is good enough for any operand.
+    Return None if no candidate is good enough for any operand. Operands count by their numbers of values, and those for
+    which no candidate is good enough do not count. A candidate must be good enough for operands with 95 % of the
+    values. If none is, those that are good enough for the largest share are compared. Of candidates that need up to 5 %
+    more bits than the fewest, the one whose lowest SQNR over the operands is highest decides the format. Of its
+    scalings within 1 dB of that SQNR, the one of fewest bits wins.
 
     Args:
       worst: tensor -> its candidates, each with its metrics at the training step where the tensor's SQNR is lowest.

@@ -236,11 +236,17 @@ def _by_tensor(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor."""
+    """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor.
+
+    That rounding is nearest-even if it was studied, else the first. There is an error for each candidate and step.
+    """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]
 
 
 def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Return every candidate of a tensor with its metrics at the step of its lowest SQNR; [] if all values are 0."""
+    """Return every candidate (format with a scaling) of a tensor, with its metrics at the step of its lowest SQNR.
+
+    `tensor`: its name. Return [] if it has no finite value other than 0.
+    """
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []

@@ -16,7 +16,9 @@ from fpsim.files import replacing
 def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     """Write a study's page and tables into a folder, which is created if missing.
 
-    Return the paths written, and a sentence for each output left out because an optional package is missing.
+    The page is report.html, if jinja2 is installed. The tables are recommendations, errors, ranges and exponents, as
+    CSV and, if pyarrow is installed, also as Parquet. Return the paths written, and a sentence for each output left out
+    because an optional package is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []

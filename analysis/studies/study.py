@@ -126,7 +126,7 @@ class StudyPlan:
         return judged_rounding(self.roundings)
 
     def check(self) -> None:
-        """Raise a ValueError if a candidate's format and scaling cannot be combined."""
+        """Raise a ValueError, before any tensor is read, if a candidate's format and scaling cannot be combined."""
         for candidate in self.candidates:
             RoundingWay(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 
@@ -160,10 +160,17 @@ class StudyPlan:
         )
 
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
-        """Return the combinations of format, scaling and rounding to measure on a tensor of a role with `rows` rows.
+        """Return the combinations of format, scaling and rounding to measure on a tensor.
 
-        Operands of products (a role in OPERANDS) are measured in all candidates, but in one row only where that differs
-        from the whole tensor. Other tensors are measured in the candidates without scaling of 16 bits or more.
+        The role decides on the candidates, which are formats with scalings:
+        - An operand of products (a role in OPERANDS, such as "matrix") is measured in all candidates. If the tensor has
+          only one row, candidates with a scale for each row are left out where their format has another candidate.
+        - Other tensors, such as a "bias", are measured in the candidates without scaling whose format has 16 bits or
+          more.
+
+        A candidate in the property `compared` is measured in all roundings of the study. Other candidates are measured
+        only in the rounding `judged`, on which recommendations are based. `role`: the tensor's role. `rows`: its number
+        of rows.
         """
         ways = []
         for element, scaling in self.candidates:
@@ -180,7 +187,8 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return a progress function for the part of the work from share `start` to share `stop` of the whole.
+    """Return a progress function for a part of the work: it reports the share s of the part as start + s * (stop -
+    start).
 
     `progress`: the function for the whole, called with (share, text); None for a result that does nothing.
     """
@@ -192,9 +200,11 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return the tensors that the argument `tensors` of `study` names, and the report with their description.
+    """Return two values: the tensors that the argument `tensors` of `study` names, and the report with their
+    description.
 
-    The report also gets notes on tensors left out and problems of files. With None, a transformer is trained first.
+    The report also gets notes on tensors left out and problems of files. If `tensors` is None, a small transformer is
+    trained first, and `progress` is called with (share done, text). Raise a ValueError for an unknown type.
     """
     if tensors is None:
         from fpsim.analysis.models.capture import capture
@@ -224,9 +234,10 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 
 
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
-    """Return the report with the ranges and errors of the given tensors, and a text for each file that cannot be read.
+    """Return the report with the ranges and errors of the given tensors.
 
-    `progress`: called with (share of the work done, name of the tensor).
+    A file that cannot be read adds a text to the report's problems, and its other tensors are skipped. `plan`: the
+    study's settings. `progress`: called with (share done, name of the tensor).
     """
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
@@ -259,9 +270,10 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
     """Return the merged report of files, each studied by a worker of a dask cluster, in the order of the files.
 
-    `tensors`: a path, or a list of paths, of files or folders. `client`: a dask.distributed.Client. `progress`: called
-    with (share of files done, text), or None. A file that cannot be read adds a text to the report's problems. Raise a
-    TensorFileError if no file can be read.
+    `tensors`: a path, or a list of paths, of files or folders. `plan`: the study's settings. `client`: a
+    dask.distributed.Client. `progress`: called with (share of files done, text), or None. A file that cannot be read
+    adds a text to the report's problems. Raise a ValueError if `tensors` is anything else, a TensorFileError if no file
+    can be read.
     """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files
@@ -297,15 +309,18 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
 
 
 def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
-    """Return the report of the file at `path`; a worker of a dask cluster calls this."""
+    """Return the report of the file at `path`, studied with the settings `plan`; a worker of a dask cluster calls
+    it.
+    """
     tensors, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
     return _measure(with_roles(tensors), report, plan, _part(None, 0.0, 1.0))
 
 
 def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
-    """Return the report of the file at `path`, with "file:" before the names of tensors that other reports have too.
+    """Return the report with "file:" put before the name of each tensor that also occurs in another file's report.
 
-    `others`: the reports of all files, this one included.
+    `path`: the file of `report`, whose name without suffix is used. `others`: the reports of all files, this one
+    included.
     """
     often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
 

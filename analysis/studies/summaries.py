@@ -43,19 +43,24 @@ def operands(report: StudyResults) -> list[Recommendation]:
 def hardest(report: StudyResults) -> list[Recommendation]:
     """Return the recommendations of operands, the hardest to store first.
 
-    Those without a good enough candidate come first, then those farthest below the SQNR of normal data.
+    Operands without a good enough candidate come first. Then they are ordered by how far their SQNR is below that of
+    the format on normal data, the farthest first, then by lowest SQNR.
     """
     return sorted(operands(report), key=lambda row: (row.met, -or_zero(row.deficit_db), row.sqnr_db))
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
-    """Return the numbers of NaNs and of infinities of the tensor named `tensor`, added over its steps."""
+    """Return the number of NaNs and the number of infinities of the tensor named `tensor`, added over its steps."""
     rows = report.ranges_of[tensor]
     return sum(row.report.nans for row in rows), sum(row.report.infinities for row in rows)
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor."""
+    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor.
+
+    `row`: the tensor's recommendation. The reasons are: no candidate is good enough for an operand; the tensor has NaN
+    or Inf; its SQNR is at least 3 dB below that of the recommended format on normal data.
+    """
     reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):
@@ -76,7 +81,11 @@ def ordered(report: StudyResults) -> list[Recommendation]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that a user should look at, as pairs (recommendation, reasons), the hardest to store first."""
+    """Return the tensors that a user should look at, as pairs (recommendation, reasons for looking).
+
+    Operands come first, those without a good enough format and those of the worst SQNR before others; then other
+    tensors.
+    """
     reasons = [(row, peculiarities(report, row)) for row in ordered(report)]
     return [(row, why) for row, why in reasons if why]
 
@@ -143,7 +152,10 @@ class CandidateSummary(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """SQNR in dB of all operands together, as if each were scaled to a mean square of 1; Inf without error."""
+        """SQNR in dB of the values of all operands together, as if each operand were scaled to a mean square of 1.
+
+        Inf without error; NaN if the SQNR of an operand cannot be measured.
+        """
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
 
@@ -159,7 +171,9 @@ class CandidateSummary(NamedTuple):
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
-    """Return the summary of every candidate over all operands, candidates of the fewest bits first."""
+    """Return the summary of every candidate (format with a scaling) over all operands, candidates of the fewest bits
+    first.
+    """
     judged_by: dict[tuple[str, str], list[Judged]] = {}
     for row in operands(report):
         for one in worst_candidates(report, row.tensor):
@@ -173,7 +187,10 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
-    """Return the summaries restricted to operands of a role, such as "matrix", without candidates that have none."""
+    """Return the summaries restricted to operands of one role; candidates without such operands are left out.
+
+    `role`: "matrix" (weights), "activation" or "gradient".
+    """
     reduced = [
         one._replace(judged=tuple(operand for operand in one.judged if operand.row.role == role)) for one in summaries
     ]
@@ -210,7 +227,8 @@ class RoundingSummary(NamedTuple):
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
     """Return a summary for each format and rounding, without scales per tile; [] if the study has only one rounding.
 
-    Each format is summarised with one scale per tensor if that was studied, else without a scale.
+    Each format is summarised with one scale per tensor if that was studied, else without a scale. A format that was
+    studied in one rounding alone has one summary.
     """
     if len(report.roundings) < 2:
         return []
@@ -261,7 +279,10 @@ class Course(NamedTuple):
 
 
 def courses(report: StudyResults) -> list[Course]:
-    """Return the course of every operand that was studied at several training steps, the largest change first."""
+    """Return the amax and SQNR at each step of every operand that was studied at several training steps.
+
+    Operands whose amax changes by the largest factor come first.
+    """
     moving = []
     for row in operands(report):
         ranges = report.ranges_of[row.tensor]
@@ -279,7 +300,9 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence on the first format's median gain and SQNR in each rounding; "" without rows."""
+    """Return a sentence on the first format of `rows`: its median gain and median SQNR in each rounding; "" without
+    rows.
+    """
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]

@@ -118,7 +118,8 @@ class _Point(NamedTuple):
 def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
     """Return all points of the grid (parameter -> its values), the last parameter changing fastest.
 
-    Raise a TypeError or ValueError if the grid or a parameter's values are not such as `sweep` accepts.
+    Raise a TypeError or ValueError if the grid is not a dictionary of lists of values, if a value cannot be identified,
+    or if two values look the same in a table.
     """
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
         raise TypeError(f"grid must be a dictionary of one or more parameters and their values; got {shown(grid)}.")
@@ -135,9 +136,10 @@ def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
 
 
 def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Return the values of the parameter called `name` as pairs (value, text that identifies it in every process).
+    """Return the values of one parameter as pairs (value, text that identifies it in every process).
 
-    Raise a TypeError or ValueError if they are not a list of values that can be told apart.
+    `name`: the parameter's name, for messages. Raise a TypeError or ValueError if `values` is not a list of one or more
+    values, if no text identifies a value, or if two values look the same in a table.
     """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. Pass one value as [value].")
@@ -179,9 +181,10 @@ def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
 
 
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the measure at one point (parameter -> argument), and return its result as name -> plain value.
+    """Call the measure at one point (parameter -> argument), and return its result as a dictionary.
 
-    A single value is called "value". A name that is a parameter's, "error" or taken gets the prefix "result_".
+    The values are numbers, texts, bools and None. A single value has the name "value". A name gets the prefix "result_"
+    if it is a parameter's, "error" or already taken. Raise a TypeError for other results.
     """
     result = measure(**point)
     if hasattr(result, "to_dict"):
@@ -202,7 +205,7 @@ def _scalar(value: Any) -> Any:
     """Return a number, text, bool or None as the equal object of Python's int, float, str or bool.
 
     `value` may be a scalar or 0-d array of NumPy, ml_dtypes or torch. Raise a TypeError for other values, and for a
-    float that a Python float cannot represent.
+    float that a Python float cannot represent; a ValueError for an int of more digits than Python writes.
     """
     if value is None:
         return value

@@ -18,31 +18,38 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 
 
 class _Missing:
-    """The type of MISSING, which marks a value that a row of a table lacks."""
+    """The type of MISSING, which marks a value that a row of a table lacks; None, a possible value, cannot mark it."""
 
 
 MISSING = _Missing()
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> dict[str, list[Any]]:
-    """Return column name -> values, made from rows; columns in `first` come first, and absent values are MISSING."""
+    """Return column name -> values, made from rows (column name -> value).
+
+    Columns named in `first` come before the others. A value that a row lacks is MISSING.
+    """
     names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
     return {name: [row.get(name, MISSING) for row in rows] for name in names}
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
-    """Return a pandas data frame of columns whose values are numbers, bools, texts, None or MISSING.
+    """Return a pandas data frame of the given columns, whose values are numbers, bools, texts, None or MISSING.
 
-    MISSING becomes NaN in columns of numbers, and None in others, which have dtype object.
+    A column of mixed types has dtype object. MISSING becomes NaN in columns of numbers, and None in others. Integers
+    with missing values become float64 if all are exact in it. Otherwise, and for integers beyond int64, the dtype is
+    object.
     """
     pandas = load("pandas", "a sweep")
     return pandas.DataFrame({name: _series(pandas, values) for name, values in columns.items()})
 
 
 def _series(pandas: Any, values: list[Any]) -> Any:
-    """Return the values as a pandas Series of the first dtype that holds all of them: bool, int64, float64, object.
+    """Return the values as a pandas Series of the first dtype that holds all of them exactly: bool, int64, float64,
+    object.
 
-    bool and int64 cannot hold MISSING. float64 holds integers up to 2^53.
+    `pandas`: the module. bool and int64 are used only if no value is MISSING. float64 serves floats, also mixed with
+    integers up to 2^53, and has NaN for MISSING. object has None for MISSING.
     """
     present = [value for value in values if value is not MISSING]
     kinds = {type(value) for value in present}
@@ -59,7 +66,8 @@ def _series(pandas: Any, values: list[Any]) -> Any:
 def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Path:
     """Write columns (name -> values) as `name`.parquet into the folder, and return its path.
 
-    Without pyarrow, write `name`.csv instead, with a warning. If writing fails, no file is left.
+    If pyarrow is not installed, write `name`.csv instead, with a warning. In Parquet, columns of mixed types become
+    text. If writing fails, no file is left.
     """
     if importlib.util.find_spec("pyarrow") is None:
         warnings.warn(f"{folder / name}.csv is written, as Parquet needs pyarrow: pip install pyarrow", stacklevel=3)
@@ -93,7 +101,10 @@ def _arrow(arrow: Any, values: list[Any]) -> Any:
 
 
 def utf8(value: Any) -> Any:
-    """Return a text with each lone surrogate, which UTF-8 cannot encode, escaped; return other values unchanged."""
+    """Return a text with each lone surrogate, which UTF-8 cannot encode, replaced by its escape, such as \\udc80.
+
+    If `value` is not a text, it is returned unchanged.
+    """
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
@@ -110,6 +121,8 @@ def csv_text(columns: Mapping[str, list[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a cell of a CSV file: "" for None or MISSING, and an apostrophe before a formula."""
+    """Return a value of a table as a cell of a CSV file: "" for None or MISSING, else the value as a spreadsheet-safe
+    text or number.
+    """
     text = "" if value is MISSING or value is None else utf8(value)
     return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text

@@ -167,9 +167,8 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, started by the first task and again after `end`.
-
-    `payload`: the function, pickled. `threads`: number of threads that it may use, as text for environment variables.
+    """One worker process, started by the first task and again after `end`. Its arguments are `payload`, the pickled
+    function, and `threads`, the number of threads that it may use, as text for environment variables.
     """
 
     def __init__(self, payload: bytes, threads: str) -> None:
@@ -197,7 +196,9 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Block SIGINT (Ctrl-C) in a `with` block, also for processes started in it; does nothing on Windows."""
+    """Block SIGINT (Ctrl-C) until the end of the `with` block (not on Windows). A process started in the block inherits
+    the blocked signal.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -209,7 +210,9 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _dead(end: BaseException, times: int) -> Failure:
-    """Return the Failure of a task that ended `times` workers; the text of `end` may have the exit code."""
+    """Return the Failure of a task of which `times` workers died; the text of the exception `end` may have the exit
+    code.
+    """
     codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
     how = codes[1] if codes else type(end).__name__
     often = f", {times} times" if times > 1 else ""
@@ -217,7 +220,11 @@ def _dead(end: BaseException, times: int) -> Failure:
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Return any object, called `noun` in messages, as bytes; raise a TypeError if cloudpickle cannot write it."""
+    """Return any object as bytes from which another process can rebuild it. `noun`: its name in messages, as "a task".
+
+    Raises:
+      TypeError: cloudpickle cannot write it.
+    """
     pickler = load("cloudpickle", "several workers")
     try:
         data: bytes = pickler.dumps(value)
@@ -279,7 +286,11 @@ def _work(task: bytes) -> bytes:
 
 
 def _checked(client: Any) -> Any:
-    """Return the client if it is a synchronous dask.distributed.Client; else raise a TypeError or ValueError."""
+    """Return the dask client unchanged after checking it.
+
+    Raises:
+      TypeError, ValueError: client is not a dask.distributed.Client, or it is asynchronous.
+    """
     distributed = load("distributed", "client=")
     if not isinstance(client, distributed.Client):
         raise TypeError(f"client must be a dask.distributed.Client; got {shown(client)}.")
@@ -347,7 +358,9 @@ def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
 
 
 def _result_of(client: Any, future: Any) -> Any:
-    """Return the result of a dask future, or a Failure; raise a RuntimeError if the client lost its cluster."""
+    """Return the result of a dask future, or a Failure; wait if its worker died and another worker computes the task
+    again. Raise a RuntimeError if the client lost its cluster.
+    """
     try:
         return future.result()
     except Exception as problem:

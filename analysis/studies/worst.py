@@ -72,7 +72,12 @@ class WorstFigures:
         return f"{self.format} {scaling_words(self.scaling)}"
 
     def misses(self, wanted: Requirements) -> list[str]:
-        """Return the requirements that the candidate fails, as texts; [] if it is good enough (see `Requirements`)."""
+        """Return the requirements that the candidate fails, as texts; [] if it is good enough.
+
+        Besides the numbers in `wanted`, nine of ten rows and columns must have an SQNR of at least `min_sqnr` - 3 dB.
+        Without scales, moreover, no value may be beyond the format's range, and the format's largest value must be at
+        least twice the tensor's.
+        """
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
             failed.append(f"{self.bits_per_value:.3g} bits per value")
@@ -92,7 +97,11 @@ class WorstFigures:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return how many dB `sqnr_db` is below the SQNR of a format on normal data, at least 0; NaN unless a float."""
+    """Return how many dB `sqnr_db` is below the SQNR of the report's format on normal data, at least 0; NaN unless the
+    format is a float.
+
+    The normal data are N(0, 1) rounded to nearest even, without overflow or underflow.
+    """
     if not isinstance(report.fmt, Format):
         return math.nan
     ideal = IDEAL_DB.get(report.fmt.precision, 6.02 * report.fmt.precision + 7.4)
@@ -133,6 +142,10 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
 
 
 def rank(candidate: WorstFigures) -> tuple[float, float]:
-    """Return a sort key that is larger for candidates that are nearer to being good enough."""
+    """Return a sort key for candidates that are not good enough; the nearest to being good enough has the largest key.
+
+    The key is (minus the share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf if it is
+    NaN).
+    """
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)

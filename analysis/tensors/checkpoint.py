@@ -148,7 +148,12 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (the stored tensors of a checkpoint, codes and scales separate; a sentence for each tensor left out)."""
+    """Return (the tensors of a checkpoint as stored, with codes and scales separate; a sentence for each tensor left
+    out).
+
+    Raises:
+      TensorFileError: a file is missing or damaged, or lacks a tensor that the index assigns to it.
+    """
     from fpsim.analysis.tensors.files import read_stored
 
     files, index = checkpoint_files(path)
@@ -198,8 +203,10 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> name of its file, as an index of shards lists them; raise a TensorFileError if it is
-    damaged.
+    """Return tensor name -> name of its file, as an index of shards lists them.
+
+    Raises:
+      TensorFileError: the index is damaged, or names a file outside its folder.
     """
     try:
         if index.stat().st_size > INDEX_BYTES:

@@ -48,7 +48,11 @@ OTHER_BITS = {
 
 
 def tensor_files(path: Path) -> list[Path]:
-    """Return the file at a path, or all tensor files in a folder, sorted; raise a TensorFileError if there is none."""
+    """Return the tensor files at a path: the file itself, or all files of known extensions in a folder, sorted by name.
+
+    Raises:
+      TensorFileError: there is no such file, its extension is unknown, or the folder has no tensor file.
+    """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS and file.is_file())
         if not files:
@@ -62,7 +66,11 @@ def tensor_files(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> Found:
-    """Return (the tensors of a file, with quantised weights decoded; a sentence for each tensor left out)."""
+    """Return (the tensors of a file, with quantised weights decoded; a sentence for each tensor left out).
+
+    Raises:
+      TensorFileError: the file cannot be read, is damaged, or has no float tensor.
+    """
     stored, notes = read_stored(path)
     tensors, more = joined(stored)
     if not tensors:
@@ -71,7 +79,11 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out)."""
+    """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out).
+
+    Raises:
+      TensorFileError: the file cannot be read, or is damaged.
+    """
     try:
         if path.stat().st_size == 0:
             raise TensorFileError(f"{path}: empty file")
@@ -83,7 +95,10 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error for a file without float tensors; notes: why each of its tensors was left out."""
+    """Return the error for a file without float tensors; `notes`: why each of its tensors was left out.
+
+    path: the file.
+    """
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
@@ -98,7 +113,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return (shape, dtype) of the .npy data at the position of an open file, and move it to the first element."""
+    """Return (shape, dtype) of the .npy data at the position of the open file `opened`, and move it to the first
+    element.
+
+    Raises a TensorFileError if the header is damaged. `path`: the file, for messages.
+    """
     try:
         version = np.lib.format.read_magic(opened)
         if version not in ((1, 0), (2, 0)):  # 3.0 exists for the field names of structured arrays
@@ -122,7 +141,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
-    """Return the sentence that says why an array of this name and dtype is left out."""
+    """Return the sentence that says why an array called `name`, of this dtype, in the file `path` is left out."""
     if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
         return (
             f"{path}: {name} holds raw bytes ({dtype.str}), as NumPy saves ml_dtypes arrays. Save it with safetensors "
@@ -187,9 +206,10 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields the elements of `member`, an array's file in the archive `path`.
+    """Return a function read(size) that yields the elements of one array of a .npz file, at most `size` at a time.
 
-    shape, dtype: those of the array, as its header says.
+    path: the file. member: name of the array's file in the archive. shape, dtype: those of the array, as its header
+    says.
     """
 
     def read(size: int) -> Iterator[Array]:
@@ -210,13 +230,21 @@ def _npz_reader(
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a .safetensors file, name -> text; {} without metadata."""
+    """Return the metadata of a .safetensors file, name -> text; {} without metadata.
+
+    Raises:
+      TensorFileError: the file's header is damaged.
+    """
     metadata = _safetensors_header(path)[0].get("__metadata__", {})
     return {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
 def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return (header of a .safetensors file, tensor name -> entry; its length in bytes)."""
+    """Return (header of a .safetensors file, tensor name -> entry; its length in bytes).
+
+    Raises:
+      TensorFileError: the file is damaged.
+    """
     with path.open("rb") as opened:
         header_bytes = int.from_bytes(opened.read(8), "little")
         available = path.stat().st_size - 8
@@ -271,8 +299,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Return (name of the dtype, shape, first byte, byte after the last) of a tensor, from its entry in the header's
-    JSON.
+    """Return (name of the dtype, shape, first byte, byte after the last) of a tensor, from its entry in the header.
+
+    path: the file, for messages. entry: the value that the header's JSON has for the tensor's name.
 
     Raises a TensorFileError if a field is missing or wrong, or if shape and dtype need another number of bytes.
     """

@@ -49,7 +49,13 @@ class _Entry(NamedTuple):
 
 
 def read_gguf(path: Path) -> Found:
-    """Return (the tensors of a .gguf file, with the values of quantised blocks; a sentence for each one left out)."""
+    """Return (the tensors of a .gguf file, a sentence for each tensor left out).
+
+    Quantised tensors are read as the float32 values of their blocks.
+
+    Raises:
+      TensorFileError: the file is damaged, or has an unknown version.
+    """
     with path.open("rb") as opened:
         header = _Header(opened, path)
         entries = header.read()
@@ -84,7 +90,12 @@ def read_gguf(path: Path) -> Found:
 
 
 class _Header:
-    """A reader of an open .gguf file's header; after `read`, `data` is the position of the elements in the file."""
+    """A reader of the header of a .gguf file; after `read`, `data` is the position of the elements in the file.
+
+    Args:
+      opened: the open file, at its start.
+      path: its path, for messages.
+    """
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -204,7 +215,9 @@ def _size(entry: _Entry, blocks: BlockKind | None, path: Path) -> int | None:
 
 
 def _blocks(kind: int) -> BlockKind | None:
-    """Return the quantised type with number `kind`; None if neither fpsim nor an installed gguf package knows it."""
+    """Return the description of the quantised type with number `kind`; None if neither fpsim nor an installed gguf
+    package knows it.
+    """
     known = KINDS.get(kind) or LARGE_KINDS.get(kind)
     if known is not None or importlib.util.find_spec("gguf") is None:
         return known
@@ -252,7 +265,7 @@ def _read_of(
 
 
 def _decoded(data: Array, blocks: BlockKind) -> Array:
-    """Return the flat float32 values of `data`, the bytes of whole blocks, flat uint8."""
+    """Return the float32 values, as a flat array, of `data`, bytes that are whole blocks of the type `blocks`."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(data.reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

@@ -78,7 +78,12 @@ class _Proto:
 
 
 def read_onnx(path: Path) -> Found:
-    """Return the float initializers and constants of a model and its subgraphs, and a note for each tensor left out."""
+    """Return the float initializers and constants of a model and its subgraphs, and a note for each tensor left out.
+
+    Raises:
+      TensorFileError: the file is damaged or not an ONNX model, or external data are missing or outside the model's
+        folder.
+    """
     with path.open("rb") as opened:
         walk = _Walk(opened, path)
         protos = walk.model()
@@ -340,7 +345,11 @@ def _external(
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """Return read(size), which yields a tensor of 8- or 16-bit floats, stored at `span` as varints of bits."""
+    """Return read(size), which yields a tensor of 8- or 16-bit floats, stored at `span` as varints of bits, in chunks.
+
+    Raises:
+      TensorFileError: the number of varints is not that of the shape.
+    """
     stored = reader(path, span.begin, np.dtype(np.uint8), span.end - span.begin)
     count = sum(int(np.count_nonzero(data < 0x80)) for data in stored(BYTES_AT_ONCE))
     if count != math.prod(proto.shape):

@@ -121,8 +121,9 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Return whether the last axis of input number `place` of an operator is that of the product's outputs; None if
-    unknown.
+    """Return whether the last axis of input number `place` of the operator `node` is that of the product's outputs.
+
+    The operator then sums along the other axis. None if unknown.
     """
     key = node.kind, place
     if key in SUMMED_FIRST:

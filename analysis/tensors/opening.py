@@ -54,9 +54,10 @@ def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step
 
 @dataclass(frozen=True)
 class Collection:
-    """The tensors of a list of files, with distinct names.
+    """The tensors of a list of files.
 
     Attributes:
+      tensors: float tensors, in the order of the files, with distinct names.
       notes: a sentence for each tensor that was left out, with the reason.
       problems: a sentence for each file that cannot be studied.
     """
@@ -111,7 +112,9 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
 
 
 def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors with distinct names: the file's name, path and a number precede names that occur twice."""
+    """Return the tensors with distinct names: names that occur twice are prefixed with the file's name, or if needed
+    its path, and a number.
+    """
     wordings: tuple[Callable[[int, Tensor], str], ...] = (
         lambda i, t: t.name,
         lambda i, t: f"{Path(t.source).stem}:{t.name}",

@@ -44,8 +44,12 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
     """Return the tensors, with `outputs_last` of matrices set if it was None, inferred from names and lengths of
     biases.
 
-    Square matrices are assumed to be like all other matrices in `tensors`. biases: name of a tensor -> lengths of the
-    biases of its layer.
+    The outputs are the last axis of matrices that Flax and Keras call kernels. For other matrices, the axis whose
+    length is that of the bias is the outputs'. Square matrices are assumed to be like all other matrices in `tensors`.
+
+    Args:
+      tensors: the tensors.
+      biases: name of a tensor -> lengths of the biases of its layer.
     """
     told = {one.name: _told(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}
     all_last = set(told.values()) - {None} == {True}
@@ -61,7 +65,10 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether the outputs are a matrix's last axis; None if neither its name nor its biases' lengths show it."""
+    """Return whether the outputs are a matrix's last axis; None if neither its name nor a bias's length shows it.
+
+    one: the matrix. biases: lengths of the biases of its layer.
+    """
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)
@@ -72,8 +79,9 @@ def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
 
 
 def as_operand(one: Tensor) -> Tensor:
-    """Return a tensor as a matrix with a row for each output of the product; it is transposed if needed when it is
-    read.
+    """Return a tensor, `one`, as a matrix with a row for each output of the product.
+
+    The elements are transposed when they are read, if the outputs are the tensor's last axis.
     """
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
@@ -82,7 +90,9 @@ def as_operand(one: Tensor) -> Tensor:
 
 
 def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields a matrix (height, width) column by column, given its row-wise `read`."""
+    """Return a function read(size) that yields the elements of a matrix (height, width) column by column, given its
+    row-wise `read`.
+    """
 
     def columns(size: int) -> Iterator[Array]:
         wide = max(1, BAND // max(height, 1))
@@ -92,7 +102,10 @@ def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> 
 
 
 def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Return the columns start .. stop - 1 of a matrix with `width` columns, one after the other, as a flat array."""
+    """Return the columns start .. stop - 1 of a matrix with `width` columns, one after the other, as a flat array.
+
+    read: read(size) yields the elements of the matrix, row by row, in arrays of `size`.
+    """
     rows = max(1, CHUNK // width)
     parts: list[Array] = []
     for part in read(rows * width):

@@ -25,7 +25,11 @@ def one_line(problem: BaseException) -> str:
 def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path: Path) -> Iterator[Array]:
     """Yield `count` elements from an open file as 1-d arrays of `size` elements; the last may be shorter.
 
-    dtype: dtype in the file; the arrays have native byte order. path: the file, for messages.
+    opened: the file, at its first element. dtype: dtype in the file; the arrays have native byte order. path: the file,
+    for messages.
+
+    Raises:
+      TensorFileError: the file ends early.
     """
     for start in range(0, count, size):
         wanted = min(size, count - start) * dtype.itemsize
@@ -37,7 +41,10 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read and return `wanted` bytes of an open file, or fewer at its end, with several reads if one returns less."""
+    """Read and return `wanted` bytes of the open file `opened`, or fewer at its end.
+
+    Files whose single reads return less are read several times.
+    """
     parts = []
     while wanted and (part := opened.read(wanted)):
         parts.append(part)
@@ -50,7 +57,7 @@ def reader(
 ) -> Callable[[int], Iterator[Array]]:
     """Return a function read(size) that yields `count` elements of a file from byte `offset` on, `size` at a time.
 
-    order: byte order in the file, "<" or ">"; arrays have native order.
+    path: the file. dtype: dtype of the elements. order: byte order in the file, "<" or ">"; arrays have native order.
     """
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
 

@@ -75,8 +75,10 @@ FLAT = 1 << 18  # elements from which a vector of a model is assumed to be a fla
 def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -> str:
     """Return the role of a tensor, inferred from name, shape and neighbours.
 
-    A vector with axes of length 1 is a matrix only if its name is that of a weight. neighbours: names of the other
-    tensors in the same module; they identify, for example, a batch norm's weight.
+    Args:
+      name: name of the tensor, such as "encoder.0.attn.qkv.weight".
+      shape: shape of the tensor; a vector with axes of length 1 is a matrix only if its name is that of a weight.
+      neighbours: names of the other tensors in the same module; they identify, for example, a batch norm's weight.
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_of
@@ -140,8 +142,8 @@ def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
-    """Return whether a name is that of an embedding table, whose axes longer than 1 are `axes`, and not of a layer in
-    one.
+    """Return whether a name is that of an embedding table, and not of a layer inside an embedding module; `axes`:
+    lengths of the axes that are longer than 1.
     """
     match = EMBEDDING.search(name)
     if match is None or MULTIPLIES.search(name, match.end()):
@@ -150,7 +152,10 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
 
 
 def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
-    """Return whether the module of a weight, given by its lower-case name, also has a bias; embeddings have none."""
+    """Return whether the module of a weight also has a bias; embeddings have none.
+
+    name: lower-case name of the weight. neighbours: names of the other tensors of the module.
+    """
     stem, _, last = name.rpartition(".")
     return last == "weight" and f"{stem}.bias" in {other.lower() for other in neighbours}
 
@@ -158,8 +163,11 @@ def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
     """Return the role of a tensor that has only one axis longer than 1: "bias", "norm", "statistics" or "matrix".
 
-    name: the tensor's lower-case name. neighbours: names of the other tensors of its module. flat: whether the tensor
-    is so long that it is assumed to be a flattened matrix. in_matrix: whether it also has axes of length 1.
+    Names that tell the role, such as those of biases and norms, decide first. A "weight" with axes of length 1 is a
+    matrix. Others are norms if called "weight", "w", "g" or "scale" and biases if called otherwise, or matrices if they
+    are `flat` or belong to no module. name: the tensor's lower-case name. neighbours: names of the other tensors of its
+    module. `flat`: whether the tensor is so long that it is assumed to be a flattened matrix. `in_matrix`: whether it
+    also has axes of length 1.
     """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}
@@ -178,7 +186,11 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors, with missing roles inferred, and with `outputs_last` set for matrices."""
+    """Return the tensors, with missing roles inferred, and with `outputs_last` set for matrices.
+
+    Raises:
+      ValueError: a role is unknown; the message names the nearest.
+    """
     names = [tensor.name for tensor in tensors]
     by_stem: dict[str, list[str]] = {}
     for name in names:

@@ -22,7 +22,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 class TensorFileError(ValueError):
-    """The error raised if files cannot be read; its message begins with the path of the first such file.
+    """The error raised if files cannot be read; its message is one line that begins with the path of the first such
+    file.
 
     Attributes:
       problems: a line for each file that cannot be read.
@@ -80,7 +81,8 @@ class Tensor:
         return 8.0 * dtype_of(self.dtype).itemsize if self.bits is None else self.bits
 
     def chunks(self, size: int = CHUNK) -> Iterator[Array]:
-        """Return an iterator over the elements as 1-d arrays of `size` elements, in C order and native byte order.
+        """Return an iterator over the elements as 1-d arrays of `size` elements, in the order of the file and in native
+        byte order.
 
         Raises:
           TensorFileError: the file ends early, or changed since it was opened.

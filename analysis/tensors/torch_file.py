@@ -29,8 +29,11 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
     """Return (the tensors of a file of torch.save that hold floats or may hold codes, a sentence for each other
     tensor).
 
-    Only tensors and containers are unpickled. Names of nested containers are joined with dots. Raises an ImportError
-    without torch.
+    Only tensors and containers are unpickled. Names of nested containers are joined with dots.
+
+    Raises:
+      TensorFileError: the file is damaged, or has other objects than tensors and containers.
+      ImportError: torch is not installed.
     """
     torch = load("torch", f"reading {path.suffix} files")
     if _is_script(path):
@@ -69,9 +72,9 @@ def _is_script(path: Path) -> bool:
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (tensors that hold floats or may hold codes, a sentence for each other tensor).
+    """Return (the tensors of a file that hold floats or may hold codes, a sentence for each other tensor).
 
-    content: the nested containers that torch.load returned.
+    content: the nested containers of tensors that torch.load returned. path: the file, for messages.
     """
     tensors: list[Tensor] = []
     notes: list[str] = []
@@ -158,8 +161,14 @@ def _key(key: Any) -> str:
 def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Tensor:
     """Return a dense torch tensor as a `Tensor` for a study; a non-contiguous one is copied when it is read.
 
-    source: path of the file; "" for a tensor in memory. codes: whether integers, which may be codes of a weight, are
-    accepted. Raises a TypeError if x does not hold floats that fpsim rounds, or has no elements in memory.
+    Args:
+      name: name of the tensor.
+      x: the torch tensor.
+      source: path of the file; "" for a tensor in memory.
+      codes: whether integers, which may be codes of a weight, are accepted.
+
+    Raises:
+      TypeError: x does not hold floats that fpsim rounds, or has no elements in memory.
     """
     if x.is_meta:
         raise TypeError(f"{name} must have elements; got a torch tensor on the meta device. Make it on the CPU.")

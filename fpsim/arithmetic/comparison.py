@@ -16,6 +16,9 @@ from fpsim.arrays import Array
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise minimum of a and b; NaN if either is NaN, and -0 is below +0 (IEEE 754-2019 minimum).
 
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
       keywords: options of formats, rounding and flags; `help(fpsim.minimum)` lists them, and describes the result.
@@ -31,6 +34,9 @@ def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 @rounded
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise maximum of a and b; NaN if either is NaN, and +0 is above -0 (IEEE 754-2019 maximum).
+
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -48,6 +54,9 @@ def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise minimum of a and b; if one is NaN, the other one (IEEE 754-2019 minimumNumber).
 
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
       keywords: options of formats, rounding and flags;
@@ -64,6 +73,9 @@ def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounde
 @rounded
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise maximum of a and b; if one is NaN, the other one (IEEE 754-2019 maximumNumber).
+
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.

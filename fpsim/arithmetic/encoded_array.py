@@ -369,7 +369,7 @@ def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
-    """Return operation(*operands) in their common format, rounded in the mode of `with fpsim.rounding`."""
+    """Return operation(*operands) in the one format that they have, rounded in the mode of `with fpsim.rounding`."""
     fmt = operands[0].fmt
     return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
 

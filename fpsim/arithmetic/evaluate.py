@@ -29,11 +29,14 @@ class CallPlan(NamedTuple):
     arrays' first element.
 
     Attributes:
+      dtype: dtype of the result.
       accepted: dtypes that `out` may have.
       holds_codes: whether results are codes (not bools, classes or integers).
-      core: the loop in exact integer arithmetic, the fastest one for fewer than `core_below` results.
+      core: the loop in exact integer arithmetic, which is correct for every number of results.
+      core_below: the number of results below which `core` is always the fastest loop.
       route: function from a number of results to the fastest loop for it.
-      cast: for a conversion that runs as a cast, the function from a seed, or None, to the cast's kernels.
+      cast: for a conversion that runs as a cast, the function from a seed, or None, to the cast's kernels (`Stage`);
+        None for other operations.
       draws: whether the loops take a keyword argument `seed`, as stochastic ones do.
     """
 
@@ -95,7 +98,10 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
 
 
 def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
-    """Run a loop on all operands, writing results to `filled`, and return the union of the flags raised."""
+    """Run a loop on all operands, writing results to the array `filled`, and return the union of the flags raised.
+
+    run: `(sources, targets, first)`, which fills targets: a piece of `filled`, and uint8 flags. inputs: the operands.
+    """
     raised, lock = Flags.NONE, Lock()
 
     def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
@@ -114,10 +120,15 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
 ) -> CallPlan:
-    """Return the cached plan of an operation's calls; raise a ValueError for a wrong option or format.
+    """Return the cached plan of an operation's calls: result format, dtypes and loops.
 
-    typed: whether all operands have float dtypes. target: the format that convert and from_int round to, the dtype of
-    to_int; else None. integer: dtype that from_int reads, else None. words: those of `deciding`.
+    name: the operation's name. formats: the operands' formats. typed: whether all operands have float dtypes. target:
+    the format that convert and from_int round to, the dtype of to_int; else None. integer: dtype that from_int reads,
+    else None. words: the values of out_fmt, rounding, overflow, subnormals, seed, random_bits, input_subnormals and
+    tininess, in this order.
+
+    Raises:
+      ValueError: a wrong option or format.
     """
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding

@@ -23,8 +23,10 @@ NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 class FloatPlan(NamedTuple):
     """The arguments that float kernels (kernels/float_arithmetic.py) need to compute one operation.
 
-    width: bits of the float that computes. layouts: DecodeLayout of each operand and EncodeLayout of the result, one a
-    row. limits: float bits of the magnitudes from which flags change; None if the kernel cannot compute flags.
+    Attributes:
+      width: bits of the float that computes, 32 or 64.
+      layouts: unsigned integers of that width: DecodeLayout of each operand and EncodeLayout of the result, one a row.
+      limits: float bits of the magnitudes from which flags change; None if the kernel cannot compute flags.
     """
 
     width: int
@@ -34,7 +36,11 @@ class FloatPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float_plan(operation: Operation) -> FloatPlan | None:
-    """Return the arguments of an operation's float kernel; None if no such kernel rounds it correctly. Cached."""
+    """Return the arguments of the float kernel for an operation; None if no float kernel rounds it correctly.
+
+    operation: the operation with its formats and options. The result is cached. For None, callers use exact integer
+    arithmetic.
+    """
     name, formats, result, input_subnormals, _, _ = operation
     out = result.fmt
     usual = all(fmt.signed and fmt.has_zero for fmt in (*formats, out))
@@ -82,8 +88,11 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
 
-    The 1-D array holds the smallest magnitude that overflows, of positive and of negative results; the smallest that is
-    not tiny, of both; and for each operand the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+    They do not suffice if subnormal results are flushed, or if the result's format has no mantissa bits, no Inf while
+    an operand's has, or no NaN while an operand's has.
+    The 1-D array is uint32 or uint64. It holds the smallest magnitude that overflows, of positive and of negative
+    results; the smallest that is not tiny, of positive and of negative ones; and for each operand the smallest
+    magnitude code of a quiet NaN, 0 if all NaNs are quiet.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
@@ -103,7 +112,12 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
 
 
 class Edge(NamedTuple):
-    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit; odd: whether the lower one's code is."""
+    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit.
+
+    Attributes:
+      below, unit: integers.
+      odd: whether the lower magnitude has an odd code, which decides ties to even.
+    """
 
     below: int
     unit: int
@@ -111,26 +125,38 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the Edge between a format's largest finite magnitude and the next with an unbounded exponent."""
+    """Return the Edge between the largest finite magnitude of a format and the next magnitude.
+
+    The next one is what an unbounded exponent would give.
+    """
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the Edge between a format's smallest normal magnitude and the next smaller with an unbounded exponent."""
+    """Return the Edge between the smallest normal magnitude of a format and the next smaller one.
+
+    The smaller one has as many significant bits as normal values: it is what an unbounded exponent would give.
+    """
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the float bits of the smallest magnitude that a rounding mode rounds to the upper magnitude of `edge`."""
+    """Return the float bits of the smallest magnitude that a rounding mode rounds to the upper magnitude of `edge`.
+
+    negative: whether the value is negative. width: bits of the float, 32 or 64.
+    """
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)
     return {0.0: below, 0.5: middle, 1.0: above}[start.at] + (not start.included)
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:
-    """Return the bits of the positive float significand * 2**exponent, which must be exact; Inf if it is too large."""
+    """Return the bits of the positive float significand * 2**exponent, of `width` bits (32 or 64); it must be exact.
+
+    A magnitude that is too large becomes Inf.
+    """
     real = FP32 if width == 32 else FP64
     place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
     if place + real.mantissa_bits > real.bias:
@@ -142,8 +168,9 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
     """Return the float32 bits of the smallest magnitude that is not tiny in `fmt`, rounding to nearest even.
 
-    tininess: "before" or "after" rounding. scaled: True if results are computed times 2**n and n is subtracted from the
-    exponent field, which may become negative; the bits are then to be compared as int32.
+    tininess: "before" or "after" rounding. scaled: True if the caller computes results times 2**n and subtracts n from
+    the exponent field of their bits. Below 2**-126 this field is then 0 or negative, and the leading 1 stays hidden, so
+    that the result of this function, to be compared as int32, is not the bits of a float32 subnormal.
     """
     below, unit, _ = _edge_of_tininess(fmt)
     first = 2 * below + (2 if tininess == "before" else 1)

@@ -15,6 +15,9 @@ from fpsim.arithmetic.operands import Fillable, Formats
 def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a + b elementwise, rounded once.
 
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
       keywords: options of formats, rounding and flags; `help(fpsim.add)` lists them, and describes the result.
@@ -34,6 +37,9 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a - b elementwise, rounded once.
 
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
       keywords: options of formats, rounding and flags; `help(fpsim.subtract)` lists them, and describes the result.
@@ -49,6 +55,9 @@ def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 @rounded
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a * b elementwise, rounded once.
+
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -69,6 +78,9 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
 
     A quotient x / 0 is infinite, with the flag DIVIDE_BY_ZERO; its code follows `overflow`, as in `fpsim.encode`.
 
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
       keywords: options of formats, rounding and flags; `help(fpsim.divide)` lists them, and describes the result.
@@ -88,6 +100,9 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 
     The remainder is exact in the format of a and b.
 
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
       keywords: options of formats, rounding and flags; `help(fpsim.remainder)` lists them, and describes the result.
@@ -103,6 +118,9 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 @rounded
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a * b + c elementwise, rounded once (fused multiply-add).
+
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b, c: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.

@@ -16,7 +16,13 @@ WantedFlags = bool | Literal["any"]
 
 
 class Rounded(CastKeywords, total=False):
-    """The keywords of operations whose result is rounded, such as `fp.add`; see `DESCRIPTIONS` and `ENDING`."""
+    """The keywords of operations whose result is rounded, such as `fp.add`; `DESCRIPTIONS` and `ENDING` explain each.
+
+    Besides those of `fp.encode` (rounding, overflow, subnormals, seed, random_bits): fmt, the format of operands that
+    are codes, or one per operand; out_fmt, the format of the result; input_subnormals, "keep" or "flush" (operands are
+    read as zeros); flags, False, True (per element) or "any" (of all); tininess, "after" or "before" rounding; out, the
+    array to fill.
+    """
 
     fmt: Formats
     out_fmt: FormatLike | None
@@ -38,9 +44,12 @@ DEFAULTS: Rounded = {
 
 
 class ArrayOperation(NamedTuple):
-    """The signature of an elementwise operation, on the CPU and on the GPU: names of its arrays and keywords.
+    """The signature of an elementwise operation, on the CPU and on the GPU.
 
-    target: the name of the parameter for the result's format or dtype, after the operands; empty if it has none.
+    Attributes:
+      operands: the names of its arrays.
+      keywords: the names of its keywords, in the order of its signature.
+      target: the name of the parameter for the result's format or dtype, after the operands; empty if it has none.
     """
 
     operands: tuple[str, ...]
@@ -114,9 +123,10 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 
 
 def rounded(function: Function) -> Function:
-    """Return a public operation after adding keywords to its signature, and results, keywords and errors to its text.
+    """Return an operation after adding its keywords to its signature, and operands and keywords to its docstring.
 
-    Signature and docstring of the function are changed in place. Its name must be a key of `OPERATIONS`.
+    It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit the keywords, results
+    and errors. Signature and docstring of the function are changed in place. Its name must be a key of `OPERATIONS`.
     """
     name = function.__name__
     operation = OPERATIONS[name]
@@ -128,7 +138,11 @@ def rounded(function: Function) -> Function:
 
 
 def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a call's keywords, completed with the defaults; raise a TypeError for one that the operation lacks."""
+    """Return the keywords of a call of the operation `name`, completed with the defaults in `DEFAULTS`.
+
+    Raises:
+      TypeError: the operation does not have one of the keywords.
+    """
     if not keywords:
         return DEFAULTS
     valid = OPERATIONS[name].keywords

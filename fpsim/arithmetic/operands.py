@@ -48,8 +48,12 @@ class Fillable(Protocol):
 class Operands(NamedTuple):
     """The operands of a call of an elementwise operation.
 
-    codes: arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit integers). formats: one
-    per operand, () for from_int. typed: True if all operands came as arrays of float dtypes, not of codes.
+    Attributes:
+      codes: the operands' codes, arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit
+        integers).
+      formats: one per operand, () for from_int.
+      shape: the broadcast shape.
+      typed: True if all operands were passed as arrays of float dtypes, not of codes.
     """
 
     codes: tuple[Array, ...]
@@ -85,7 +89,11 @@ def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -
 
 
 def integers(n: npt.ArrayLike) -> Operands:
-    """Return an array of integers as int64 or uint64 Operands without a format; raise a TypeError for other dtypes."""
+    """Return an array of integers as Operands without a format; codes: int64 if its dtype is signed, else uint64.
+
+    Raises:
+      TypeError: n does not have an integer dtype of up to 64 bits.
+    """
     array = as_array(n, "n")
     if array.size == 0 and not hasattr(n, "dtype"):
         array = array.astype(np.int64)
@@ -97,9 +105,10 @@ def integers(n: npt.ArrayLike) -> Operands:
 
 
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
-    """Return a list of the formats that `fmt` names for the `count` operands of the operation `name`, None for none.
+    """Return a list of the formats that `fmt` names for the `count` operands of the operation `name`.
 
-    fmt: one format for all operands, a tuple or list with one for each, or None.
+    fmt: one format for all operands, a tuple or list with one for each, or None. An entry of the result is None for an
+    operand for which no format is named.
 
     Raises:
       ValueError: a tuple of another length than `count`, or an unknown format.
@@ -117,8 +126,12 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
     """Return (codes, format, typed) of an operand; nothing is rounded.
 
     codes: array of unsigned integers, a view of the operand if possible. typed: True if the operand came as an array of
-    a float dtype, False if it held codes. wanted_fmt: the format of codes, or None. label: the operand's name in
-    errors.
+    a float dtype, False if it held codes.
+
+    Args:
+      value: codes, or an array of a dtype that stores a format.
+      wanted_fmt: the format of codes; None if the dtype determines it.
+      label: the operand's name in errors.
 
     Raises:
       ValueError: codes without a format, or outside it.
@@ -171,9 +184,12 @@ def full_dtype(fmt: Format) -> np.dtype[Any] | None:
 def broadcast_shape(
     name: str, shapes: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]] = ()
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the shape that `shapes` broadcast to, or raise a ValueError.
+    """Return the shape that `shapes` broadcast to; name: the operation, for errors.
 
-    name: the operation, for errors. whole: the shapes to show in errors instead of `shapes`.
+    whole: the shapes to show in errors instead of `shapes`.
+
+    Raises:
+      ValueError: the shapes do not broadcast, or have more axes than NumPy broadcasts.
     """
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]
@@ -204,8 +220,12 @@ def _is_same(codes: Array, out: Array) -> bool:
 def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
     """Raise a ValueError unless results can be written to `out` element by element while the operands are read.
 
-    accepted: dtypes that `out` may have. name: the argument that errors name. `out` may share memory with an operand
-    only if each of its elements is at the address of the same element of that operand.
+    out: the argument of a call, of any type. inputs: the operands. accepted: dtypes that `out` may have. name: the
+    argument that errors name.
+
+    Raises:
+      ValueError: out is not an array, has another dtype or shape, is read-only, or shares memory with an operand,
+        unless each of its elements is at the address of the same element of that operand.
     """
     dtypes = (
         ""

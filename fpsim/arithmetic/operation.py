@@ -23,8 +23,12 @@ TININESS = ("after", "before")
 class Operation(NamedTuple):
     """An elementwise operation with its checked keywords, which decide its results.
 
-    formats: the operands' formats, () for from_int. result: the result's format and how it is rounded. integer: the
-    dtype that from_int reads or to_int returns; None for other operations.
+    Attributes:
+      name: the function's name in `fpsim`, such as "add".
+      formats: the operands' formats, () for from_int.
+      result: the result's format and how it is rounded.
+      input_subnormals, tininess: as in `fpsim.add`.
+      integer: the dtype that from_int reads or to_int returns; None for other operations.
     """
 
     name: str
@@ -45,7 +49,10 @@ class Operation(NamedTuple):
 
     @property
     def operand_bits(self) -> int:
-        """Number of bits of all operands together, which index a table of all results; 64 for from_int."""
+        """Number of bits of all operands together, which index a table of all results.
+
+        The operand of from_int, an integer, counts as 64 bits.
+        """
         return sum(fmt.bits for fmt in self.formats) or 64
 
     @property
@@ -75,7 +82,11 @@ NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # operations on signif
 def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keywords: Any) -> Operation:
     """Return the operation `name` after checking its keywords.
 
-    keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer (a dtype).
+    Args:
+      name: the function's name in `fpsim`, such as "add".
+      formats: the operands' formats; () for from_int.
+      out_fmt: the format of the result.
+      keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer (a dtype).
 
     Raises:
       ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not accept.
@@ -93,7 +104,15 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
-    """Return the result of `operation`, cached; words: keyword, value, keyword, value, ..."""
+    """Return the operation after checking its keywords, from a cache.
+
+    name, formats, out_fmt: as for `operation`. words: keyword, value, keyword, value, ...; all arguments together are
+    the key of the cache.
+
+    Raises:
+      ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not accept.
+      TypeError: an argument cannot be hashed.
+    """
     keywords = dict(zip(words[::2], words[1::2], strict=True))
     input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")
     integer = keywords.pop("integer", None)
@@ -112,7 +131,11 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
 
 
 def _check_elementary(name: str, fmt: Format, result: CastOptions, input_subnormals: str) -> None:
-    """Raise a ValueError unless an elementary function exists for the format and for these options of rounding."""
+    """Raise a ValueError unless an elementary function exists for the format and for these options of rounding.
+
+    name: the function. fmt: the operand's format. result: options of rounding the result. input_subnormals: as in
+    `fpsim.add`.
+    """
     if fmt != FP32 and fmt.bits > 16:
         raise ValueError(
             f"{name} takes formats of up to 16 bits, and FP32; got {fmt}. Round the operand first with fpsim.cast."
@@ -134,8 +157,11 @@ def operation_of(
 ) -> Operation:
     """Return the operation of a call after checking its options.
 
-    target: the format that convert and from_int round to. integer: the dtype of from_int's operand or to_int's result,
-    else None. words: the values of `WORDS`, in this order.
+    name: the operation's name. formats: the operands' formats. target: the format that convert and from_int round
+    to, not read for other operations. integer: the dtype of from_int's operand or to_int's result, else None. out_fmt:
+    as passed to the call.
+    words: the values of rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in this
+    order.
 
     Raises:
       ValueError: an unknown option or format, or operands in different formats without out_fmt.
@@ -147,7 +173,10 @@ def operation_of(
 def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
     """Return the format of a result: the target of a conversion, else out_fmt, else that of all operands.
 
-    Comparisons may have different formats; the first is returned then.
+    name: the operation's name; for comparisons the formats may differ, and the first one is returned.
+
+    Raises:
+      ValueError: the operands have different formats, and out_fmt is None.
     """
     if name in ("convert", "from_int"):
         return find_format(target)
@@ -163,7 +192,11 @@ def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike |
 
 
 def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return `dtype` as a NumPy dtype, or raise a ValueError if it is not an integer dtype."""
+    """Return `dtype` as a NumPy dtype after checking that it is an integer dtype.
+
+    Raises:
+      ValueError: dtype is not an integer dtype.
+    """
     target = dtype_of(dtype)
     if target is None or target.kind not in "iu":
         raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {shown(dtype)}.")

@@ -12,7 +12,13 @@ from fpsim.formats.rounding import Rounding
 
 
 class _Block(NamedTuple):
-    """An active `with` block of `rounding`, linked to the block that encloses it; spent: number of seeds used in it."""
+    """An active `with` block of `rounding`, linked to the block that encloses it.
+
+    Attributes:
+      owner: its `rounding` object.
+      spent: number of seeds that operations in it have used.
+      outer: the enclosing block, or None.
+    """
 
     owner: rounding
     spent: int
@@ -81,7 +87,11 @@ class rounding:
 
 
 def _without(block: _Block | None, owner: rounding) -> _Block | None:
-    """Return the stack of active blocks without the innermost one that `owner` began; None if no block is left."""
+    """Return the stack of active blocks without the innermost one that `owner` began; None if no block is left.
+
+    block: the innermost active block, which refers to the enclosing ones, or None. A stack without a block of `owner`
+    is returned unchanged.
+    """
     if block is None or block.owner is owner:
         return block and block.outer
     return block._replace(outer=_without(block.outer, owner))
@@ -90,8 +100,8 @@ def _without(block: _Block | None, owner: rounding) -> _Block | None:
 def rounding_keywords() -> dict[str, Any]:
     """Return the keywords `rounding`, and if stochastic `seed` and `random_bits`, for the next operation.
 
-    They are those of the innermost block of `fpsim.rounding`, else nearest even. A call in a stochastic one uses a seed
-    up.
+    They are those of the innermost `with fpsim.rounding` block of the current context; outside of any block the mode is
+    nearest even. Each call in a stochastic block uses up one seed.
     """
     block = _BLOCK.get()
     if block is None:

@@ -68,7 +68,10 @@ def core_below(operation: Operation) -> int:
 
 
 def _table_from(operation: Operation) -> int:
-    """Return the number of results, a quarter of all possible ones, from which a table of them saves time."""
+    """Return the number of results from which on building a table of all possible results saves time.
+
+    It is a quarter of the number of combinations of the operands' codes, rounded up.
+    """
     return -(-(1 << operation.operand_bits) // 4)
 
 
@@ -79,7 +82,10 @@ def _preference(operation: Operation) -> tuple[bool, bool]:
 
 
 def _has_table(operation: Operation) -> bool:
-    """Return whether all possible results of an operation fit in a table of 2**16 entries at most."""
+    """Return whether all possible results of an operation fit in a table of 2**16 entries at most.
+
+    It must not be stochastic, and have one or two operands with at most 16 bits together.
+    """
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     return few and not operation.is_stochastic
 
@@ -88,7 +94,10 @@ def _has_table(operation: Operation) -> bool:
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop, as `route` does, in exact integer arithmetic, or in float64 for functions of float32."""
+    """Return the loop in exact integer arithmetic, or in float64 for an elementary function of float32.
+
+    The loop is run(operands, targets, first) -> None, as `route` describes it.
+    """
     if float32.serves(operation):
         return float32.loop(operation)
     if operation.result.seed is not None:
@@ -104,7 +113,12 @@ def with_seed(run: Run, operation: Operation) -> Run:
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """Return the loop of `by_core` in exact integer arithmetic with an argument `seed`; cached."""
+    """Return the loop in exact integer arithmetic, which works in pieces; cached.
+
+    The loop is run(operands, targets, first, seed=None) -> None. operands: tuple of 1-D code arrays. targets:
+    (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, on which
+    random numbers depend. seed: seed of a stochastic operation, 0 to 2**64 - 1, else None.
+    """
     call, stochastic = _core_call(operation), operation.is_stochastic
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any = None) -> None:
@@ -185,9 +199,10 @@ def _core_call(operation: Operation) -> Call:
 
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
-    """Return the fastest float loop of an operation, as for `route`, or the loop in exact integer arithmetic; cached.
+    """Return the fastest float loop of an operation, or the loop in exact integer arithmetic if there is none.
 
-    Integer arithmetic is used if the processor does not keep IEEE 754's defaults, or if no float loop computes the
+    The loop is run(operands, targets, first, **seed) -> None, as `route` describes it. It uses integer arithmetic if
+    the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if it cannot compute
     flags.
     """
     exact: Any = by_core(operation)
@@ -203,9 +218,10 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True that runs the loop for FP16 or BF16 to nearest even, or None.
+    """Return the function (operands, targets) -> True that runs the loop for FP16 or BF16 to nearest even.
 
-    operands, targets: as for `route`; targets may be operands.
+    Return None if no such loop computes the operation. operands: tuple of 1-D uint16 code arrays. targets: (results,),
+    or (results, uint8 flags), which the function fills; they may be operands. True says that it did.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -239,7 +255,8 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible.
 
-    It is for comparisons, minimum and maximum. operands, targets: as for `route`.
+    It is for comparisons, minimum and maximum. operands: tuple of 1-D code arrays. targets: (results,), or (results,
+    uint8 flags), which the function fills. True says that it did.
     """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
@@ -269,8 +286,8 @@ def _same_memory(a: Array, b: Array) -> bool:
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> bool of the float loop for any mode and policy; None if there is none.
 
-    It returns False, without results, if targets include flags that it cannot compute. operands, targets: as for
-    `route`.
+    operands: tuple of 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. It returns True,
+    or False, without results, if targets include flags that it cannot compute.
     """
     plan = float_plan(operation)
     if plan is None:
@@ -307,7 +324,11 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
-    """Return the loop that looks results up in a table of all of them, as for `route`; cached with its table."""
+    """Return the loop that looks results up in a table of all of them, run(operands, targets, first) -> None.
+
+    operands: tuple of one or two 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. first
+    is not used. The table is computed at the first call for an operation, and cached.
+    """
     results, flags = _tables(operation)
     if len(operation.formats) == 1:
 
@@ -330,9 +351,10 @@ def _by_table(operation: Operation) -> Run:
 
 
 def _tables(operation: Operation) -> tuple[Array, Array]:
-    """Return (results, uint8 flags), 1-D, for every combination of the operands' codes, by exact integer arithmetic.
+    """Return (results, uint8 flags) for every combination of the operands' codes, by exact integer arithmetic.
 
-    They are indexed by the code, or by (code of a) << (bits of b) | (code of b).
+    Both arrays are 1-D. They are indexed by the code, or by (code of a) << (bits of b) | (code of b). The dtype of the
+    results is that of the operation's results.
     """
     index = np.arange(1 << operation.operand_bits)
     if len(operation.formats) == 1:

@@ -12,7 +12,8 @@ from fpsim.arrays import Array
 def shown_values(values: Array, suffix: str) -> str:
     """Return an array's values as text, laid out as by NumPy, each in the fewest digits that identify it in its dtype.
 
-    suffix: text that will follow; "fp.array(" comes before.
+    suffix: text that will follow, for which the last line leaves space. The lines are laid out for text after
+    "fp.array(".
     """
     if not values.ndim:
         return _text(values[()])

@@ -95,7 +95,10 @@ def check_vectors(
 
 
 def _fields(report: Any) -> dict[str, Any]:
-    """Return a report of `fpsim.testing.check_quantizer` for JSON: formats and scalings as names, tuples as lists."""
+    """Return a report of `fpsim.testing.check_quantizer` as plain values for JSON.
+
+    Formats and scalings become their names, tuples become lists.
+    """
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
     shapes = [list(shape) for shape in report.covered.shapes]

@@ -69,7 +69,10 @@ def _print_names(console: Console) -> None:
 
 
 def _print_report(console: Console, report: Any) -> None:
-    """Print the verdict and the values of every row of a ClaimsReport, and the number of rows with each verdict."""
+    """Print the verdict and the values of every row of a ClaimsReport, and the number of rows with each verdict.
+
+    console: rich's console.
+    """
     table = _table("number", "name", "verdict", "figures")
     for row in report:
         text = row.text if row.text and row.verdict not in ("differs here", "failed") else row.reason

@@ -63,7 +63,11 @@ def diagnose(
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """Return the model, the batches and the loss (or None) from calling the user's function, named MODULE:FUNCTION."""
+    """Return the model, the batches and the loss (or None) from calling the user's function, named MODULE:FUNCTION.
+
+    Raises:
+      ValueError: the function raises an error, or returns something else.
+    """
     make = function_at(path, such_as="my_model:setup")
     try:
         returned = make()
@@ -82,7 +86,10 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
 
 
 def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
-    """Print a `fp.analysis.diagnose` result: its sentences, a row for each layer, and names of `files`, page first."""
+    """Print the answer, a table with a row for each layer, and the names of the files that were written.
+
+    diagnosis: the result of `fp.analysis.diagnose`. files: the page first, then the others.
+    """
     for i, line in enumerate(diagnosis.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = new_table()

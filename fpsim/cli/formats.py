@@ -82,7 +82,11 @@ def explain(
 
 
 def _number(text: str) -> float:
-    """Return the number that a decimal or hexadecimal text stands for; raise a ValueError for another text."""
+    """Return the number that a decimal or hexadecimal text stands for, such as "0.3", "inf" or "0x1.8p3".
+
+    Raises:
+      ValueError: text is not a number, or beyond the range of float64.
+    """
     try:
         value = float.fromhex(text) if "0x" in text.lower() else float(text)
     except OverflowError:

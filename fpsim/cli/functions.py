@@ -12,7 +12,10 @@ from typing import Any
 def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -> Callable[..., Any]:
     """Return the function at a path MODULE:FUNCTION, whose module may be in the current folder.
 
-    name, such_as: the argument's name and an example of a path, for error messages.
+    Args:
+      path: such as "numpy:sum"; FUNCTION may be dotted.
+      name: the argument's name, for error messages.
+      such_as: an example of a path, for error messages.
 
     Raises:
       ValueError: there is no such module or function, its import raises an error, or it is not callable.

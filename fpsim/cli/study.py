@@ -112,9 +112,10 @@ def study(
 
 
 def _print_study(console: Console, report: Any) -> None:
-    """Print a StudyReport's `answer`, recommendations for groups of tensors, and the operands hardest to store.
+    """Print the answer, recommendations for groups of tensors, and the operands that are hardest to store.
 
-    The latter have no good format, or the SQNR that is farthest below that of normally distributed numbers.
+    report: a StudyReport. The hardest operands have no good format, or the largest deficit: how far their SQNR is below
+    that of normally distributed numbers in the same format.
     """
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials
@@ -156,5 +157,8 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
-    """Return a recommendation's style; met: it meets the requirements; kept: the tensor keeps its dtype instead."""
+    """Return the terminal style of a recommendation, such as "green".
+
+    met: whether it meets the requirements. kept: whether the tensor keeps its dtype, as no format does.
+    """
     return "green" if met else "yellow" if kept else "dim"

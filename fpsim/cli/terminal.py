@@ -57,6 +57,8 @@ def refuse_bad_folder(out: Path) -> None:
 def scaling_named(word: str) -> Any:
     """Return the scaling that `word` names: None for "none", "amax" for "amax", else one of fp.scalings.
 
+    Capitals do not matter.
+
     Raises:
       ValueError: there is no such scaling.
     """

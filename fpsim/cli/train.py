@@ -110,7 +110,10 @@ def train(
 
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
-    """Exit silently from a `with` block on an error that a process of the training with a lower rank reports."""
+    """Exit silently from a `with` block on an error that another process of the training reports.
+
+    rank: number of this process. Rank 0 reports errors, or rank 1 if rank 0 is lost; only other ranks exit silently.
+    """
     try:
         yield
     except ConnectionError as lost:
@@ -124,7 +127,10 @@ def _silent(rank: int) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
-    """Print a `fp.train.compare` result: a row for each recipe, its text `answer`, and the report's path in `out`."""
+    """Print a table with a row for each recipe, the answer, and the path of the report.
+
+    comparison: the result of `fp.train.compare`. out: the folder of the report.
+    """
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
     rows = comparison.rows()
     columns: dict[str, list[str | Text]] = {
@@ -151,7 +157,10 @@ def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
 
 
 def _above(comparison: Any, row: dict[str, Any]) -> str:
-    """Return as text the loss of a recipe, `row` of a comparison, minus the baseline's, or "baseline" or "diverged"."""
+    """Return the loss of a recipe minus that of the baseline as text, or "baseline" or "diverged".
+
+    comparison: the result of `fp.train.compare`. row: the recipe's row of its table.
+    """
     from fpsim.train.comparisons.answer import signed
 
     if row["verdict"] == "diverged":
@@ -160,7 +169,10 @@ def _above(comparison: Any, row: dict[str, Any]) -> str:
 
 
 def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:
-    """Return a table of the columns {head: cells} except `dropped`; heads of two words are printed on two lines."""
+    """Return a table of the columns that are not in `dropped`; heads of two words are printed on two lines.
+
+    columns: {head: cells}.
+    """
     table = new_table()
     kept = {name: cells for name, cells in columns.items() if name not in dropped}
     for name in kept:

@@ -78,7 +78,10 @@ def units(
 
 
 def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
-    """Return the units in groups whose units differ only in the formats of their operands."""
+    """Return the units in groups; those of one group differ only in the formats of their operands.
+
+    Float units whose operands have one format and those with two formats form separate groups.
+    """
     classes: dict[tuple[object, ...], list[Unit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in units))
     for unit in sorted(units, key=lambda unit: arches.index(unit.arch)):
@@ -99,7 +102,10 @@ def _named(unit: Unit, operands: str) -> str:
 
 
 def _names(row: list[Unit], below: list[str]) -> Group:
-    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`."""
+    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`.
+
+    row: the units of the group. below: further lines.
+    """
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
@@ -111,7 +117,11 @@ def _names(row: list[Unit], below: list[str]) -> Group:
 
 
 def _rounding(unit: Unit) -> str:
-    """Return an abbreviation for how a unit rounds its result, which UNIT_WORDS explains."""
+    """Return an abbreviation for how a unit rounds its result.
+
+    "RNE": to nearest even. "RZ": toward zero. "RZ13": toward zero, to 13 mantissa bits of a format that has more.
+    "RZ+RNE": in two passes (`Rule.TWO_PASSES`). For integers "sat" if the unit saturates, else "wrap" (modulo 2**32).
+    """
     if isinstance(unit, IntegerUnit):
         return "sat" if unit.saturates else "wrap"
     if unit.rounding == "nearest_even":

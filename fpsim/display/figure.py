@@ -47,7 +47,10 @@ STYLE = {
 
 
 def color(name: str, formats: Sequence[str]) -> str:
-    """Return the colour (#rrggbb) of the format `name`, fixed for common formats, else by its place in `formats`."""
+    """Return the colour (#rrggbb) of the format `name` in figures that compare `formats`.
+
+    Common formats have fixed colours; others, which must be in `formats`, get one by their order there.
+    """
     known = COLORS | INTEGER_COLORS
     if name in known:
         return known[name]
@@ -80,9 +83,10 @@ def plain_axes(ax: Axes) -> None:
 
 
 def to_svg(figure: Any, name: str, title: str) -> str:
-    """Return a matplotlib figure as an <svg> element for an HTML page, whose CSS variables give colours and fonts.
+    """Return a matplotlib figure as an <svg> element to be put into an HTML page.
 
-    name: beginning of all ids in it. title: text that screen readers read.
+    name: beginning of all ids in it. title: text that screen readers read. Colours and fonts are CSS variables of the
+    page.
     """
     text = io.StringIO()
     with figure_style():
@@ -109,6 +113,6 @@ def _themed(value: str) -> str:
 def blank_figure(height: float, layout: str = "constrained") -> Any:
     """Return a matplotlib figure without axes or window, `height` inches high.
 
-    layout: matplotlib's layout engine; "none" never moves axes to make room for labels.
+    layout: matplotlib's layout engine, by which axes are moved to make room for labels; "none" never moves them.
     """
     return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

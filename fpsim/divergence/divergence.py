@@ -217,9 +217,10 @@ Why = Callable[[int, int], str]
 
 
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
-    """Return the divergence at the first element in which the matrices x and y of two runs differ.
+    """Return the divergence at the first element in which two float matrices differ.
 
-    why: function (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype.
+    place: layer, product, operand, names of runs. x, y: matrices of both runs. cause: as in `Divergence`. why: function
+    (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype.
     """
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32

@@ -103,9 +103,10 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """The operands of an element of a product, as `fpsim.matmul` takes them: a row of a, a column of b, a bias or None.
+    """The operands of one element of a product: a row of a, a column of b, and a bias or None.
 
-    If b has two or more columns, column and bias are repeated, as some schedules add a single column in another order.
+    They are arrays (1, K), (K, n) and (n,) that `fpsim.matmul` takes. n is 1 if b has one column; else it is 2, and
+    column and bias are repeated, because some schedules add a single column in another order.
     """
 
     a: Any
@@ -213,9 +214,11 @@ class FirstTerm(NamedTuple):
 
 
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
-    """Return the first k for which sums of terms 0..k of element (row, column) differ, with both sums; None if none do.
+    """Return the first k for which the sums of terms 0..k of one element differ, with both sums; None if all are equal.
 
-    With more than 4096 terms, sums are compared every 256 terms first, as their number times K grows as K squared.
+    first, second: the products. row, column: the element. The terms after k are replaced by zeros. With more than 4096
+    terms, sums are compared every 256 terms first, then term by term within the 256 in which they first differ, because
+    comparing all sums takes time proportional to K squared.
     """
     both = [(of, lines(of, row, column)) for of in (first, second)]
     k = first.a.source.shape[1]
@@ -263,7 +266,10 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return (cause, text) on why results of two products with equal operands differ at the element (row, column)."""
+    """Return (cause, text) on why results of two products with equal operands differ at the element (row, column).
+
+    "output": equal sums, unlike formats; "arithmetic": unequal sums. names: names of the runs of `first` and `second`.
+    """
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]

@@ -77,8 +77,9 @@ def dot_add(
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
     """Return the results of a unit for each row of operands, as uint64 codes of the accumulator, 1-D.
 
-    a, b: (..., K) codes, as of `widened`. c: (...) codes at which sums start. p, q: (..., blocks) codes of the block
-    scales of a and b, which are not read for units without them.
+    a, b: (..., K) unsigned codes in the formats that the unit's emulation reads (see operands.widened). c: (...)
+    unsigned codes at which sums start. p, q: (..., blocks) codes of the block scales of a and b, which are not read for
+    units without them.
     """
     plan = plans().unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]

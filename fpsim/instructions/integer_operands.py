@@ -14,7 +14,14 @@ from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 
 
 def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit, name: str) -> Array:
-    """Return an operand, called `name`, of an integer unit in the dtype of its integer format, else raise an error."""
+    """Return an operand of an integer unit in the dtype of its integer format `element`.
+
+    x: the caller's array. name: the argument's name in errors.
+
+    Raises:
+      ValueError: x has a dtype of the other signedness, or integers out of the element's range.
+      TypeError: x does not hold integers.
+    """
     if type(x) is np.ndarray and x.dtype == element.dtype and element.bits >= 8:
         return x
     refuse_masked(x, name)
@@ -42,7 +49,10 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 
 
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
-    """Raise a ValueError if x, operand `name` of the float unit `unit_name`, is an array of int8 or small integers."""
+    """Raise a ValueError if x, the operand `name` of a float unit, is an array of int8 or of ml_dtypes' small integers.
+
+    Codes of floats are unsigned: uint8 and wider. unit_name: the unit's name in the message.
+    """
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):
         is_integer = (dtype.kind == "i" and dtype.itemsize == 1) or is_small_integer(dtype)
@@ -63,7 +73,10 @@ def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
 
 
 def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUnit, name: str) -> str:
-    """Return the error sentence for operand x, `name`, that does not hold integers; array: x as a NumPy array."""
+    """Return the error sentence for an operand x that does not hold integers.
+
+    array: x as a NumPy array. element: the integer format that the unit needs. name: the argument.
+    """
     wanted = f"{unit.name} multiplies integers: {name} must be an array of {element.dtype}"
     if array.dtype.kind in "OUS":
         return f"{wanted}; got {shown(x)}. Pass integers {element.lowest} .. {element.highest}."
@@ -78,7 +91,10 @@ def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUni
 
 
 def _other_sign(unit: IntegerUnit, name: str) -> str:
-    """Return a sentence naming the unit of the same architecture whose operand `name` has the other sign, if any."""
+    """Return a sentence naming the unit of the same architecture whose operand `name` has the other sign than `unit`'s.
+
+    That is unsigned integers (u8) for signed ones (s8), or the reverse. The sentence is "" if there is none.
+    """
     changed = {
         field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"
     }

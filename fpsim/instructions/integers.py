@@ -27,6 +27,10 @@ def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, sca
     """Return c + sum of a[n, k] * b[n, k] for every row n in the unit's accumulator dtype; see `fp.dot_add`.
 
     a, b: (N, K) arrays of integers. c: (N,) integers, or None for 0. scale_a, scale_b: must be None.
+
+    Raises:
+      ValueError: shapes do not match, scales are passed, or integers are out of range or of the other signedness.
+      TypeError: an operand does not hold integers.
     """
     refuse_scales(unit, scale_a, scale_b)
     left, right, start = row_operands(a, b, c, unit, integer_operand)

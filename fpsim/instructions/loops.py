@@ -22,8 +22,10 @@ STEPS = steps_by_rule()
 def dot_add_kernel(rule: Rule) -> Any:
     """Return the compiled kernel of the units that add by `rule`, which writes one sum per row of operands to `out`.
 
-    a, b: (rows, K), c, out: (rows,), scale_a, scale_b: (rows, blocks), all uint64 codes. layouts, facts: as in
-    `UnitPlan`. digits: int64 scratch array for an exact sum.
+    Arguments: `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)`. a, b: (rows, K), c, out: (rows,), scale_a,
+    scale_b: (rows, blocks), all uint64 codes. layouts: uint64 constants by which codes are read and written, the fields
+    of Layouts. facts: int64 properties of the unit, the fields of UnitLayout. digits: int64 scratch array for an exact
+    sum.
     """
     one_step = STEPS[rule]
 

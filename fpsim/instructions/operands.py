@@ -20,8 +20,12 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> Array:
     """Return an operand of a matrix unit as codes of its format, in the dtype of these codes.
 
-    x: codes, an EncodedArray, or an array of the format's float dtype, else a TypeError or ValueError, which names unit
-    and `name`, is raised.
+    x: codes, an EncodedArray, or an array of the format's float dtype. element: the operand's format in the unit. unit:
+    the unit, which errors name. name: the argument's name in errors.
+
+    Raises:
+      ValueError: x has another format, or codes out of range.
+      TypeError: x holds neither codes nor floats.
     """
     fmt = element.carrier
     if type(x) is np.ndarray and x.dtype is full_dtype(fmt):  # codes that are all in range
@@ -70,7 +74,11 @@ def row_operands(
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
-    """Return the number of blocks of K that share a scale; 1 for units without; a ValueError for incomplete blocks."""
+    """Return the number of blocks of K that share a scale; 1 for units without block scales.
+
+    Raises:
+      ValueError: K is not a multiple of the block.
+    """
     if unit.scale and k % unit.block:
         raise ValueError(
             f"K must be a multiple of {unit.name}'s scale block of {unit.block}; got K = {k}. Pad with zero codes."
@@ -79,9 +87,10 @@ def block_count(k: int, unit: MatrixUnit) -> int:
 
 
 def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
-    """Return whether a unit has block scales; a ValueError if codes of scales are missing (None) or unwanted.
+    """Return whether a unit has block scales; codes: the scales passed for the operand `name`, or None.
 
-    name: the argument that holds the codes, such as "scale_a", for errors.
+    Raises:
+      ValueError: the unit has block scales and none are passed, or has none and some are passed.
     """
     if unit.scale is None and codes is not None:
         raise ValueError(
@@ -94,9 +103,13 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 
 
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
-    """Return scale codes of the expected shape; zeros (uint8) for units without block scales, which take None.
+    """Return the scale codes of an operand's blocks as an unsigned array; zeros (uint8) for units without block scales.
 
-    name: the argument that holds the codes, such as "scale_a", for errors.
+    codes: the caller's scales, or None. shape: the shape that scales must have, (..., blocks along K). name: the
+    argument that errors name.
+
+    Raises:
+      ValueError: scales are missing, unwanted, or of another shape.
     """
     if not takes_scales(codes, unit, name):
         return np.zeros(shape, np.uint8)
@@ -119,7 +132,10 @@ def _taken(unit: MatrixUnit) -> str:
 
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
-    """Return a sentence naming the units of the same architecture that accept operands of a format, or ""."""
+    """Return a sentence naming the units of the same architecture that accept operands of a format.
+
+    The sentence is "" if there are none.
+    """
     names = [
         candidate.name for candidate in units(unit.arch) if candidate.a == candidate.b and candidate.a.carrier == fmt
     ]
@@ -127,7 +143,11 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 
 
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
-    """Return codes as FP16 for units that multiply FP8 on FP16 hardware, else unchanged."""
+    """Return codes in the format that the unit's emulation reads, FP16 or the format of `element`.
+
+    It is FP16 for units of Rule.TWO_PASSES (matrix_units/rule.py), which multiply FP8 on FP16 hardware. codes: array of
+    codes of `element`, which is returned unchanged if the formats are the same.
+    """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     from fpsim.casts.cast import decode, encode

@@ -25,8 +25,10 @@ ALL_BITS = -1  # as a 64-bit word
 class UnitPlan(NamedTuple):
     """The properties of a matrix unit as arguments of the kernel `dot_add_kernel(unit.rule)` of instructions/loops.py.
 
-    layouts: uint64 fields of `Layouts`, one after the other. facts: int64 fields of a `UnitLayout`. digits: size of the
-    scratch array for an exact sum.
+    Attributes:
+      layouts: uint64 constants by which codes are read and written, the fields of `Layouts`, one after the other.
+      facts: the fields of a `UnitLayout`, int64, such as the number of terms and of fraction bits.
+      digits: size of the scratch array for an exact sum.
     """
 
     layouts: npt.NDArray[Any]
@@ -68,12 +70,18 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
 
 
 def kept_bits(element: Element) -> int:
-    """Return a mask of the bits of an operand's code that the unit reads, -1 for all: of TF32, the upper 19."""
+    """Return a mask of the bits of an operand's code that the unit reads: of TF32, the upper 19 of a float32.
+
+    The mask is a negative integer with zeros for the bits that are dropped; -1 if all bits are read.
+    """
     return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
 
 
 def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
-    """Return a format's layout, fields of EncodeLayout, without `lost` mantissa bits: `mantissa_bits` remain."""
+    """Return a copy of a format's layout without the last `lost` mantissa bits, so that `mantissa_bits` remain.
+
+    layout: uint64, the fields of EncodeLayout, by which kernels write codes.
+    """
     f = EncodeLayout(*(int(word) for word in layout))
     parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd
     moved = ("max_code", "flush_below", "overflow", "overflow_negative", "infinite", "nan", "nan_sign", "sign_bit")

@@ -11,7 +11,12 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class Values(NamedTuple):
-    """An operand of a backend: an array of codes in its memory, or one code as a NumPy scalar, and their format."""
+    """An operand of a backend: codes and their format.
+
+    Attributes:
+      codes: an array of codes in the backend's memory, or one code as a NumPy scalar, which every backend accepts.
+      fmt: the format of the codes.
+    """
 
     codes: Any
     fmt: Format
@@ -26,9 +31,12 @@ class NormBackend(Protocol):
     """The operations that a backend, the CPU or a GPU, implements for softmax and norms."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype); a ValueError or TypeError refuses the argument.
+        """Return (x as an operand, whether x has a float dtype).
 
         fmt: format of codes; None if x has a float dtype, which determines the format. name: argument in errors.
+
+        Raises:
+          ValueError, TypeError: x has another format, or is not an array in this backend's memory.
         """
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
@@ -43,8 +51,9 @@ class NormBackend(Protocol):
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
         """Return the result of an operation, rounded with `options`, as an array of the caller's library.
 
-        name, operands: as for `step`. typed: True for an array of the result format's dtype, if the library has one;
-        False for codes.
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: arrays that broadcast against each other.
+        options: format and rounding of the result. typed: True for an array of the result format's dtype, if the
+        library has one; False for codes.
         """
 
     def rounded(self, x: Values, fmt: Format) -> Values:
@@ -57,7 +66,13 @@ class NormBackend(Protocol):
         """
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the FP32 sums of x (or its squares) along an axis in the order of `accumulate`, without the axis."""
+        """Return the FP32 sums of elements of x along an axis, in the order of `accumulate`; the result lacks the axis.
+
+        squares: True adds the squares of the elements instead.
+        """
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of x (or its squares) along an axis in the accumulator's result format, without the axis."""
+        """Return the sums of elements of x along an axis, in the accumulator's result format, without the axis.
+
+        squares: True adds the squares of the elements instead.
+        """

@@ -37,13 +37,17 @@ class CpuNorms:
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of the operation `name`, such as "divide", rounded to nearest even to a format."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`.
+
+        operands: codes with their formats, which broadcast against each other.
+        """
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
         """Return the result of the operation `name`, such as "divide", rounded with `options`, as a NumPy array.
 
-        typed: True for an array of the result format's dtype, if NumPy has one; False for codes.
+        operands: codes with their formats, which broadcast. options: format and rounding of the result. typed: True for
+        an array of the result format's dtype, if NumPy has one; False for codes.
         """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
@@ -55,7 +59,10 @@ class CpuNorms:
         return Values(encode(decode(x.codes, x.fmt, np.float64), fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, whose length becomes 1."""
+        """Return the largest element along an axis, whose length becomes 1; NaN if an element is NaN.
+
+        It is +0 if the largest elements are zeros of both signs.
+        """
         values = decode(x.codes, x.fmt, np.float32 if FP32.holds(x.fmt) else np.float64)
         with processor().ieee_arithmetic():
             largest = values.max(axis=axis, keepdims=True)
@@ -65,14 +72,20 @@ class CpuNorms:
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the FP32 sums of x, or of its squares if `squares`, along an axis in lanes."""
+        """Return the FP32 sums of elements of x along an axis, in the order of `accumulate`; the result lacks the axis.
+
+        squares: True adds the squares of the elements instead.
+        """
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of x, or of its squares if `squares`, along an axis, in the accumulator's result format."""
+        """Return the sums of elements of x along an axis, in the accumulator's result format, without the axis.
+
+        squares: True adds the squares of the elements instead.
+        """
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)
@@ -83,7 +96,11 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of the operation `name` as codes; keywords: out_fmt and the options of a cast."""
+    """Return the result of the operation `name`, such as "divide", as codes; operands broadcast.
+
+    operands: codes with their formats. keywords: out_fmt, the format of the result, and options of a cast, such as
+    rounding.
+    """
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

@@ -17,7 +17,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class NormKeywords(CastKeywords, total=False):
-    """The keyword arguments of softmax, log_softmax, rms_norm and layer_norm, which ENDING describes."""
+    """The keyword arguments of softmax, log_softmax, rms_norm and layer_norm.
+
+    Those inherited from CastKeywords set the rounding of the result. The text ENDING in this file describes all
+    keywords; `with_norm_keywords` appends it to the docstrings of the functions.
+    """
 
     axis: int
     fmt: Formats
@@ -59,6 +63,12 @@ with_norm_keywords: Callable[[Function], Function] = with_keywords(NormKeywords,
 
 
 def complete(function: Callable[..., Any], keywords: NormKeywords) -> dict[str, Any]:
-    """Return the keyword arguments of a call of `function`, which errors name, with the defaults for missing ones."""
+    """Return the keyword arguments of a call, with the defaults of softmax and the norms for those that are missing.
+
+    function: the function called, which errors name. keywords: those that the caller passed.
+
+    Raises:
+      TypeError: the function has no keyword argument of a given name.
+    """
     check_keywords(function, keywords, DEFAULTS)
     return {**DEFAULTS, **keywords}

@@ -56,7 +56,10 @@ class LaneSum:
             return self._added(values, np.float64, squares=True).astype(np.float32)
 
     def _added(self, values: Array, dtype: type[np.floating], squares: bool) -> Array:
-        """Return the sum of each row of a float array (rows, n), or of its squares, computed in `dtype`, as (rows,)."""
+        """Return the sum of each row of a float array (rows, n), computed in `dtype`, as (rows,) of this dtype.
+
+        squares: True adds the squares of the elements instead.
+        """
         rows, n = values.shape
         totals = np.zeros((rows, self.lanes), dtype)
         with processor().ieee_arithmetic(), np.errstate(all="ignore"):

@@ -68,17 +68,19 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x`, x of a checked call, as an array of the caller's library.
+    """Return rms_norm of `method.x` with the settings of the call, as an array of the caller's library.
 
-    scale: the weight or None. eps: added to the mean square.
+    method: the checked call: operand, axis, formats and accumulator. scale: the weight, or None. eps: as for
+    `rms_norm`.
     """
     return _normalised(method, method.x, scale, None, eps)
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x`, x of a checked call, as an array of the caller's library.
+    """Return layer_norm of `method.x` with the settings of the call, as an array of the caller's library.
 
-    scale, shift: weight and bias, or None for each. eps: added to the variance.
+    method: the checked call: operand, axis, formats and accumulator. scale, shift: weight and bias, or None for each.
+    eps: as for `layer_norm`.
     """
     mean = method.divided_by_count(method.sum(method.x))
     return _normalised(method, method.step("subtract", method.x, mean), scale, shift, eps)

@@ -55,13 +55,19 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
 
 def softmax_steps(method: Method) -> Any:
-    """Return softmax of `method.x`, a checked call, as an array of the caller's library."""
+    """Return softmax of `method.x` with the settings of the call, as an array of the caller's library.
+
+    method: the checked call: operand, axis, formats and accumulator.
+    """
     powers = method.step("exp", _distances(method))
     return method.last("divide", powers, method.sum(powers))
 
 
 def log_softmax_steps(method: Method) -> Any:
-    """Return log_softmax of `method.x`, a checked call, as an array of the caller's library."""
+    """Return log_softmax of `method.x` with the settings of the call, as an array of the caller's library.
+
+    method: the checked call: operand, axis, formats and accumulator.
+    """
     distances = _distances(method)
     total = method.sum(method.step("exp", distances))
     return method.last("subtract", distances, method.step("log", total))

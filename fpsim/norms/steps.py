@@ -25,7 +25,14 @@ KINDS = "fp.LaneSum(), Sequential, FusedMultiplyAdd, Pairwise, Chunked or Exact"
 class Method(NamedTuple):
     """A checked call of softmax or a norm: the operand x, and the settings of all roundings.
 
-    typed: True if all operands have float dtypes, so that the result has one as well; False makes it codes.
+    Attributes:
+      backend: the CPU's or a GPU's operations.
+      x: the operand: codes and their format.
+      axis: the axis along which the function is computed, counted from 0.
+      intermediate: format of intermediate results.
+      accumulate: order and format of sums.
+      result: format and rounding of the result.
+      typed: True if all operands have float dtypes, so that the result has one as well; False makes it codes.
     """
 
     backend: NormBackend
@@ -42,11 +49,17 @@ class Method(NamedTuple):
         return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
-        """Return the result of the operation `name`, such as "divide", in the intermediate format (nearest even)."""
+        """Return the result of an operation, rounded to nearest even to the intermediate format.
+
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: codes with their formats, which broadcast.
+        """
         return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
-        """Return the result of the last operation, `name`, rounded with the call's options, as the caller's array."""
+        """Return the result of the last operation, rounded with the call's options, as an array for the caller.
+
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: codes with their formats, which broadcast.
+        """
         return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:
@@ -58,7 +71,10 @@ class Method(NamedTuple):
         return self._total(terms, squares=True)
 
     def _total(self, terms: Values, squares: bool) -> Values:
-        """Return sums of terms (or their squares) along the axis, in the intermediate format; its length becomes 1."""
+        """Return sums along the axis, in the intermediate format; the axis gets the length 1.
+
+        squares: whether to add the squares of the terms instead of the terms.
+        """
         if isinstance(self.accumulate, LaneSum):
             sums = self.backend.lane_sums(self.accumulate, terms, self.axis, squares)
         else:
@@ -74,7 +90,13 @@ class Method(NamedTuple):
         return self.step("divide", total, count)
 
     def along(self, values: Values, name: str) -> Values:
-        """Return an operand (n,) for n elements along the axis, reshaped to broadcast with x; a ValueError names it."""
+        """Return an operand (n,), such as a weight for n elements along the axis, reshaped to broadcast with x.
+
+        name: argument in the error.
+
+        Raises:
+          ValueError: the operand has another shape.
+        """
         if values.shape != (self.length,):
             raise ValueError(
                 f"{name} must have one element for each along the axis, shape ({self.length},); got {values.shape}."
@@ -87,10 +109,18 @@ class Method(NamedTuple):
 def read(
     name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any], backend: NormBackend
 ) -> tuple[Method, list[Values | None]]:
-    """Check the arguments of a call of softmax or a norm; return (the checked call, [weight and bias, if any]).
+    """Check the arguments of a call of softmax or a norm; return (the checked call, its other operands).
 
-    name: the function's name in errors. operands: x first, then weight and bias, None if they are not passed.
-    keywords: axis, fmt, out_fmt, intermediate, accumulate, and those of a cast.
+    The list of other operands has a weight and a bias, as far as the function has them, with None for those not passed.
+
+    Args:
+      name: name of the function in error messages.
+      operands: name -> array, x first, then weight and bias, which may be None.
+      keywords: axis, fmt, out_fmt, intermediate, accumulate, and the keywords of a cast.
+      backend: the operations of the CPU or a GPU.
+
+    Raises:
+      ValueError, TypeError: as the functions document.
     """
     rest = dict(keywords)
     axis, fmt, out_fmt, intermediate, accumulate = (
@@ -137,7 +167,13 @@ def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
 
 
 def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
-    """Return the accumulator unchanged; a TypeError or ValueError unless it adds terms of `fmt` in up to 32 bits."""
+    """Return the accumulator unchanged, after checking it for terms of the format `fmt`.
+
+    Raises:
+      TypeError: it is no accumulator.
+      ValueError: it is a LaneSum and float32 does not hold `fmt`, or it is an Accumulator whose result format has more
+        than 32 bits.
+    """
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(
             f"accumulate must be {KINDS}; got {shown(accumulate)}. Pass fp.Pairwise(fp.FP32), for instance."

@@ -26,8 +26,12 @@ USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 def programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs (an order of additions with its arithmetic) that may give a black box's bits, likely ones first.
 
-    A few calls of the black box, `counter.box`, measure the precision and rounding of its sums. order: the order of its
-    additions.
+    A few calls of the black box measure the precision and rounding of its sums, which limit the programs to try.
+
+    Args:
+      counter: the Counter whose attribute `box` is the black box. 2**counter.large and 2**counter.small are the largest
+        and the smallest terms that the calls use.
+      order: the order of the black box's additions.
     """
     box = counter.box
     cut = _fraction_bits(counter, order)
@@ -54,14 +58,24 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs whose sums have the result's format, then others with FP32 sums, then others with FP64 sums."""
+    """Yield programs whose sums have the result's format, then others with FP32 sums, then others with FP64 sums.
+
+    Each program rounds its sums to nearest even. No bits are measured. counter: the Counter whose attribute `box` is
+    the black box; nothing else of it is used. order: the order of the black box's additions.
+    """
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
         yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """Return pairs (flushes, least_inputs) to try, fields of an `AdditionRule` whose sums have the format `fmt`."""
+    """Return pairs (flushes, least_inputs) to try: fields of an `AdditionRule` whose sums have the format `fmt`.
+
+    `flushes` names the numbers whose subnormals become zero: "products", "sums", "starts" (first terms of chains) and
+    "results"; () for none. `least_inputs` has, for each operand, the magnitude below which values become zero; () for
+    none. Only formats with few exponents are varied, because normally distributed operands show subnormals of these
+    alone. box: the black box, for the formats of its operands and results.
+    """
     least = [
         (0.0, operand.fmt.smallest_normal) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands
     ]  # fmt: skip
@@ -74,14 +88,19 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether normally distributed operands include subnormals of a format."""
+    """Return whether the smallest exponent of a format is above -100.
+
+    Normally distributed operands include subnormals of such formats.
+    """
     return fmt.min_exponent > NARROW
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
     """Yield copies of a program that differ in which subnormals become zero, those with the fewest flushes first.
 
-    The first copy flushes nothing. box: the black box, for the formats of its operands.
+    Each copy has another combination of two fields of its rule: `flushes` (names of FLUSHES) and `least_inputs` (for
+    each operand, 0 or its smallest normal value). The first copy flushes nothing. box: the black box, for the formats
+    of its operands.
     """
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
     inputs = list(product(*((0.0, operand.fmt.smallest_normal) for operand in box.operands)))
@@ -93,7 +112,13 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs whose additions, by `rule`, round the exact sum of their inputs once."""
+    """Yield programs whose additions round the exact sum of their inputs once.
+
+    For a plain sum of one operand there is one program. For products, calls of the black box show which products it
+    adds unrounded; the first program does the same, and rounds the other products to the format of the sums. A second
+    program rounds all products to the operands' format. It follows if both operands have one format, and the format of
+    the sums represents all products exactly. order: the order of the additions. rule: their arithmetic.
+    """
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
         return
@@ -106,7 +131,9 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs in which two-operand additions have different formats, from the measured bits of each addition.
 
-    Nothing is yielded if an addition takes more than two numbers, or if the terms' range is too small to measure bits.
+    counter: the Counter of the black box, which measures the bits of its sums. order: the order of the black box's
+    additions. Nothing is yielded if an addition takes more than two numbers, or if the terms' range is too small to
+    measure bits.
     """
     box = counter.box
     if order.widest != 2 or counter.large - counter.small < FP64.precision:
@@ -121,7 +148,12 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
-    """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64."""
+    """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64.
+
+    It is the narrowest format with the bits that the addition keeps, which are measured by a later term that cancels
+    most of the addition's sum. No term follows the last addition, so it gets the format of the one before it. counter:
+    the Counter of the black box.
+    """
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it
     pairs: list[tuple[int, int]] = []
@@ -152,9 +184,11 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
-    """Return the formats of sums to try: those with the measured precision `bits`, then wider ones.
+    """Return the formats of sums to try: those with the precision `bits`, then wider ones.
 
-    out: the format of the results. If it has that precision, sums may be wider and be rounded to it at the end.
+    bits: measured precision of a partial sum. out: the format of the results. If both precisions are equal, sums may be
+    wider and be rounded to `out` at the end, so the wider formats of USUAL_FORMATS follow. FP32 is tried if no format
+    has the precision `bits` and FP32 has more.
     """
     signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
     exact = [fmt for fmt in signed if fmt.precision == bits]
@@ -165,7 +199,12 @@ def _formats(bits: int, out: Format) -> list[Format]:
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """Return the overflow mode of sums in the format `fmt`, found by adding its largest number to itself."""
+    """Return the overflow mode of sums in the format `fmt`, found by adding its largest number to itself.
+
+    It is "saturate" if the result is that largest number. It is "nonfinite" for any other result, and also if the black
+    box raises a ValueError, if its first operand cannot be that large, or if it adds fewer than two terms. counter: the
+    Counter of the black box.
+    """
     box = counter.box
     two = counter.alive[:2]
     if box.operands[0].fmt.max < fmt.max or two.size < 2:
@@ -180,7 +219,11 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """Return values to try for `AdditionRule.zeros`, by the sign of the black box's sum of negative zeros."""
+    """Return values to try for `AdditionRule.zeros`, by the sign of the black box's sum of negative zeros.
+
+    They are ("kept",) if the sum is -0, and ("added", "begin") if it is +0: then +0 is added to the result, or sums
+    begin at +0.
+    """
     ones = [np.ones((1, box.n))] * (len(box.operands) - 1)
     return ("kept",) if np.signbit(box.of(np.full((1, box.n), -0.0), *ones))[0] else ("added", "begin")
 
@@ -203,7 +246,14 @@ def _kept(counter: Counter, large: int, minus: int, small: int) -> Array:
 
 
 def _bits(counter: Counter, order: Order) -> int:
-    """Return the precision, in bits, of a partial sum of two terms, whose larger term a third one cancels."""
+    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its larger term.
+
+    The partial sum adds two powers of two, the smaller one 2**-d of the other. The precision is d + 1 for the largest d
+    up to which the result still is the smaller one.
+
+    If the order adds no third term to a sum of two, return `counter.bits`, the precision of a sum of two terms in the
+    result. counter: the Counter of the black box.
+    """
     three = _three(order.branch)
     if three is None:
         return counter.bits
@@ -215,8 +265,9 @@ def _bits(counter: Counter, order: Order) -> int:
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     """Return the names of rounding modes that agree with the black box's sums of a number and a part of its last bit.
 
-    bits: precision of a partial sum. All of ROUNDINGS are returned if no mode agrees, or if the order or the range of
-    terms allows no such sum.
+    The part is a quarter, a half or three quarters, of either sign. bits: precision of a partial sum. All of ROUNDINGS
+    are returned if no mode agrees, or if the order or the range of terms allows no such sum. counter: the Counter of
+    the black box.
     """
     three = _three(order.branch)
     too_near = counter.large - counter.small < bits + 2 or counter.box.operands[0].fmt.mantissa_bits < 1
@@ -255,7 +306,8 @@ def _three(branch: Branch) -> tuple[int, int, int] | None:
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
     """Return the number of fraction bits, below the largest exponent, that the addition with the most operands keeps.
 
-    Return None if no limit can be measured.
+    Return None if it keeps all bits that can be measured, or if no addition takes three numbers or more. counter: the
+    Counter of the black box. order: the order of its additions.
     """
     node = max(order.branch.nodes(), key=lambda node: len(node.children))
     if len(node.children) < 3:
@@ -270,7 +322,10 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
 def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
     """Return the indices of terms whose product is not rounded to `fmt` before it is added, as in fused multiply-adds.
 
-    Calls of the black box test each term; the result is empty if no test applies.
+    Calls of the black box test each term. If products need more bits than `fmt` has, the test adds (1 + 2^-h)^2 to a
+    number that cancels all but its last bit; h is half the precision of `fmt`. If only the range of `fmt` is too small,
+    the test adds a product beyond the range to -Inf. The result is empty if `fmt` represents every product, or if no
+    test applies. order: the order of the black box's additions.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_pairs_of_siblings(order.branch))
@@ -295,7 +350,10 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
 
 def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield, for each term, (index of the term, smallest index in another number that the same addition takes)."""
+    """Yield, for each term, (index of the term, smallest index in another number that the same addition takes).
+
+    branch: the root of the tree of additions.
+    """
     for node in branch.nodes():
         for child in node.children:
             if not child.children:

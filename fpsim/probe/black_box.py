@@ -64,11 +64,17 @@ class BlackBox:
     Args:
       fn: the function.
       call: kind of sum, number of terms, operands and shapes of the function's calls.
-      longest: limit, in seconds, of the time that probing is estimated to take; None for 600.
+      longest: limit, in seconds, of the time that probing is estimated to take, from the time of the first calls; None
+        for 600.
 
     Attributes:
-      kind, n, operands, shape, scale, block, layout: fields of `call`, see `ProbedCall`.
-      longest: the limit in seconds; a longer estimate raises a ValueError.
+      kind, n, operands, shape: kind of sum, number of terms, operands, and rows and columns of a matrix product; they
+        are fields of `call`.
+      scale, block: format of the block scales that are passed to fn too, such as "ue8m0", and number of terms that
+        share one; "" and 0 if fn takes no scales.
+      layout: memory layouts of a and b in a matrix product, such as "nt": "n" is row-major, "t" a transposed view of a
+        row-major array.
+      longest: the limit in seconds, as above; a longer estimate raises a ValueError.
       fmt, dtype: format and dtype of the function's results.
       calls: number of calls so far.
 
@@ -159,7 +165,12 @@ class BlackBox:
         return tuple(codes(shape).astype(np.uint8).view(dtype) for shape in ((m, blocks), (blocks, columns)))
 
     def _checked(self, result: Any) -> Array:
-        """Return the result of a call as an array of shape (), or (m, columns) for "matmul"; raises as `call`."""
+        """Return the result of a call as an array of shape (), or (m, columns) for "matmul".
+
+        Raises:
+          ValueError: the shape is another, or the dtype differs from that of earlier results.
+          TypeError: the result does not hold floats (integers, for integer operands).
+        """
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:
             return np.asarray(result)  # a shortcut for nearly all calls: a number of the known dtype
         array = as_array(result, "what fn returns")
@@ -185,7 +196,8 @@ class BlackBox:
         """Return the sums (R,), in the result's dtype, of the rows of one or two operands.
 
         rows: an array (R, n) for each operand, in the dtype in which it is passed. In a matrix product, rows r of both
-        operands are multiplied, and their sum is read from the diagonal of the product.
+        operands are multiplied, and their sum is read from the diagonal of the product. Errors are those of `call`, and
+        a ValueError if the function wrote into an operand.
         """
         count = rows[0].shape[0]
         out = []
@@ -207,11 +219,17 @@ class BlackBox:
         return np.concatenate(out)
 
     def values(self, terms: Array) -> Array:
-        """Return the float64 sums (R,) of terms (R, n), each of which is zero or a power of two of either sign."""
+        """Return the float64 sums (R,) of terms (R, n), each of which is zero or a power of two of either sign.
+
+        A function of two operands gets factors whose products are the terms.
+        """
         return self.of(*self.split(terms))
 
     def of(self, *values: Array) -> Array:
-        """Return the float64 sums (R,) of float64 rows (R, n) of each operand, whose format represents them."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand.
+
+        values: an array for each operand, of float64 values that the operand's format represents.
+        """
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         with np.errstate(all="ignore"):
             return self.results(*passed).astype(np.float64)
@@ -219,8 +237,8 @@ class BlackBox:
     def split(self, terms: Array) -> tuple[Array, ...]:
         """Return one array for each operand, such that their products are the given terms.
 
-        terms: float64 zeros or powers of two of either sign, of any shape. With one operand, they are returned
-        unchanged.
+        terms: float64 zeros or powers of two of either sign, of any shape; the arrays have that shape. With one
+        operand, the terms are returned unchanged.
         """
         if len(self.operands) == 1:
             return (terms,)

@@ -49,7 +49,13 @@ OWN_NODES = ("two_passes", "flushed_tree", "reversed_chain", "two_chains", "odd_
 
 
 class AdderCandidate(NamedTuple):
-    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results."""
+    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results.
+
+    Attributes:
+      how: the unit or the accumulator.
+      schedule: the order in which the unit's instructions are used; None for an accumulator.
+      out: the format that results are rounded to.
+    """
 
     how: MatrixUnit | Accumulator  # the unit or the accumulator
     schedule: Schedule | None  # the order in which the unit's instructions are used; None for an accumulator
@@ -104,7 +110,10 @@ class AdderCandidate(NamedTuple):
             )  # fmt: skip
 
     def sum(self, x: Array) -> Array:
-        """Return the sums (R,) of rows (R, n) of terms by an accumulator, in the dtype of the results' format."""
+        """Return the sums (R,) of rows (R, n) of terms, in the dtype of the candidate's result format.
+
+        The candidate must be an accumulator.
+        """
         assert isinstance(self.how, Accumulator)
         return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
 
@@ -123,7 +132,10 @@ class AdderCandidate(NamedTuple):
         )
 
     def _cast(self, x: Array) -> Array:
-        """Return results in the candidate's `own_format` (codes if it has no dtype) as an array of the format `out`."""
+        """Return results of an accumulator, in its `own_format` (values, or codes if it has no dtype), cast to `out`.
+
+        The array has the dtype of the format `out`.
+        """
         if self.out == self.own_format:
             return x
         with np.errstate(all="ignore"):
@@ -136,7 +148,10 @@ class AdderCandidate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
-    """Return the tree of additions of a candidate for k products and n columns (None: any number), cached."""
+    """Return the tree of additions of a candidate for k products, cached.
+
+    n: number of columns of the matrix product; None for any number.
+    """
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -173,12 +188,22 @@ def by_units(
 
 
 def _takes(element: Element, operand: ProbedOperand) -> bool:
-    """Return whether an element type of a matrix unit takes an operand."""
+    """Return whether an element type of a matrix unit takes an operand.
+
+    FP32 and TF32 operands are taken by elements that are passed as float32, such as TF32. Operands of another format
+    are taken by elements of that format. element: a unit's `Element`, with its format `fmt` and the format `carrier` in
+    which it is passed.
+    """
     return element.carrier == FP32 if operand.fmt in (FP32, TF32) else element.fmt == operand.fmt
 
 
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
-    """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K."""
+    """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K.
+
+    Promotion adds partial sums of a fixed number of terms to a float32 total; this number is that of the order's first
+    partial sum. The number of splits is the number of the order's partial sums. Nothing is yielded if the order is None
+    or has a single partial sum.
+    """
     if order is None or order.widest == 1:
         return
     parts = spine(order.branch)
@@ -308,7 +333,10 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
-    """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet."""
+    """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet.
+
+    Products that the unit adds in one rounding are in one node, because a probe cannot see an order among them.
+    """
     how = step.how
     assert isinstance(how, Arithmetic)
     terms = _terms(step)

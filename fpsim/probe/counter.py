@@ -95,7 +95,11 @@ class Counter:
     # ---- exponents
 
     def _alive(self) -> Array:
-        """Return the indices of the terms that the black box includes in its sum, int64, ascending."""
+        """Return the indices of the terms that the black box includes in its sum, int64, ascending.
+
+        Raises:
+          NoOrderError: a 1 among zeros gives a sum other than 0 and 1, or no term is in the sum.
+        """
         n, sums = self.box.n, []
         step = max(ROWS // n, 1)
         for start in range(0, n, step):
@@ -114,14 +118,23 @@ class Counter:
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:
-        """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions)."""
+        """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions).
+
+        Element (e, p) is the sum in which the term at position p is 2**exponents[e], and all other terms are 0. The
+        positions are the first, a middle and the last index in `alive`, the terms that the black box includes. They
+        ascend, and equal ones are left out, so there are one to three. exponents: 1-D integers.
+        """
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
         rows[np.arange(rows.shape[0]), np.tile(places, exponents.size)] = np.repeat(2.0**exponents, places.size)
         return self.box.values(rows).reshape(exponents.size, places.size)
 
     def _smallest(self) -> int:
-        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power."""
+        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power.
+
+        Raises:
+          NoOrderError: for each tried exponent, a sum differs from the power.
+        """
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
         sums = self._single(tried)
@@ -131,7 +144,16 @@ class Counter:
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
-        """Return the largest tried exponent with which M = 2**exponent and -M cancel at all tested terms."""
+        """Return the largest tried exponent with which M = 2**exponent and -M cancel at every tested pair of terms.
+
+        They cancel if the sum with M at one term of the pair, -M at the other and zeros elsewhere is 0. Up to three
+        pairs of included terms are tested: the first and the second, the first and the last, a middle one and the last.
+        The tried exponents are those of LARGE from `small` to the largest that a term can have, or only that one if
+        LARGE has none of them. With a single included term nothing is tested.
+
+        Raises:
+          NoOrderError: for each tried exponent, M and -M do not cancel at some pair.
+        """
         n, high = self.box.n, self.box.exponents[1]
         first, middle, last = self._ends()
         tried = [e for e in LARGE if self.small <= e <= high] or [high]
@@ -148,7 +170,10 @@ class Counter:
         return tried[int(np.flatnonzero(cancels)[0])]
 
     def _bits(self) -> int:
-        """Return the precision, in bits, that the result shows of a sum of two terms, the first and the last one."""
+        """Return the precision, in bits, that the result shows of a sum of two terms, the first and the last one.
+
+        It is d + 1 for the largest d up to which the sum of 2**(small + d) and 2**small is exact.
+        """
         most = max(min(self.large - self.small, 60), 1)
         if self.alive.size == 1:
             return most

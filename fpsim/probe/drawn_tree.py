@@ -33,7 +33,10 @@ def tree_of(program: Program) -> Tree:
 
 
 def _node(branch: Branch, how: Arithmetic) -> Sum | int:
-    """Return a branch as a `Sum` node, or as the term's index if it is one term; how: arithmetic of additions."""
+    """Return a branch as a `Sum` node; for a branch that is a single term, return the term's index.
+
+    Consecutive additions to one running sum become one `Sum`. how: the arithmetic of every addition.
+    """
 
     def term(node: Branch) -> Sum | int | None:
         return None if node.children else node.lowest
@@ -45,7 +48,11 @@ def _node(branch: Branch, how: Arithmetic) -> Sum | int:
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
-    """Return the addition of several parts, which are indices of terms and sums, as a `Sum` node."""
+    """Return the addition of several parts as a `Sum` node.
+
+    parts: indices of terms, and sums. If exactly one part is a sum, the result is that running sum, to which the terms
+    are added as further inputs. how: the arithmetic of the addition.
+    """
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
     if not sums:
@@ -62,7 +69,11 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _with(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Return `inputs`, those of a running sum, followed by further terms; the list `inputs` may change in place."""
+    """Return `inputs`, those of a running sum, followed by further terms; the list `inputs` may change in place.
+
+    terms: indices of the terms, ascending. how: the arithmetic of the additions. With its rule "ieee" each term is
+    added in a separate step; with other rules one step adds all terms.
+    """
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]
     if how.rule == "ieee":

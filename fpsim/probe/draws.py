@@ -72,7 +72,10 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
-    """Return the black box's results, in their dtype, for operands from `drawn` and scales from `drawn_scales`."""
+    """Return the black box's results, in their dtype, for operands from `drawn` and block scales from `drawn_scales`.
+
+    The result is (M, N) for a matrix product, else (rows,). values: the operands; scales: () for scales of 1.
+    """
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
             return box.whole(*values, scales=scales or None)
@@ -86,14 +89,18 @@ def _span(operand: ProbedOperand) -> int:
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values; n, the number of terms of a sum, is not used."""
+    """Draw standard normal values of a shape, rounded to the operand's format, as float64.
+
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(rng.standard_normal(shape))
 
 
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values whose exponents are spread over many binades in the middle of the format's range.
+    """Draw float64 values of a shape, whose exponents are spread over many binades in the middle of the format's range.
 
-    n, the number of terms of a sum, is not used.
+    Values are rounded to the operand's format. rng: the source of random numbers. n, the number of terms of a sum, is
+    not used.
     """
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
@@ -101,14 +108,18 @@ def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values in 0.25 to 1; n, the number of terms of a sum, is not used."""
+    """Draw float64 values of a shape, in 0.25 to 1, rounded to the operand's format.
+
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw powers of two of both signs in the middle of the range, whose sums are often near ties of a rounding.
+    """Draw float64 values of a shape: positive and negative powers of two in the middle of the operand's range.
 
-    n, the number of terms of a sum, is not used.
+    Their partial sums are often ties of a rounding, or next to one. rng: the source of random numbers. n, the number of
+    terms of a sum, is not used.
     """
     span = _span(operand)
     low, high = operand.exponents
@@ -117,9 +128,9 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values of both signs, up to 4 times the smallest normal number of the format.
+    """Draw float64 values of a shape, of both signs, up to 4 times the smallest normal number of the operand's format.
 
-    n, the number of terms of a sum, is not used.
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
     """
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
@@ -128,23 +139,30 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 
 
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw zeros, each +0 with the probability 0.5 / n, so that half of the sums of n terms have negative zeros alone.
+    """Draw float64 zeros of a shape and of both signs; each is +0 with the probability 0.5 / n.
 
-    For an unsigned operand all zeros are positive.
+    So about half of the sums of n terms have negative zeros alone. For an unsigned operand all zeros are positive.
+    rng: the source of random numbers.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values of both signs, at least a quarter of the largest: partial sums overflow where the sum may not.
+    """Draw float64 values of a shape, of both signs, at least a quarter of the largest value of the operand's format.
 
-    n, the number of terms of a sum, is not used.
+    So partial sums overflow where the exact sum may not. rng: the source of random numbers. n, the number of terms of a
+    sum, is not used.
     """
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw normal values, of which about 1.5 of n terms are replaced by infinities, NaNs, zeros and largest values."""
+    """Draw float64 values of a shape: standard normal values, and a few special ones in their place.
+
+    Special values are infinities and NaNs (if the operand's format has them), zeros of both signs, the largest values
+    of both signs, and half of the largest value. A sum of n terms has about 1.5 of them. rng: the
+    source of random numbers.
+    """
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
     some += [np.inf, -np.inf] if fmt.has_infinity else []
@@ -154,7 +172,10 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 
 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values in 1 to 2; n, the number of terms of a sum, is not used."""
+    """Draw float64 values of a shape, in 1 to 2, rounded to the operand's format.
+
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(rng.uniform(1, 2, shape))
 
 
@@ -182,9 +203,10 @@ def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> No
 
 
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
-    """Pair the terms, and make the second of each pair the negative of the first (or nearly so), in place.
+    """Pair the terms, and make the second of each pair the negative of the first, in place.
 
-    values: float64 arrays of one or two operands, whose first axis counts terms. near: True to pair each term with its
+    In one of 20 pairs the second is also larger by the factor 1 + 2**-6. values: float64 arrays of one or two operands,
+    whose first axis counts terms; with two, only the last one changes its sign. near: True to pair each term with its
     neighbour, False to pair at random.
     """
     n = values[0].shape[0]
@@ -217,7 +239,10 @@ def same_bits(got: Array, want: Array) -> bool:
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Return a bool mask of elements whose bits differ between two float arrays of one dtype; NaNs are equal."""
+    """Return a bool mask, of the arrays' shape, of elements whose bits differ between two float arrays of one dtype.
+
+    Two NaNs count as equal.
+    """
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):

@@ -25,7 +25,11 @@ class NoOrderError(Exception):
 
 
 class Masks(Protocol):
-    """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`."""
+    """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`.
+
+    Attributes:
+      capacity: number of small terms that can be nonzero at once.
+    """
 
     capacity: int  # number of small terms that can be nonzero at once
 
@@ -56,14 +60,28 @@ class _TreeSearch:
     """The recursive search for a tree of additions: a huge M stays at one term, the pivot; -M moves over the others.
 
     Small terms that are added to M or to -M before M and -M cancel are lost: rounding removes them. The result counts
-    the other small terms. All terms that methods take and return are int64 indices; errors are NoOrderErrors.
+    the other small terms. Terms are named by their indices.
+
+    Args:
+      masks: the counter of surviving terms.
+      rng: the source of random numbers, which chooses some pivots and samples of terms.
     """
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the branch that adds the given terms, ascending, before other terms; depth: that of the recursion."""
+        """Return the branch of the tree that adds the given terms, before other terms are added to their sum.
+
+        If one node adds these terms together with others, the branch has only these terms.
+
+        Args:
+          terms: int64, indices of the terms, ascending.
+          depth: the depth of the recursion, by which pivots are chosen.
+
+        Raises:
+          NoOrderError: no tree gives the counts of lost terms.
+        """
         if terms.size == 1:
             return Branch(int(terms[0]))
         # the deepest term of a chain is usually its first or its last one; other orders get random pivots
@@ -87,8 +105,14 @@ class _TreeSearch:
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
         """Return pairs (count, group), one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        group: the terms that the node adds to that partial sum. count: 1 + the number of terms that are lost with M at
-        the pivot and -M at a term of the group, itself included. others: the searched terms without the pivot.
+        Args:
+          pivot: index of the term that holds the huge M.
+          others, terms: int64, indices of the searched terms without and with the pivot.
+
+        Returns:
+          group: int64, indices of the terms that the node adds to that partial sum. count: 1 + the number of terms that
+            rounding removes with M at the pivot and -M at a term of the group; that term is included. If the node adds
+            two numbers, the count is the number of terms in its sum.
         """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
@@ -101,7 +125,9 @@ class _TreeSearch:
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
         """Return `members` in groups, one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        members: too many terms to be counted at once. Return None if a node adds several numbers exactly.
+        pivot: index of the term that holds the huge M. members: int64, indices of terms, too many to be counted at
+        once. A group holds the members that its node adds. With -M at one of a group, rounding must remove all members
+        of lower groups. If it doesn't, because a node adds several numbers exactly, None is returned.
         """
         done: list[Array] = []
         waiting = [members]
@@ -126,8 +152,9 @@ class _TreeSearch:
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
         """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
 
-        A member loses the terms that rounding removes with a huge M at term `pivot` and -M at that member. Return None
-        if a group does not lose all terms of `small` in groups before it.
+        The count of a member is the number of terms that rounding removes with M at the term `pivot` and -M at that
+        member. Return None if a group does not lose all terms of `small` in groups before it. All arguments are indices
+        of terms.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -135,14 +162,20 @@ class _TreeSearch:
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is."""
+        """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is.
+
+        All arguments and the result are indices of terms. The pivot is the term that holds the huge M.
+        """
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether, with M at the pivot and -M in a group of terms (of `parts`), the group before it is lost."""
+        """Return whether, with M at the pivot and -M in a group of terms, rounding removes the group before it.
+
+        One term of each group is tested. pivot: index of a term. parts: the groups, int64 indices of terms.
+        """
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
             small = firsts[start : start + self.masks.capacity]
@@ -158,7 +191,13 @@ class _TreeSearch:
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return, for each of `others`, how many `small` terms are lost with M at the pivot and -M at that term."""
+        """Return, for each of `others`, how many `small` terms rounding removes with M at the pivot, -M at that term.
+
+        All arguments are indices of terms. The result is int64, with one count for each of `others`.
+
+        Raises:
+          NoOrderError: more terms are in the result than were set.
+        """
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -172,7 +211,14 @@ class _TreeSearch:
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
 
-        size: number of terms in each branch of `members`.
+        Such a node adds several branches exactly. So with M at the pivot and -M in one branch, terms of the other
+        branches count in the result; the first term of `shared` is tested.
+
+        Args:
+          pivot: index of the term that holds M.
+          shared, members: indices of terms.
+          size: number of terms in each branch of `members`. It is the number of terms that rounding removes with -M at
+            a member, without those that were in the pivot's sum before that node.
         """
         if size < 1 or members.size % size:
             return False
@@ -181,7 +227,12 @@ class _TreeSearch:
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
         """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.
 
-        depth: depth of the recursion.
+        If all members seem to be one branch, but its topmost addition also takes the pivot, the operands of that
+        addition are returned instead. pivot: index of the term that holds the huge M. depth: the depth of the
+        recursion.
+
+        Raises:
+          NoOrderError: no tree gives the counts of lost terms.
         """
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
@@ -197,7 +248,11 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether one node adds the term `pivot` and all terms `members`; tests some pairs of many members."""
+        """Return whether one node adds the term `pivot` and all terms `members`, given as indices.
+
+        It does if a small pivot does not count in the sum with M and -M at any two members. With more than PAIRS
+        members, some pairs are tested.
+        """
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

@@ -281,7 +281,7 @@ class Model:
         )  # fmt: skip
 
     def _passed(self, results: Array) -> Array:
-        """Return results, or their codes, in the dtype in which the black box returned them."""
+        """Return results in the dtype in which the black box returned them, such as float32 for BF16 values."""
         results = results.view(DTYPES.get(self.out, results.dtype))
         return results if self.returned == self.out else results.astype(DTYPES[self.returned])
 

@@ -20,7 +20,14 @@ TF32_BITS = np.uint32(0xFFFFE000)  # mask of the float32 bits that TF32 keeps
 
 
 class ProbedOperand(NamedTuple):
-    """An operand of a black box: the format of its values, and the kind of array in which they are passed."""
+    """An operand of a black box: the format of its values, and the kind of array in which they are passed.
+
+    Attributes:
+      fmt: the format of floats; FP64 for integers.
+      element: the operand's name among matrix units' element types, if it was specified by that; else "".
+      tensors: whether it is passed as a torch tensor.
+      integer: the dtype of integers, such as "int8"; "" for floats.
+    """
 
     fmt: Format  # of floats; FP64 for integers
     element: str = ""  # its name among matrix units' element types, if it was specified by that
@@ -101,9 +108,12 @@ def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
 
 
 def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
-    """Return the operand for `spec`: a format, a NumPy or torch dtype, an element type of a matrix unit, or its name.
+    """Return the operand for a format, a dtype of NumPy or torch, or an element type of a matrix unit.
 
-    name: the argument's name, for error messages. integers: whether integer dtypes are accepted too.
+    Args:
+      spec: the format, dtype or element type, or its name.
+      name: the argument's name, for error messages.
+      integers: whether integer dtypes are accepted too.
 
     Raises:
       ValueError: nothing has that name, or the format has no zero, as E8M0.
@@ -150,9 +160,15 @@ def has_tensors(operand: ProbedOperand) -> bool:
 class ProbedCall(NamedTuple):
     """The form of a black box's calls.
 
-    scale, block: the format of block scales and the number of terms that share one, in calls fn(a, b, scale_a,
-    scale_b); "" and 0 for calls fn(a, b). layout: the memory layouts of a and b in a matrix product, such as "nt": "n"
-    is row-major, "t" a transposed view of a row-major array.
+    Attributes:
+      kind: "sum" for fn(x) of n terms, "dot" for fn(a, b) of n terms each, "matmul" for (m, n) by (n, columns).
+      n: number of terms.
+      operands: one operand of a sum, or two.
+      shape: rows and columns of a matrix product.
+      scale, block: the format of block scales and the number of terms that share one, in calls
+        fn(a, b, scale_a, scale_b); "" and 0 for calls fn(a, b).
+      layout: the memory layouts of a and b in a matrix product, such as "nt": "n" is row-major, "t" a transposed view
+        of a row-major array.
     """
 
     kind: str  # "sum" for fn(x) of n terms, "dot" for fn(a, b) of n terms each, "matmul" for (m, n) by (n, columns)

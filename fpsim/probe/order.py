@@ -84,7 +84,11 @@ class Order:
 
     @classmethod
     def of(cls, tree: Nested | Branch) -> Order:
-        """Return the order that nested tuples of terms, or a branch, describe; raise a ValueError for other tuples."""
+        """Return the order that nested tuples of terms, or a branch, describe.
+
+        Raises:
+          ValueError: a tuple has an element that is neither an integer nor a tuple of two or more.
+        """
         return cls(list(_program(tree if isinstance(tree, Branch) else _branch(tree))))
 
     def __eq__(self, other: object) -> bool:
@@ -201,7 +205,11 @@ class Order:
 
 
 def _branch(tree: Nested) -> Branch:
-    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep."""
+    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep.
+
+    Raises:
+      ValueError: an element is neither an integer nor a tuple of two or more.
+    """
     stack: list[tuple[Any, list[Branch]]] = [((tree,), [])]
     while True:
         node, done = stack[-1]

@@ -16,6 +16,8 @@ from fpsim.schedules.schedule import FLAT
 def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
     """Return a custom matrix unit, as a candidate, that has a program's bits and fast kernels; None if there is none.
 
+    operands: the two operands of the program (with one operand, the result is None).
+
     Example:
       >>> from dataclasses import replace
       >>> import fpsim as fp

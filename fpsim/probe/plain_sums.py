@@ -17,8 +17,11 @@ def arithmetic_of(
 ) -> str | None:
     """Return the arithmetic of a model as text, operation and order; None if terms are cut or the order is unusual.
 
-    kind: "sum", "dot" or "matmul". order: None if unknown. alike: the candidates with the model's bits; if there are
-    none, None is returned.
+    Args:
+      kind: "sum", "dot" or "matmul".
+      order: the order of the additions; None if unknown.
+      traits: the traits of the additions.
+      alike: the candidates with the model's bits; if there are none, None is returned.
 
     Example:
       >>> import fpsim as fp
@@ -71,7 +74,8 @@ def order_in_words(order: Order) -> str | None:
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
     """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products.
 
-    kind: "sum", "dot" or "matmul". alike: the candidates with the model's bits.
+    kind: "sum", "dot" or "matmul". alike: the candidates with the model's bits; if some of them fuse multiplications
+    and others do not, the text is "multiply-adds, fused or not,".
     """
     if kind == "sum":
         return "additions"
@@ -82,6 +86,10 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return a clause such as " in FP32" for the format in which the sums of chunks are added, if it is another."""
+    """Return a clause such as " in FP32" for the format in which the sums of chunks are added.
+
+    Return "" if it is the format in which the terms of a chunk are added, or if there are no chunks. alike: the
+    candidates with the model's bits.
+    """
     outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

@@ -126,7 +126,11 @@ def matmul(
 
 
 def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
-    """Return the operands for the formats or dtypes `a` and `b`; raise a ValueError if only one is an integer dtype."""
+    """Return the operands for the formats or dtypes `a` and `b`, as the public probes take them.
+
+    Raises:
+      ValueError: one is an integer dtype and the other is not, or there is no such format.
+    """
     left, right = operand_of(a, "a", integers=True), operand_of(b, "b", integers=True)
     if bool(left.integer) != bool(right.integer):
         raise ValueError("a and b must both be integers, or both be floats; got one of each. Cast one of them in fn.")
@@ -134,7 +138,11 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """Return the model of a black box, or of its results cast to FP16 or BF16 if no model fits without the cast."""
+    """Return the model of a black box, or of its results cast to a narrower format if no model fits without the cast.
+
+    The format is FP16 or BF16. The cast model is returned only if the cast changes no result and that model fits; else
+    the model is that of the results without a cast, whose `unknown` says why none fits.
+    """
     if box.operands[0].integer:
         return integer_model(box)
     model = _float_model(box)
@@ -151,7 +159,10 @@ def model_of(box: BlackBox) -> Model:
 
 
 def _narrower(box: BlackBox) -> Format | None:
-    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None."""
+    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None.
+
+    The results are those for the kinds of operands in USUAL, which are not at the edges of the range.
+    """
     witness = _Witness(box)
     results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])
     for fmt in (FP16, BF16):
@@ -269,7 +280,7 @@ def _result(
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
     """Return the candidates with the black box's bits; schedules that libraries do not offer only if no other one fits.
 
-    order: the order of additions that candidates must have; None to try all.
+    order: the order of additions that candidates must have; None to try all. witness: the black box's results.
     """
     for refused in (False, True):
         groups: dict[Tree, list[AdderCandidate]] = {}
@@ -334,11 +345,12 @@ def _flushing(program: Program, witness: _Witness) -> Program:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return (program, []) for the first program with the black box's bits.
+    """Return (program, sentences): the first program with the black box's bits and [].
 
     If no program has all bits, return the first one with the bits for usual operands, and [a sentence] on the operands
-    at the edges of the range for which bits differ; else (None, [a sentence on why]). factor: that of the sum; None for
-    a plain sum.
+    at the edges of the range for which bits differ; else (None, [a sentence on why]). counter: the Counter of the black
+    box. order: the order of the additions. witness: the black box's results. factor: the factor of its sum; None for a
+    plain sum.
     """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied

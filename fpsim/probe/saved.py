@@ -79,7 +79,11 @@ def load(path: str | Path) -> Model:
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """Return fields `flushes` and `least_inputs` of an `AdditionRule` for `word`, an old file's entry "subnormals"."""
+    """Return the fields `flushes` and `least_inputs` of an `AdditionRule` for the entry "subnormals" of an old file.
+
+    word: the entry. "keep" flushes nothing; "flush" flushes subnormal inputs, products and sums; any other word flushes
+    products and sums alone. operands: the operands; inputs below an operand's smallest normal number are flushed.
+    """
     if word == "keep":
         return {}
     least = tuple(float(operand.fmt.smallest_normal) for operand in operands) if word == "flush" else ()
@@ -87,10 +91,13 @@ def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[st
 
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
-    """Return (unit, schedule) or (accumulator, None) for a saved pair of texts, or raise a ValueError.
+    """Return (unit, schedule) or (accumulator, None) for a saved pair of texts.
 
     name: the unit's name, or the accumulator as a Python expression; schedule: a Python expression, "" for an
     accumulator.
+
+    Raises:
+      ValueError: a text does not describe one.
     """
     if not schedule:
         accumulator = parsed(name)

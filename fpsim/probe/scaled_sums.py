@@ -25,7 +25,10 @@ BITS = (FEW_BITS, 24, 53)  # precisions of an unscaled sum to try
 
 
 def factor_of(box: BlackBox) -> float | None:
-    """Return the factor by which a black box multiplies its sum; None for 1, or if it depends on the term."""
+    """Return the factor by which a black box multiplies its sum: its result for one 1 among zeros.
+
+    Return None if the factor is 1, is not finite, or differs between the tried terms, which are nine at most.
+    """
     places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
     ones = np.zeros((places.size, box.n))
     ones[np.arange(places.size), places] = 1.0
@@ -35,7 +38,10 @@ def factor_of(box: BlackBox) -> float | None:
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to `fmt`, is the factor; or None."""
+    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to `fmt`, equals the factor.
+
+    Return None if none of the three fits. n: number of terms of the sum.
+    """
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
@@ -54,7 +60,10 @@ class UnscaledBox(BlackBox):
         self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
 
     def results(self, *rows: Array) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand, without the factor."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand, without the factor.
+
+        If several sums have the same result after scaling, the one with the fewest significant bits is returned.
+        """
         got = self.box.results(*rows)
         self.calls = self.box.calls
         with np.errstate(all="ignore"):
@@ -83,7 +92,9 @@ def _shortened(x: Array, bits: int) -> Array:
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
     """Yield programs whose sum is multiplied or divided by a factor, then programs whose terms are multiplied by it.
 
-    plain: programs without a factor.
+    The programs of the first kind are made from `plain`, programs without a factor. Those of the second kind have sums
+    in the result's format, FP32 or FP64, rounded to nearest even. counter: its attribute `box` is the black box; order:
+    the order of the black box's additions.
     """
     for program in plain:
         yield from _scaled(program, factor)
@@ -92,7 +103,11 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 
 
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
-    """Yield copies of a program whose sum is multiplied by a factor, or divided by the factor's reciprocal."""
+    """Yield copies of a program whose sum is multiplied by a factor, or divided by an integer whose reciprocal it is.
+
+    Each copy rounds the scaled sum, to the format of the sums or to that of the results; both are yielded. Copies that
+    divide are left out if the factor is a power of two, or if `divisor_of` finds no such integer.
+    """
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
     forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]

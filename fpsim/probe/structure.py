@@ -17,7 +17,10 @@ LISTED = 6  # most sizes of unequal parts in a sentence
 class TermRun(NamedTuple):
     """The terms of a branch.
 
-    first, last: the smallest and the largest index.
+    Attributes:
+      first, last: the smallest and the largest index.
+      size: the number of terms.
+      step: the greatest common divisor of the distances between them; 0 for a single term.
     """
 
     first: int
@@ -46,8 +49,9 @@ def structure_of(order: Order) -> str | None:
 def _clause(branch: Branch, depth: int) -> str | None:
     """Return a clause on the order in which a branch adds its terms; None if no clause describes it.
 
-    depth: the most divisions of terms, each within a part of the one before it, that the clause may describe. A
-    division is into lanes (every s-th term) or blocks (contiguous terms).
+    branch: a node of the tree of additions, which is a term or the sum of other nodes. depth: the most divisions of
+    terms, each within a part of the one before it, that the clause may describe. A division is into lanes (every s-th
+    term) or blocks (contiguous terms). With depth 0, only chains, single additions and regular trees of pairs have one.
     """
     # the terms of each node below the branch, by its id
     runs = branch.folded(lambda n: None if n.children else TermRun(n.lowest, n.lowest, 1, 0), _together)
@@ -68,7 +72,10 @@ def _clause(branch: Branch, depth: int) -> str | None:
 
 
 def _without_last(branch: Branch) -> tuple[Branch, int]:
-    """Return (the branch without the highest terms that it adds last, one by one; the number of these terms)."""
+    """Return (the branch without its last additions of single terms, the number of these terms).
+
+    They are left out only if they are the branch's highest terms, added in ascending order; else the number is 0.
+    """
     count, end = 0, branch
     terms: list[int] = []
     while len(end.children) == 2 and end.children[0].children and not end.children[1].children:
@@ -118,7 +125,10 @@ def _plain(order: Order) -> str | None:
 
 
 def _joins(order: Order) -> str | None:
-    """Return a phrase for the order of adding parts 0, 1, ..., such as "by halves"; None if it is unusual."""
+    """Return a phrase for the order of adding parts 0, 1, ..., such as "by halves"; None if it is unusual.
+
+    With two parts the order is clear, and the phrase is "".
+    """
     n, chain = order.terms, order.chain
     if n == 2:
         return ""
@@ -147,7 +157,10 @@ def _path(branch: Branch) -> Iterator[Branch]:
 
 
 def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield divisions of a branch into lanes: nodes that each add every s-th of its terms."""
+    """Yield divisions of a branch into lanes: nodes that each add every s-th of its terms.
+
+    runs: the terms of each node, by its id.
+    """
     whole = runs[id(branch)]
     for node in _path(branch):
         stride = runs[id(node)].stride
@@ -164,7 +177,10 @@ def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield divisions of a branch into nodes of contiguous terms: of equal size, or added one after another."""
+    """Yield divisions of a branch into nodes of contiguous terms: of equal size, or added one after another.
+
+    runs: the terms of each node, by its id.
+    """
     whole, in_turn = runs[id(branch)], _in_turn(branch, runs)
     if len(in_turn) > 2:
         yield in_turn
@@ -186,7 +202,10 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
-    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not."""
+    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not.
+
+    runs: the terms of each node, by its id; contiguous: as far apart as the terms of the branch.
+    """
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:
         later.append(node.children[1])
@@ -196,7 +215,10 @@ def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
 
 
 def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
-    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none."""
+    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none.
+
+    runs: the terms of each node, by its id, which `is_part` is called with.
+    """
     parts, stack = [], list(branch.children)
     while stack:
         node = stack.pop()
@@ -212,7 +234,8 @@ def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], 
 def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
     """Return the clause for a branch that is divided into parts of one structure; None if their structures differ.
 
-    parts: the nodes, in order. depth: how many further structures the clause may nest.
+    parts: the nodes, in order; runs: the terms of each node by its id; depth: how many further structures the clause
+    may nest.
     """
     if any(runs[id(part)].stride == 0 for part in parts):
         return None
@@ -242,7 +265,10 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
 
 
 def _words_of_lanes(count: int, clause: str, how: str) -> str:
-    """Return the clause for `count` lanes of one structure, `clause`; how: how their sums are added, or ""."""
+    """Return the clause for `count` lanes of one structure.
+
+    clause: that structure. how: how the sums of lanes are added, such as ", added in order"; or "".
+    """
     if clause == "the terms are one chain":
         return f"the even and the odd terms are chains{how}" if count == 2 else (
             f"{count} chains of every {count}th term{how}")  # fmt: skip

@@ -20,9 +20,18 @@ FLUSHES = {
 
 
 class AdditionTraits(NamedTuple):
-    """Properties of a model's additions, as `fpsim.probe.Model` describes them.
+    """Properties of a model's additions; each is None if it is unknown or if candidates differ in it.
 
-    Each is None if it is unknown or if candidates differ in it.
+    Attributes:
+      terms_per_step: number of terms that one addition takes; 1 if additions take two numbers.
+      fraction_bits: bits below the largest exponent that aligned terms keep; None if nothing is cut.
+      alignment: "truncate", "floor" or "nearest" (how terms are cut), "exact" or "rounded", as in `fpsim.probe.Model`.
+      rounding: the rounding mode of sums, such as "nearest_even".
+      accumulator: the format of sums.
+      promotion: number of terms after which partial sums are added to a total; None if they are not.
+      flushes_subnormals: whether subnormal sums become zero.
+      flushes: names of the numbers whose subnormals become zero, such as "inputs" and "sums".
+      saturates: whether sums beyond the largest number become the largest number.
     """
 
     terms_per_step: int | None = None
@@ -37,7 +46,10 @@ class AdditionTraits(NamedTuple):
 
 
 def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
-    """Return the traits of a program's additions; without a program, those that all candidates `alike` share."""
+    """Return the traits of a program's additions; without a program, those that all candidates `alike` share.
+
+    A trait in which the candidates differ is None.
+    """
     if program is not None:
         return _of_program(program)
     traits = [_of_candidate(candidate) for candidate in alike]

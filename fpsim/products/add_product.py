@@ -40,6 +40,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
     """Add a @ b to `total` in place, with the additions and roundings of the product's matrix unit.
 
     total: (M, N) float32, or float64 for units whose sums are float64. FP16 sums are held as float32 of the same value.
+    product: the unit, and the codes and scales of a and b.
     """
     (m, n), terms = total.shape, product.a.shape[1]
     if terms == 0 or total.size == 0:
@@ -67,7 +68,11 @@ def add_product(total: Array, product: UnitProduct) -> None:
 
 
 def _by_rule(total: Array, product: UnitProduct) -> None:
-    """Add a product to `total` in place, for a unit that `fused_plan` has no plan for."""
+    """Add a product to `total` in place, for a unit that `fused_plan` has no plan for.
+
+    Such a unit has another rule than `Rule.FUSED`, SCALED and TWO_PASSES, or no fast kernel. total: (M, N) float32, or
+    float64 for units whose sums are float64. product: the unit, and the codes and scales of a and b.
+    """
     if product.promote:
         _promoted(total, product)
     elif not is_fast(product.unit):
@@ -83,7 +88,11 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place: sums of p.promote terms of K, each from +0, one after the other."""
+    """Add a product to `total` in place: sums of p.promote terms of K, each from +0, one after the other.
+
+    Each sum is multiplied by its decode scales p.factors before it is added in float32. total: (M, N) float32. p: the
+    unit, and the codes and scales of a and b.
+    """
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
@@ -92,7 +101,12 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the loop of `fpsim.dot_add`."""
+    """Add a product to `total` in place by the loop of `fpsim.dot_add`.
+
+    This serves units without a fast kernel, and products whose kernel is not compiled yet in a `general_loops` block.
+    total: (M, N) float32, or float64 for units whose sums are float64. p: the unit, and the codes and scales of a and
+    b.
+    """
     if p.promote:
         _promoted(total, p)
         return
@@ -117,7 +131,10 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
 
 
 def _grouped(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place for a unit of `Rule.GROUPED`, which has block-scaled FP4."""
+    """Add a product to `total` (M, N) float32 in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`.
+
+    p: the unit, and the codes and block scales of a and b.
+    """
     unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP
@@ -130,14 +147,20 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it lacks the unit."""
+    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't compute the unit.
+
+    The number is 1 for `Rule.SEPARATE`, and 2 for `Rule.EVEN_ODD`: even terms and odd terms.
+    """
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
 
 
 def _cut(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place by the kernel cut_product, for a unit that it can compute."""
+    """Add a product to `total` (M, N) float32 in place by the kernel cut_product, for a CDNA3 unit that it can compute.
+
+    p: the unit, and the codes of a and b.
+    """
     unit, halves = p.unit, _cuts(p.unit)
     a, b = (x.view(i32) for x in _floats_as_read(p))
     formats = unit.a.fmt, unit.b.fmt
@@ -157,7 +180,7 @@ def _floats_as_read(p: UnitProduct) -> tuple[Array, Array]:
 
 
 def _step_facts(formats: tuple[Format, Format]) -> Array:
-    """Return facts on two operand formats, (5,) float64, as the kernel step_product reads them.
+    """Return facts on two operand formats as a float64 array of five numbers, as the kernel step_product reads them.
 
     They are: the smallest exponents of normal values of both formats; their smallest normal values; and the sum of
     their mantissa bits.
@@ -167,7 +190,11 @@ def _step_facts(formats: tuple[Format, Format]) -> Array:
 
 
 def _stepwise(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the kernel step_product: AMD's units and chains of multiply-adds."""
+    """Add a product to `total` in place by the kernel step_product.
+
+    The unit is one of AMD's, or a chain of fused multiply-adds. total: (M, N) float32, or float64 for chains of FP64.
+    p: the unit, and the codes of a and b.
+    """
     unit, (a, b) = p.unit, _floats_as_read(p)
     chain = unit.rule is Rule.EXACT and unit.terms == 1
     facts = _step_facts((unit.a.fmt, unit.b.fmt))
@@ -180,7 +207,10 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place, for an x86 unit that treats subnormal numbers as zeros."""
+    """Add a product to `total` (M, N) float32 in place, for an x86 unit that adds by chains of multiply-adds.
+
+    Such a unit treats subnormal operands and results as zeros. p: the unit, and the codes of a and b.
+    """
     unit = p.unit
     a, b = map(_flushed, _floats_as_read(p))
     total[...] = _flushed(total)
@@ -206,7 +236,10 @@ def _flushed(x: Array) -> Array:
 
 
 def _least(x: Array) -> float:
-    """Return the largest power of two that is at most every normal |x| of a float32 array; Inf if there is none."""
+    """Return the largest power of two that is at most every nonzero |x| of a float32 array; Inf if all are 0.
+
+    Subnormals count as zeros.
+    """
     fields = (x.view(np.uint32) & np.uint32(0x7F800000)).reshape(-1)
     least = int(np.min(fields - np.uint32(1), initial=np.uint32(0xFFFFFFFF))) + 1  # zeros wrap around
     return 2.0 ** ((least >> FP32.mantissa_bits) - FP32.bias) if least <= 0x7F800000 else float("inf")

@@ -54,14 +54,21 @@ class Backend(FloatOperations, Protocol):
         """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
 
         x: codes of the format of `element`, or floats of its dtype. element: the operand's format in the unit. name:
-        the argument's name in errors.
+        the argument that errors name.
+
+        Raises:
+          ValueError, TypeError: x has another format, or is not an array in this backend's memory.
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
         """Return an operand of a generic accumulator as (array of codes on this backend, format of the codes).
 
-        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; else None. name: the
-        argument's name in errors.
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; None if x has a float
+        dtype. name: the argument that errors name.
+
+        Raises:
+          ValueError, TypeError: x has another format, is not in this backend's memory, or holds integers and fmt is
+            None.
         """
 
     def scaled(self, x: Any, name: str) -> Any | None:
@@ -73,49 +80,71 @@ class Backend(FloatOperations, Protocol):
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
         """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory.
 
-        x: an array of integers. name: the argument's name in errors.
+        x: array of integers. element: the operand's integer format in the unit. name: the argument that errors name.
+
+        Raises:
+          ValueError, TypeError: x does not hold integers of the element's dtype, or is not an array in this backend's
+            memory.
         """
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return x, scales or a bias, as a NumPy array, copied from a GPU if necessary.
+        """Return scales or a bias as a NumPy array, copied from a GPU if necessary.
 
-        name: the argument's name in errors.
+        x: the caller's array. name: the argument that errors name.
         """
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
         """Return the scale codes of an operand's blocks as a uint8 matrix on this backend.
 
         codes: scale codes, or None; for a unit without block scales they must be None, and the result is a placeholder.
-        shape: (M, K / block) for a, (K / block, N) for b. name: the argument's name in errors.
+        shape: (M, K / block) for a, (K / block, N) for b. unit: the matrix unit. name: the argument that errors name.
+
+        Raises:
+          ValueError: scales are missing, unwanted, or of another shape.
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it.
 
-        a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of `block_scales`.
+        Nothing is computed. unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of
+        `block_scales`.
         """
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
         """Return two views of the result's memory: the array that the caller gets, and the one that this backend fills.
 
-        out: the caller's array, which must not overlap operands; None to allocate one. a: the codes of a. others: the
-        codes of b, and the scales of a and b.
+        out: the caller's array; None to allocate one. shape, dtype: of the result. a: the codes of a. others: the codes
+        of b, and the scales of a and b.
+
+        Raises:
+          ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
-        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is C-contiguous."""
+        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is C-contiguous.
+
+        shape, dtype: those of a new matrix; `out`, if not None, must have them too.
+        """
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
         """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. shape:
-        (M, N), which c must have. out: memory that is reused for the result if it is C-contiguous; None to allocate.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. unit:
+        the matrix unit. shape: (M, N), which c must have. out: memory that is reused for the result if it is
+        C-contiguous; None to allocate.
+
+        Raises:
+          ValueError: c has another shape or format.
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
-        c: codes or floats of the unit's result format, or floats of another dtype. shape: (M, N), which c must have.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
+        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
+
+        Raises:
+          ValueError: c has another shape or format.
         """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
@@ -125,25 +154,34 @@ class Backend(FloatOperations, Protocol):
         """
 
     def add_product(self, total: Matrix, product: Any) -> None:
-        """Add the product of a matrix unit, a result of the method `product`, to `total` (M, N) in place."""
+        """Add the product of a matrix unit to `total` (M, N) in place.
+
+        `total` holds the values at which the unit's sums start. product: a result of the method `product`: the unit,
+        and the codes and scales of both operands.
+        """
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Any:
         """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros if c is None.
 
-        c: array of integers of the unit's result dtype, or None. shape: (M, N), which c must have.
+        c: array of integers of the unit's result dtype, or None. unit: the integer matrix unit. shape: (M, N), which c
+        must have.
+
+        Raises:
+          ValueError, TypeError: c has another shape, or does not hold integers of the unit's result dtype.
         """
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
         """Add a @ b by an integer matrix unit to `total` in place.
 
         total: (M, N) integers of the unit's result dtype, at which its sums start. a, b: (M, K) and (K, N) integers of
-        the unit's input dtypes.
+        the unit's input dtypes. unit: the integer matrix unit.
         """
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`.
+        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`. unit:
+        the integer matrix unit that added `total`.
         """
 
     def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
@@ -197,7 +235,11 @@ def output_nan(fmt: Format) -> int | None:
 
 
 class NumpyOperations:
-    """Float operations on NumPy arrays: `FloatOperations` for the CPU."""
+    """Float operations on NumPy arrays: `FloatOperations` for the CPU.
+
+    Operands and results are float32. Operands broadcast. `out`, if it is not None, is the float32 array to which the
+    result is written.
+    """
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
         """Return x + y, rounded once to nearest even; out: the array for the result; None for a new one."""
@@ -210,5 +252,8 @@ class NumpyOperations:
         return product
 
     def fma(self, x: Any, y: Any, z: Any, out: Array | None = None) -> Array:
-        """Return x * y + z, rounded once to nearest even; out: C-contiguous, of the broadcast shape, or None."""
+        """Return x * y + z as float32, rounded once to nearest even; x, y and z are float32 and broadcast.
+
+        out: a C-contiguous float32 array of the broadcast shape, to which the result is written; None for a new one.
+        """
         return fma(x, y, z, out)

@@ -41,21 +41,28 @@ class Cpu(NumpyOperations):
 
     @property
     def merges_slices(self) -> bool:
-        """True unless in a `with general_loops()` block, whose slower loops add one slice of K per call."""
+        """True if `add_product` adds several slices of K in one call.
+
+        False in a `with general_loops()` block, whose slower loops add one slice per call.
+        """
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
         """Return scale codes of blocks as a uint8 matrix; an empty array for a unit without block scales.
 
-        name: the argument's name in errors.
+        codes: array of scale codes, or None. shape: (M, K / block) for a, (K / block, N) for b. unit: the matrix unit.
+        name: the argument that errors name.
+
+        Raises:
+          ValueError: scales are missing, unwanted, or of another shape.
         """
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
         """Return an operand of a generic accumulator as (array of codes, format of the codes).
 
-        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; else None. name: the
-        argument's name in errors.
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; None if x has a float
+        dtype. name: the argument that errors name.
         """
         return read_operand(x, fmt, name)[:2]
 
@@ -73,7 +80,13 @@ class Cpu(NumpyOperations):
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip
-        """Return the array for the result twice, for the caller and for kernels: `out`, or a new array for None."""
+        """Return the array for the result twice, once for the caller, once for kernels: `out`, or a new array for None.
+
+        shape, dtype: of the result. a: the codes of a. others: the codes of b, and the scales of a and b.
+
+        Raises:
+          ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.
+        """
         if out is None:
             made = np.empty(shape, dtype)
             return made, made
@@ -82,7 +95,10 @@ class Cpu(NumpyOperations):
         return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """Return a C-contiguous matrix filled with one value: `out` if that is C-contiguous, else a new one."""
+        """Return a C-contiguous matrix filled with one value: `out` if that is C-contiguous, else a new one.
+
+        shape, dtype: those of a new matrix; `out` must have them too.
+        """
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
@@ -90,7 +106,9 @@ class Cpu(NumpyOperations):
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
         """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        out: memory that is reused for the result if it is C-contiguous; None to allocate.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. unit:
+        the matrix unit. shape: (M, N), which c must have. out: memory that is reused for the result if it is
+        C-contiguous; None to allocate.
         """
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
@@ -100,7 +118,8 @@ class Cpu(NumpyOperations):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
-        c: codes or floats of the unit's result format, or floats of any other dtype but float64.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
+        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
         """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
@@ -111,11 +130,18 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`; FP8 saturates."""
+        """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`, still as float32.
+
+        FP8 saturates, as in NVIDIA's cvt.
+        """
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
-        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None."""
+        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None.
+
+        c: array of integers of the unit's result dtype, or None. unit: the integer matrix unit. shape: (M, N), which c
+        must have.
+        """
         if c is None:
             return np.zeros(shape, unit.d.dtype)
         start = integer_operand(c, unit.d, unit, "c")
@@ -124,9 +150,10 @@ class Cpu(NumpyOperations):
         return np.array(start, order="C")
 
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract from `total`, in place, the terms that the zero points of both operands added to it.
+        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        left, right: the operands, with the attributes `codes` and `zero_points`.
+        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`. unit:
+        not used.
         """
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
@@ -135,7 +162,11 @@ class Cpu(NumpyOperations):
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
-        """Write `total` (M, N), integers or (if `floats`) floats, to the array `target` of an integer dtype."""
+        """Write `total` (M, N) to the array `target`, which has the integer dtype `dtype`.
+
+        floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
+        even and clipped to the range of the dtype; NaN becomes 0.
+        """
         if floats:
             ends = np.iinfo(dtype)  # float64 holds all integers of 32 bits
             total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)
@@ -144,15 +175,18 @@ class Cpu(NumpyOperations):
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
         """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them.
 
-        run: number of consecutive terms that a lane adds.
+        product: the codes of both operands and their formats. lanes: which partial sum (lane) adds which terms. run:
+        number of consecutive terms that a lane adds. terms: the range of K.
         """
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once.
+        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
 
-        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        `total` may be overwritten. fmt: the format. target: (M, N) floats of the dtype of `fmt`, or unsigned codes if
+        the format has no dtype. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
+        in `fpsim.encode`.
         """
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
@@ -169,19 +203,32 @@ class Cpu(NumpyOperations):
         self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
         target: Array,
     ) -> None:  # fmt: skip
-        """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format."""
+        """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
+
+        accumulator: such as `fp.Sequential(fp.BF16)`. a, b, c: codes, (M, K), (K, N) and (M, N); c may be None for +0.
+        formats: those of a and b.
+        """
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
 
 @lru_cache(maxsize=256)
 def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
-    """Return (the code after the largest finite one, mask of the sign bit, `nan`), scalars of fmt's storage dtype."""
+    """Return (the code after the largest finite one, mask of the sign bit, `nan`), scalars of fmt's storage dtype.
+
+    The first is the code of +Inf, or of NaN in a format without Inf. nan: the code that replaces every NaN of a result.
+    """
     word = fmt.storage.type
     return word(fmt.max_code + 1), word(fmt.sign_bit), word(nan)
 
 
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-    """Return c, codes or floats of the unit's result format, as (M, N) float32, or float64 for FP64 sums; or raise."""
+    """Return the values of c as float32, or as float64 for a unit whose sums are FP64, (M, N).
+
+    c: codes or floats of the unit's result format. unit: the matrix unit. shape: (M, N), which c must have.
+
+    Raises:
+      ValueError, TypeError: c has another shape or format.
+    """
     codes = operand(c, unit.d, unit, "c")
     if codes.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")

@@ -17,9 +17,14 @@ ONE, ZERO = np.float32(1), np.float32(0)
 class Finish(NamedTuple):
     """The operands of an epilogue: float32 arrays that broadcast to (M, N), and C, a matrix in the backend's memory.
 
-    scale_a, scale_b: decode scales; None for 1. scale_order: "product" for (scale_a * scale_b) * y, "a_first" for (y *
-    scale_a) * scale_b, "b_first" for (y * scale_b) * scale_a, where y is a sum. alpha, beta: float32 factors of the
-    sums and of c.
+    Attributes:
+      scale_a, scale_b: decode scales; None for 1.
+      scale_order: "product" for (scale_a * scale_b) * y, "a_first" for (y * scale_a) * scale_b, "b_first" for
+        (y * scale_b) * scale_a, where y is a sum.
+      alpha, beta: float32 factors of the sums and of c.
+      bias: (N,) or (1, N); None for no bias.
+      c: matrix (M, N); None for no C.
+      out_fmt: format of the result, to which an epilogue may round before it adds C.
     """
 
     scale_a: Array | None = None
@@ -35,8 +40,8 @@ class Finish(NamedTuple):
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
     """Return float32 sums y (M, N) after an epilogue without its final cast; every operation rounds once to float32.
 
-    order: whether C or the bias is added first, in one fused operation with the last scale, or after a rounding to
-    out_fmt. f: the operands.
+    order: the order of the epilogue's operations: whether C or the bias is added first, in one fused operation with the
+    last scale, or after a rounding to out_fmt. f: the operands. backend: the operations of the CPU or a GPU.
     """
     bias, addend = f.bias, None
     if f.c is not None and order.source == "first":
@@ -54,7 +59,12 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 
 
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
-    """Return y times the scales and alpha, plus `addend`, (M, N) float32, or None for nothing."""
+    """Return y times the scales and alpha, plus `addend`, (M, N) float32.
+
+    y: the sums. f: the operands. addend: a bias or beta * C; None for nothing. backend: the operations of the CPU or a
+    GPU. The last multiplication and the addition are one fused multiply-add. Alpha multiplies scale_a * scale_b if
+    f.scale_order is "product", else the scale that is applied last.
+    """
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:
         if f.alpha != ONE:

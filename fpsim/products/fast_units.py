@@ -36,16 +36,21 @@ def is_fast(unit: MatrixUnit) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_centred(fmt: Format) -> bool:
-    """Return whether all exponents of a format's normal values are within -20 .. 20."""
+    """Return whether all exponents of a format's normal values are within -20 .. 20.
+
+    They are for all usual formats of up to five exponent bits.
+    """
     return fmt.min_exponent >= -EXPONENTS and fmt.max_exponent <= EXPONENTS
 
 
 @lru_cache(maxsize=4096)
 def rows_of(unit: MatrixUnit) -> str:
-    """Return the name of the kernel over result rows for a fast unit of `Rule.FUSED`, or of a rule built from it.
+    """Return the name of the kernel over result rows that this processor runs, for a fast unit of `Rule.FUSED`.
 
-    "chained": kernels/chained_row.py, for AVX-512, `Rule.FUSED` and sums of few bits. "avx512", "avx2":
-    kernels/vector_row.py, compiled for these vector instructions. "plain": kernels/fused_row.py, for any processor.
+    The unit may also have a rule built from it, `Rule.SCALED` or `Rule.TWO_PASSES`. "chained": kernels/chained_row.py,
+    for AVX-512, `Rule.FUSED` and so few fraction bits that sums have at most 22 bits (CHAINED_BITS). "avx512" or
+    "avx2": kernels/vector_row.py, compiled for these vector instructions. "plain": kernels/fused_row.py, for any
+    processor.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
@@ -59,8 +64,9 @@ def rows_of(unit: MatrixUnit) -> str:
 def source_of(unit: MatrixUnit, rows: str) -> str:
     """Return the form in which a unit's kernel reads operand b: "floats", or codes as "bytes" or "halves".
 
-    rows: the kernel's name, a result of `rows_of`. "halves": codes of FP16 or BF16. "bytes": codes of up to 8 bits that
-    are laid out like FP16 (`has_code_panels`), with exponents within -20 .. 20.
+    rows: the kernel's name, a result of `rows_of`. "halves": codes of FP16 or BF16, unless `rows` is "plain". "bytes":
+    codes of formats of up to 8 bits that are laid out like FP16 (`has_code_panels`), with exponents within -20 .. 20.
+    "floats": all other cases, such as TF32, whose codes have more bits than the unit reads.
     """
     element = unit.b
     # to units of two passes, subnormal FP8 values are FP16 values, with exponents below FP8's
@@ -72,7 +78,12 @@ def source_of(unit: MatrixUnit, rows: str) -> str:
 
 
 def _as_float(element: Element) -> bool:
-    """Return whether kernels can read an operand's values as floats: its format is FP64, or fits into float32."""
+    """Return whether kernels can read an operand's values as floats: its format is FP64, or fits into float32.
+
+    A format fits if float32 holds all its values, and its smallest exponent of normal values is not below -126.
+    element: the operand's format in a unit, `fmt`, with the format of the codes that hold it, `carrier`, which must be
+    `fmt` or FP32.
+    """
     fmt, carrier = element.fmt, element.carrier
     if FP64 in (fmt, carrier):
         return True  # only chains add FP64
@@ -86,7 +97,12 @@ def _is_float32(unit: MatrixUnit) -> bool:
 
 
 def _fused(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels.
+
+    They are: 4, 8, 16 or 32 terms (per pass for `Rule.TWO_PASSES`); 1 .. 26 fraction bits, at least as many as the
+    result's mantissa has; products of at most 24 bits; FP32 sums, or FP16 sums with all mantissa bits; and a floor
+    exponent from -900 to the largest that cuts no bits off an accumulator to which only zeros are added.
+    """
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
     keeps = unit.fraction_bits - unit.result_bits
@@ -101,7 +117,11 @@ def _fused(unit: MatrixUnit) -> bool:
 
 
 def _scaled(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels.
+
+    They are those of `Rule.FUSED`, and: one block of scales per instruction; formats with exponents within -20 .. 20;
+    and fraction bits so few that 2**(fraction bits - smallest exponent of a scaled product) is a normal float32.
+    """
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
     # the smallest power of a step, 2**(fraction bits - least), is a normal float32
@@ -110,7 +130,11 @@ def _scaled(unit: MatrixUnit) -> bool:
 
 
 def _exact(unit: MatrixUnit) -> bool:
-    """Return whether kernels compute a unit of `Rule.EXACT`: chains, and up to 4 FP16 or 2 BF16 products at once."""
+    """Return whether a unit of `Rule.EXACT` is within the bounds of its kernels.
+
+    These compute fused multiply-adds (one term) in float64 or float32, and exact sums of up to 4 FP16 or 2 BF16
+    products, as CDNA1's instructions have.
+    """
     a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
     if unit.terms == 1 and (a, b, d) == (FP64, FP64, FP64):
         return unit.result_bits == FP64.mantissa_bits
@@ -121,12 +145,20 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _separate(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels.
+
+    They are: float32 sums with all mantissa bits, 24 fraction bits, and a floor exponent of -126, float32's smallest
+    exponent.
+    """
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 
 def _flushed_chain(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS` is within the bounds of its kernels."""
+    """Return whether a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS` is within the bounds of its kernels.
+
+    They are: float32 sums with all mantissa bits, and products of at most 24 bits. For such products float64 shows
+    which results are below 2**-126.
+    """
     # float64 shows which results of such products are below 2**-126
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 

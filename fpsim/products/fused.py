@@ -39,8 +39,14 @@ NO_FACTORS = np.zeros((0, 0), i32)
 class FusedPlan(NamedTuple):
     """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it (SCALED, TWO_PASSES).
 
-    facts: results of `fused_facts` by its argument `turned`, True and False if the kernel reads codes of b, else None
-    alone. `facts` itself is None if they depend on the operands' values.
+    Attributes:
+      unit: the matrix unit.
+      loop: the compiled kernel of `fused_product`.
+      formats: those of the floats or codes of a and b that it reads.
+      by_codes: whether it reads the codes of b instead of floats.
+      facts: a dict of the kernel's integer parameters; None if they depend on the operands' values. Each value is an
+        array that `fused_facts` returns. The keys are the possible values of its argument `turned`. If the kernel reads
+        codes of b, they are True (the codes are transposed) and False; if it reads floats of b, the only key is None.
     """
 
     unit: MatrixUnit  # the matrix unit
@@ -52,8 +58,8 @@ class FusedPlan(NamedTuple):
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
         """Return the kernel's integer parameters for two operands, a (4, 8) int32 array.
 
-        operands: a (M, K) and b (K, N) as float32 patterns in int32; or for b its codes. turned: whether b's codes are
-        transposed; None if b is floats.
+        operands: a (M, K) and b (K, N) as float32 patterns in int32; or for b its codes, transposed if `turned` is
+        True. turned: whether b's codes are transposed; None if b is floats.
         """
         if self.facts is not None:
             return self.facts[turned]
@@ -116,7 +122,11 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
-    """Add a product to float32 `total` (M, N) in place by the kernel of `plan`."""
+    """Add a product to float32 `total` (M, N) in place by the kernel of `plan`.
+
+    It works through K in ranges that are short enough for their decoded floats to stay in the caches. p: the unit, and
+    the codes and scales of a and b.
+    """
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
     a, promotion, mode = p.a, p.promote // unit.terms, p.factors.mode
@@ -163,10 +173,18 @@ def _run(
     loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
     *span: int,
 ) -> None:  # fmt: skip
-    """Call the kernel `loop` on one product for rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result (`span`).
+    """Call the kernel `loop` on one product for rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result.
 
-    operands: a and b as the kernel reads them. sums: the arguments promotion, cut and mode of `one_part`. rest: the
-    last arguments of the kernel. patterns: the sums, a float32 matrix viewed as int32, which is updated in place.
+    A `functools.partial` of this function fixes the arguments before `patterns`.
+
+    Args:
+      loop: the compiled kernel of `fused_product`.
+      operands: a and b as the kernel reads them.
+      sums: the arguments promotion, cut and mode of `one_part`.
+      rest: the last arguments of the kernel: exponents of block scales of a and b, decode scales of rows and columns,
+        and integer parameters.
+      patterns: the sums, a float32 matrix viewed as int32, which is updated in place.
+      span: the four integers m0, m1, n0, n1.
     """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
@@ -184,7 +202,10 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to decode at a time; by_codes: whether kernels read codes of b instead of floats."""
+    """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, at most K.
+
+    p: the unit, and the codes of a and b. by_codes: whether kernels read codes of b instead of floats.
+    """
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
         wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN
@@ -199,7 +220,8 @@ def _interleaved(codes: Array, axis: int) -> Array:
     """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them.
 
     codes: a matrix whose axis `axis` is K, which is padded with zeros to a multiple of the 32 terms of an instruction.
-    Of every 32 terms, those with k mod 4 = 0 or 1 come first, then the others.
+    Of every 32 terms, those with k mod 4 = 0 or 1 (the first pass) are followed by those with k mod 4 = 2 or 3 (the
+    second).
     """
     k = codes.shape[axis]
     fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs

@@ -58,7 +58,10 @@ def transposed(b: Floats) -> Floats:
 
 
 def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the (m, n) dot products of the rows of x (m, K) with the rows of y (n, K), on this thread alone."""
+    """Return the dot product of each row of x with each row of y, computed on this thread alone.
+
+    x: (m, K) float32. y: (n, K) float32. u: the order of additions. Result: (m, n) float32.
+    """
     if u.merge == BLOCKS:
         return _blocks_joined(x, y, u)
     contiguous = u.lanes * u.run >= u.stop - u.start
@@ -72,7 +75,10 @@ def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sum of every lane (partial sum) of the dot products of rows of x with rows of y, (m, n, lanes)."""
+    """Return the sum of every lane (partial sum) of the dot products of rows of x with rows of y.
+
+    x: (m, K) float32. y: (n, K) float32. u: the order of additions. Result: (m, n, lanes) float32.
+    """
     m, n = len(x), len(y)
     u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
     out = np.empty((m, n, u.lanes), np.float32)
@@ -84,7 +90,12 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks."""
+    """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks.
+
+    Lane i adds the u.run terms from u.start + i * u.run on. Each chunk of u.chunk of these terms is summed separately;
+    then the lane adds the sums of its chunks in order, from u.chunks_start. x: (m, K) float32. y: (n, K) float32. u:
+    the order of additions.
+    """
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
         start = min(u.start + lane * u.run, u.stop)
@@ -98,7 +109,10 @@ def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _halved(sums: Floats, left: int) -> Floats:
-    """Return sums after repeatedly adding the upper half of the last axis to the lower half, down to length `left`."""
+    """Return sums after repeatedly adding the upper half of the last axis to the lower half, down to length `left`.
+
+    left and the length are powers of two.
+    """
     half = sums.shape[-1] // 2
     while half >= left:
         sums = sums[..., :half] + sums[..., half : 2 * half]

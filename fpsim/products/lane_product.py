@@ -35,7 +35,12 @@ FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
 class LaneOperand(NamedTuple):
-    """An operand as a matrix: a itself, or the transpose of b."""
+    """An operand as a matrix: a itself, or the transpose of b.
+
+    Attributes:
+      codes: (rows, K), codes of the format `fmt` in its storage dtype, or float32.
+      fmt: format of the codes.
+    """
 
     codes: Array  # (rows, K), in the storage dtype of the format, or float32
     fmt: Format
@@ -54,7 +59,8 @@ class LaneOperand(NamedTuple):
     def part(self, first: int, last: int, room: Floats) -> Floats:
         """Return rows first .. last - 1 as float32: (last - first, K) if `by_rows`, else transposed.
 
-        room: 1-D scratch buffer that holds the result.
+        The transpose is (K, last - first). room: 1-D scratch buffer that holds the result; the returned array is a view
+        of it.
         """
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
@@ -111,7 +117,10 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums."""
+    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums.
+
+    facts: the order of additions: number of partial sums (lanes) of an output, their terms, and chunks of these.
+    """
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW
@@ -121,8 +130,8 @@ def _few(facts: LaneFacts) -> int:
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
     """Return the order of additions in a schedule's lanes (partial sums of an output) as the numbers that kernels read.
 
-    run: number of consecutive terms of K that a lane adds. terms: number of terms of K. n: number of columns of the
-    result.
+    lanes: the schedule's number of lanes, and how they are joined. run: number of consecutive terms of K that a lane
+    adds. terms: number of terms of K. n: number of columns of the result.
     """
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
@@ -140,7 +149,8 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
     """Write the dot products of the rows of x with the rows of `source` to `total` (M, N), on threads if it is large.
 
-    x: (M, K) float32 in C order. source: (N, K) codes with their format, decoded a part at a time.
+    x: (M, K) float32 in C order. source: (N, K) codes with their format, decoded a part at a time. facts: the order of
+    additions: which lane (partial sum of an output) adds which terms.
     """
     m, n = total.shape
     terms = facts.stop - facts.start

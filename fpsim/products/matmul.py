@@ -184,7 +184,11 @@ def _is_stack(x: Any) -> bool:
 
 
 def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: FormatLike) -> FormatLike:
-    """Return the value of the deprecated keyword `out_format`, and warn that it is now called `out_fmt`."""
+    """Return the value of the deprecated keyword `out_format`, and warn that it is now called `out_fmt`.
+
+    Raises:
+      TypeError: both keywords were passed.
+    """
     if out_fmt is not None:
         raise TypeError("out_fmt and its old name out_format must not both be given. Leave out out_format.")
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)  # shown where matmul is called
@@ -194,7 +198,10 @@ def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: Form
 def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, Any]) -> Any:
     """Return a @ b by the unit, schedule and result format that a library chooses for the shapes and format of a and b.
 
-    words: the other keyword arguments of `fp.matmul` that were passed.
+    Args:
+      schedule: the library.
+      a, b: arrays of float dtypes, or codes with `fmt` in `words`.
+      words: the other keyword arguments of `fp.matmul` that were passed.
 
     Raises:
       DeclinedShape: the library's order of additions is not known for the shape, or for a matrix and its transpose.
@@ -255,7 +262,11 @@ def _is_transpose(a: Any, b: Any) -> bool:
 
 
 def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str, Any]) -> Any:
-    """Return a @ b of int8 operands by the unit that a library chose, (M, N); words: `out` and `out_fmt`, if passed."""
+    """Return a @ b of int8 operands by the unit that a library chose, (M, N).
+
+    chosen: the library's choice. If its kernel adds 128 to one operand to make it unsigned, so does this function, and
+    it subtracts the effect from the sums. words: the keyword arguments `out` and `out_fmt`, where they were passed.
+    """
     if not chosen.shifted:
         return matmul(a, b, accumulate=chosen.accumulate, **words)
     left, right, schedule = as_array(a, "a"), as_array(b, "b"), chosen.schedule
@@ -266,9 +277,12 @@ def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str,
 
 
 def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[str, Any]) -> Any:
-    """Return a @ b where M, N or K is 0: +0, plus the bias if there is one.
+    """Return a @ b where M, N or K is 0, so that no order of additions is needed: +0, plus the bias if there is one.
 
-    form: the operands' format, which the result has unless `words` has an `out_fmt`.
+    Args:
+      a, b: operands of the format `form`.
+      form: their format, which the result has unless `words` has an `out_fmt`.
+      words: `out_fmt`, `fmt`, `out` and `bias` where they were passed.
     """
     if form == INT8:
         if "bias" in words:

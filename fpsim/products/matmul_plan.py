@@ -41,7 +41,15 @@ class PassedFinish(NamedTuple):
 class MatmulPlan:
     """The plan of all products by one unit with the same shapes, tiles of scales, schedule and result format.
 
-    left, right: shapes of a and b, and tiles of their scales.
+    Attributes:
+      unit: the matrix unit.
+      left, right: shapes of a and b, and tiles of their scales.
+      passed: flags for the epilogue's operands that the call passes.
+      schedule: the call's schedule, or the default one.
+      along_k: the order in which that schedule adds this K.
+      scale_order: "product", "a_first" or "b_first", the order in which scales multiply, as in `fpsim.matmul`.
+      out_fmt: the argument of `fpsim.matmul`, None if it was not passed.
+      fmt: format of the result.
     """
 
     unit: MatrixUnit  # the matrix unit
@@ -101,7 +109,10 @@ class MatmulPlan:
 
     @cached_property
     def scales_sums(self) -> bool:
-        """True if float32 decode scales multiply the finished sums."""
+        """True if float32 decode scales multiply the finished sums.
+
+        False without scales, or if they multiply partial sums.
+        """
         return not self.schedule.block_scaled and self.has_factors
 
     @cached_property
@@ -116,7 +127,8 @@ class MatmulPlan:
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
     """Return the plan of a product, and warn (UserWarning) of each remark on a schedule that the caller passed.
 
-    has_c: whether the call passes c.
+    unit: the matrix unit. left, right: shapes of a and b, and tiles of their scales. request: the call's keyword
+    arguments. has_c: whether the call passes c.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
@@ -139,7 +151,14 @@ def _cached_plan(
     unit: MatrixUnit, left: OperandShape, right: OperandShape, passed: PassedFinish, schedule: Schedule | None,
     promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
 ) -> MatmulPlan:  # fmt: skip
-    """Return the plan of a product, cached; schedule, promote, scale_order, out_fmt, strict: as for `fpsim.matmul`."""
+    """Return the plan of a product, from a cache, as programs repeat most products many times.
+
+    unit: the matrix unit. left, right: shapes of a and b, and tiles of their scales. passed: flags for the epilogue's
+    operands that the call passes. schedule, promote, scale_order, out_fmt, strict: keyword arguments of `fp.matmul`.
+
+    Raises:
+      ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses if `strict`.
+    """
     refuse_shapes(left.shape, right.shape)
     (m, k), n = left.shape, right.shape[1]
     used = schedule or _default_schedule(promote, scale_order, unit, (left, right))
@@ -157,10 +176,13 @@ def _cached_plan(
 def _default_schedule(
     promote: int | None, scale_order: Any, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
-    """Return the schedule of a call without one: one chain of instructions, or float32 sums of shorter chains.
+    """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
 
-    promote: terms of K per chain, or None: with scales along K as many as share a scale, else all. scale_order: as for
-    `fpsim.matmul`.
+    A shorter chain has `promote` terms, or, if that is None, as many as share a scale along K. With neither there is
+    one chain. promote, scale_order: as in `fp.matmul`. sides: the shapes of a and b, and tiles of their scales.
+
+    Raises:
+      ValueError: the unit or the operands cannot have that `promote` or order of scales.
     """
     order = order_of("product" if scale_order is None else scale_order)
     if promote is not None:
@@ -189,9 +211,10 @@ def _default_schedule(
 
 @cache
 def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
-    """Return the schedule of one chain of instructions over K, or of float32 sums of chains of `interval` terms.
+    """Return the schedule of one chain of instructions over K, or of float32 sums of shorter chains.
 
-    interval: 0 for one chain. block_scaled: whether scales multiply partial sums.
+    interval: number of terms in a shorter chain; 0 for one chain. order: the order in which scales are applied.
+    block_scaled: whether scales multiply partial sums.
     """
     # `promote=` is CUTLASS's 2xAcc
     epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
@@ -202,7 +225,10 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
     """Raise a ValueError if the plan's schedule cannot add the unit's sums, its scales or C.
 
-    is_scheduled: whether the call passed the schedule.
+    is_scheduled: whether the call passed the schedule. A passed schedule is refused if its partial sums have a number
+    of terms that is not a multiple of the unit's, or if it adds float64 sums in float32. It is also refused if scales
+    change along K and it does not apply them, or its partial sums extend over several of them. Any call is refused with
+    beta but without c, with c and a tensor scale, or with alpha, beta, bias or out_fmt for float64 sums.
     """
     unit, passed, schedule = plan.unit, plan.passed, plan.schedule
     if is_scheduled and isinstance(schedule.sums, Chain) and schedule.sums.interval % unit.terms:
@@ -234,7 +260,9 @@ def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
 def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) -> str:
     """Return the order in which a schedule multiplies a sum by scales: "product", "a_first" or "b_first".
 
-    For cuBLAS it depends on the tiles that share a scale in a (`left`) and b (`right`).
+    For cuBLAS it depends on the tiles that share a scale in a (`left`) and b (`right`). Scales along K: "a_first" if no
+    two rows of a and no two columns of b share a scale, else "product". Other scales: "b_first" if a has scales per row
+    or b per column, else "product".
     """
     order = schedule.epilogue.scale_order
     if order != "cublas":
@@ -246,7 +274,10 @@ def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) ->
 
 
 def _own_format(plan: MatmulPlan) -> Format:
-    """Return the result format of a call without `out_fmt`: the unit's if the unit alone adds all terms, else FP32."""
+    """Return the result format of a call without `out_fmt`: the unit's if the unit alone adds up all terms, else FP32.
+
+    It is also FP32 if an epilogue follows, including the addition of C. plan: the plan, whose `fmt` is not read.
+    """
     schedule, order = plan.schedule, plan.along_k
     finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)
     plain = isinstance(schedule.sums, Chain) and not order.promoted and len(order.slices) == 1

@@ -27,9 +27,13 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales are passed
 class OperandShape(NamedTuple):
     """The shape of an operand and of the tiles that share a scale; the plan of a product depends on nothing else of it.
 
-    tile: (rows, columns) of the operand that share a float32 decode scale; (0, 0) without such scales. along_k: number
-    of terms of K that share a decode scale; None if scales do not change along K, or there are none. has_tensor_scale:
-    True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
+    Attributes:
+      name: "a" or "b".
+      shape: (M, K) of a, (K, N) of b.
+      tile: (rows, columns) of the operand that share a float32 decode scale; (0, 0) without such scales.
+      along_k: number of terms of K that share a decode scale; None if scales do not change along K, or there are none.
+      factors: number of float32 decode scales of the operand; None without them.
+      has_tensor_scale: True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
     """
 
     name: str  # "a" or "b"
@@ -66,9 +70,12 @@ class OperandShape(NamedTuple):
 class UnitOperand(NamedTuple):
     """An operand of a product by a matrix unit: codes, and the scales that belong to them.
 
-    block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units. factors:
-    float32 decode scales, one per tile, for units without block scales; None for an unscaled operand. tensor_scale: a
-    scale of the whole operand in addition to block scales (NVFP4); None without.
+    Attributes:
+      facts: the operand's shape and tiles.
+      codes: array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use.
+      block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units.
+      factors: float32 decode scales, one per tile, for units without block scales; None for an unscaled operand.
+      tensor_scale: a scale of the whole operand in addition to block scales (NVFP4); None without.
     """
 
     facts: OperandShape  # the operand's shape and tiles
@@ -107,7 +114,8 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
 def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
     """Return both operands of a product by an accumulator: ((codes of a, codes of b), (format of a, format of b)).
 
-    fmt: the format of codes, or a tuple of one for a and one for b; None for arrays of float dtypes.
+    a, b: arrays of a float dtype, or of unsigned codes. fmt: the format of codes, or a tuple of one for a and one for
+    b; None for arrays of float dtypes. backend: the object that reads arrays in the memory of the CPU or GPU in use.
 
     Raises:
       ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
@@ -139,9 +147,13 @@ def accumulator_matrices(
 def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:
     """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
-    codes: (M, K) of a or (K, N) of b. scales: float32, or float64 with float32 values: a number, one per row or column,
-    or one per block of 128. blocks: True reads one scale per row of a (column of b) as scales of a block of K if K is
-    at most 128; False as scales of whole rows. name: "a" or "b".
+    Args:
+      codes: (M, K) of a or (K, N) of b, in the memory of the CPU or GPU in use.
+      name: "a" or "b".
+      unit: the matrix unit, which errors name.
+      scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
+      blocks: how to read one scale per row of a (column of b) if K is at most 128, where that has two meanings. True:
+        the scale of a block of K, which multiplies partial sums. False: the scale of the whole row or column.
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.
@@ -172,7 +184,7 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
 def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Array:
     """Return a copy of decode scales as float32; a single float64 number is rounded.
 
-    name: "a" or "b".
+    name: "a" or "b". unit: the matrix unit, which errors name.
 
     Raises:
       ValueError: the array is neither float32 nor float64, or a value of a float64 array is not a float32 value.
@@ -200,8 +212,8 @@ def _refuse_doubles(unit: MatrixUnit | IntegerUnit, name: str) -> None:
 def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
     """Return the operand for x, an `fpsim.Scaled` array or a GPU's array with the same attributes.
 
-    element: the input format of this operand in the unit. scales: the caller's argument scale_a or scale_b, which must
-    be None. name: "a" or "b".
+    name: "a" or "b". element: the input format of this operand in the unit. unit: the matrix unit. scales: the caller's
+    argument scale_a or scale_b, which must be None, as x has scales already.
 
     Raises:
       ValueError: the unit cannot multiply elements of x's format or tiles of its shape, or `scales` is not None.
@@ -246,9 +258,9 @@ def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
 
 
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return x, Scaled integers, as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once.
+    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once.
 
-    name: "a" or "b".
+    x: the Scaled array of integers. name: "a" or "b". element: the unit's input format of this operand, FP16 or BF16.
     """
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
@@ -269,9 +281,9 @@ def block_along_k(block: tuple[int, ...], name: str) -> int:
 def scale_factors(left: Any, right: Any, shape: tuple[int, int], starts: Array, mode: int) -> Factors:
     """Return the decode scales that multiply each partial sum; they are 1 for an operand without scales.
 
-    left, right: the operands a and b, each a UnitOperand or an IntegerOperand. shape: (M, N) of the result. starts: the
-    first term of K of each partial sum, (parts,) integers. mode: integer constant for the order in which scales
-    multiply, such as PRODUCT; it is stored in the result.
+    left, right: the operands a and b. shape: (M, N) of the result. starts: the first term of K of each partial sum,
+    (parts,) integers. mode: integer constant for the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it
+    is stored in the result. The result has scales of rows, (M, parts), and of columns, (parts, N), float32.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)

@@ -28,7 +28,10 @@ SQUARE = 64  # rows and columns that are copied at a time
 def floats(codes: Array, fmt: Format) -> Array:
     """Return the values of codes (M, N) of the format `fmt` as float32 (float64 for FP64), in C order and writable.
 
-    The result may share memory with codes of 32 or 64 bits. Other formats than FP64 must fit into float32.
+    The result may share memory with codes of 32 or 64 bits.
+
+    Raises:
+      ValueError: float32 does not hold all values of `fmt`, and `fmt` is not FP64.
     """
     if fmt.bits >= 32:
         codes = _in_c_order(codes)
@@ -46,7 +49,10 @@ def floats(codes: Array, fmt: Format) -> Array:
 
 
 def _in_c_order(x: Array) -> Array:
-    """Return the matrix x in C order: x itself if it is in C order, else a copy."""
+    """Return the matrix x in C order: x itself if it is in C order, else a copy.
+
+    Large transposed matrices are copied in blocks, faster than by NumPy.
+    """
     if x.strides[-1] == x.itemsize or x.size <= SQUARE**2:
         return np.ascontiguousarray(x)
     copy = np.empty(x.shape, x.dtype)
@@ -58,9 +64,9 @@ def _in_c_order(x: Array) -> Array:
 
 @lru_cache(maxsize=1024)
 def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
-    """Return the stages of a conversion of codes to float32 patterns, for `run_stages`.
+    """Return the stages of a conversion of codes to float32 patterns: loops that `run_stages` runs one after the other.
 
-    dtype: dtype of the array of codes.
+    fmt: format of the codes. dtype: dtype of their array.
 
     Raises:
       ValueError: float32 does not hold all values of the format.
@@ -88,7 +94,9 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
     """Return for each operand the base exponent that kernels subtract from exponents, so that they fit a byte.
 
-    operands: float32 patterns as int32 (or float64 patterns).
+    operands: float32 patterns as int32 (or float64 patterns). formats: their formats. Both bases are 0 if both formats
+    are centred (exponents within -20 .. 20). The sum of the bases is limited to -BASES .. BASES (60). Values whose
+    exponents then do not fit a byte take a slower path, with the same bits.
     """
     if is_centred(formats[0]) and is_centred(formats[1]):
         return 0, 0
@@ -98,9 +106,10 @@ def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> t
 
 
 def _base(patterns: Array, fmt: Format) -> int:
-    """Return an operand's base exponent: 0 for a centred format, else that of its largest finite value minus HIGHEST.
+    """Return an operand's base exponent, which kernels subtract from exponents to store them as bytes.
 
-    patterns: float32 or float64 bits as integers.
+    It is 0 if the format is centred (exponents within -20 .. 20), else the exponent of the operand's largest finite
+    magnitude minus HIGHEST (20). patterns: float32 or float64 bits as integers.
     """
     if is_centred(fmt):
         return 0

@@ -29,9 +29,10 @@ FP32_CHAIN = FusedMultiplyAdd(FP32)
 def multiplied(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any, backend: Backend
 ) -> Any:
-    """Return the product of `fpsim.matmul` for matrices in a backend's memory; request: its other keyword arguments.
+    """Return the product of `fpsim.matmul` for matrices in a backend's memory.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments. backend: the
+    object that computes on the CPU or GPU whose memory holds the operands.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
@@ -58,7 +59,11 @@ def multiplied(
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
-    """Return c + a @ b by a float matrix unit, in `out` or a new array."""
+    """Return c + a @ b by a float matrix unit, in `out` or a new array.
+
+    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments. backend: the object that
+    computes on the CPU or GPU whose memory holds the operands.
+    """
     blocks = request.schedule is not None and request.schedule.block_scaled
     left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
     right = read_operand(b, "b", unit, request.scale_b, blocks, backend)
@@ -78,7 +83,11 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 def _by_accumulator(
     a: Any, b: Any, c: Any, accumulator: Accumulator, fmt: Formats, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """Return c + a @ b by a generic accumulator, in `out` or a new array."""
+    """Return c + a @ b by a generic accumulator, in `out` or a new array.
+
+    a, b, c, fmt, out: as for `fpsim.matmul`. backend: the object that computes on the CPU or GPU whose memory holds the
+    operands.
+    """
     (left, right), formats = accumulator_codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
@@ -95,6 +104,9 @@ def _by_accumulator(
 
 def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:
     """Return a matrix unit of one term per instruction, equal to fp.FusedMultiplyAdd(fp.FP32), for operands a and b.
+
+    a, b: the operands, of which only the formats are used. fmt: the format of codes, or (format of a, format of b);
+    None for float dtypes. backend: the object that reads arrays of the CPU or a GPU.
 
     Raises:
       ValueError: an operand is FP64.

@@ -66,7 +66,11 @@ def plain_product(
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
-    """Return whether kernels can write a result of this shape directly into `out`, whose dtype is not checked."""
+    """Return whether kernels can write a result of this shape directly into `out`.
+
+    `out` must be a writable, aligned, C-contiguous NumPy array of the shape that does not overlap a or b. Its dtype is
+    not checked.
+    """
     if type(out) is not np.ndarray or out.shape != shape:
         return False
     flags = out.flags
@@ -78,13 +82,19 @@ class PlainUnit(NamedTuple):
     """The cached plan of all plain products by one matrix unit, with partial sums of one length or none.
 
     Attributes:
-      loop, facts: those of `fused`, which describes them.
+      loop: the compiled kernel of `fused_product` for the unit.
+      facts: the kernel's integer parameters by key. The keys are True and False (whether b's codes are transposed) if
+        the kernel reads codes of b, or None alone if it reads floats. `facts` itself is None if the parameters depend
+        on the operands' values.
+      fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
       decoders: functions that decode an operand a of at most SHORT (16384) elements to float32, by dtype of a; only
         dtypes of which every element is a valid code.
-      readers: functions from an operand b of at most SHORT elements to (what the kernel reads, whether it is transposed
-        or None for floats), by dtype of b.
+      readers: functions from an operand b of at most SHORT elements to (what the kernel reads, whether it is
+        transposed or None for floats), by dtype of b.
       columns: a result with at least this many columns, or with no more rows than columns, is computed with vectors
         along its rows. A narrower one is computed as its transpose.
+      promotion: instructions after which a partial sum is added to the total; 0 for none.
+      storage: dtype of the codes of b.
     """
 
     loop: Any
@@ -156,7 +166,10 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes."""
+    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes.
+
+    element: the operand's format in a matrix unit, with the format of the codes that hold it.
+    """
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
         decoder = None if dtype is None else float32_decoder(fmt, np.dtype(dtype))
@@ -166,5 +179,9 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 
 
 def _reader(decode: Decoder) -> Reader:
-    """Return a function from b to (float32 patterns of b as int32, None), for a kernel that reads floats."""
+    """Return a function from b to (float32 patterns of b as int32, None), for a kernel that reads floats.
+
+    decode: a function from an array of codes to float32. The None says that the kernel reads floats; the readers for
+    kernels that read codes return whether these are transposed instead.
+    """
     return lambda codes: (decode(codes).view(INT), None)

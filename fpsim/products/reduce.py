@@ -140,9 +140,10 @@ def dot(
 
 
 def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
-    """Return (the sum of each row of the `Lines` in `of` as codes, 1-D; the format of these codes).
+    """Return (the sum of each row of terms as codes, 1-D; the format of these codes).
 
-    accumulate: an accumulator, or an order of additions: a tree, a SumOrder or nested tuples.
+    accumulate: an accumulator, or an order of additions: a tree, a SumOrder or nested tuples. of: a record `Lines` with
+    codes of the terms, (..., K), or of both factors of each term, and their formats.
     """
     if is_order(accumulate):
         ordered: tuple[Array, Format] = orders().ordered_sums(accumulate, of)
@@ -156,7 +157,9 @@ def _as_result(codes: Array, fmt: Format) -> Any:
 
 
 def checked_axis(axis: int | None, dimensions: int) -> int | None:
-    """Return `axis` as a Python int after checking it for an array of `dimensions` axes; None stays None.
+    """Return `axis` as a Python int after checking it for an array of `dimensions` axes.
+
+    None, which stands for all axes, stays None. A negative axis stays negative.
 
     Raises:
       TypeError, ValueError: axis is not an integer, or not an axis of the array.
@@ -179,7 +182,14 @@ def check_terms(a: Any, b: Any) -> None:
 
 
 def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerUnit | str, fmt: Formats) -> Any:
-    """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0."""
+    """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
+
+    a, b: (..., K) codes or floats of the unit's input formats, whose axes before the last broadcast. unit: a matrix
+    unit or its name. fmt: must be None, as a unit has the formats of its operands.
+
+    Raises:
+      ValueError, TypeError: fmt is passed, or operands that the unit does not accept or whose shapes do not match.
+    """
     from fpsim.instructions.dot_add import dot_add
     from fpsim.instructions.integer_operands import integer_operand
     from fpsim.instructions.operands import operand

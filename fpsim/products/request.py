@@ -42,7 +42,14 @@ def is_order(x: Any) -> bool:
 
 
 def refuse_conflicts(request: Request) -> None:
-    """Raise an error if `schedule` is not a Schedule, or if `promote` or `scale_order` is passed with it."""
+    """Raise an error if `schedule` is not a Schedule, or if `promote` or `scale_order` is passed with it.
+
+    request: the call's keyword arguments.
+
+    Raises:
+      ValueError: a conflict, or an order of additions, which runs on the CPU only.
+      TypeError: `schedule` is something else.
+    """
     if request.schedule is None:
         return
     if is_order(request.schedule) or is_regions(request.schedule):
@@ -86,7 +93,11 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
 
 
 def _fitting(a: Any) -> list[str]:
-    """Return the names of common units with float32 sums that multiply the format of a, or of all if none does."""
+    """Return the names of common units with float32 sums that multiply the format of operand a.
+
+    a: an array, a Scaled array, or anything else. If no unit multiplies its format, return the names of all common
+    units.
+    """
     dtype = getattr(a, "dtype", None)
     fmt = getattr(a, "fmt", None) or (None if dtype is None else format_of(dtype))
     names = [f"{arch}_{element}_f32" for arch in ("hopper", "ampere", "blackwell") for element in USUAL]

@@ -16,7 +16,8 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
     """Call work(m0, m1, n0, n1) for blocks of rows m0 .. m1 - 1 and columns n0 .. n1 - 1 that together cover `total`.
 
-    Only the shape of `total` is read. terms: K.
+    total: (M, N), of which only the shape is read. terms: K. Products of fewer than 2**24 multiply-adds (SMALLEST *
+    MACS) run in one call, others on several threads.
     """
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread

@@ -24,8 +24,15 @@ Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the tota
 class ProductSums(NamedTuple):
     """The operands of a product and the order of its additions, without the epilogue (scales, alpha, bias and C).
 
-    schedule, plan: the schedule, and its order of additions for this K. join: function (a slice's sum, total so far or
-    None) -> new total, for merges in place, which end every slice with an epilogue; None for other merges.
+    Attributes:
+      schedule, plan: the schedule, and its order of additions for this K.
+      product: the unit, and the codes and scales of a and b, as the backend's kernels read them.
+      backend: the object that computes on the CPU or a GPU.
+      factors_at: function from a list with the first term of K of each partial sum to their decode scales, a `Factors`
+        of scales of rows and of columns.
+      out_fmt: format of the result, to which some merges round sums.
+      join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
+        an epilogue; None for other merges.
     """
 
     schedule: Schedule
@@ -42,7 +49,10 @@ def merged(
 ) -> Matrix:  # fmt: skip
     """Return the (M, N) sums of all slices of K, merged as `slicing.merge` of the schedule says.
 
-    shape, dtype: of the result. work: a matrix whose memory may be reused for the result, or None.
+    "float32": added in order. "output": rounded to the result's format first. "in_place": each slice's epilogue adds
+    the total so far. "from_both_ends": slices i and i + ceil(count / 2) are added, and these sums to the last slice.
+    sums: the operands and the order of additions. shape, dtype: of the result. work: a matrix whose memory may be
+    reused for the result, or None.
     """
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
@@ -57,7 +67,10 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Return the sum (M, N) of the slices' sums, added in order; the first slice's sum is not added to a zero."""
+    """Return the sum (M, N) of the slices' sums, added in order; the first slice's sum is not added to a zero.
+
+    partials: the sum of each slice. sums: the schedule, whose merge says which sums are rounded to the output's format.
+    """
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
         if merge == "in_place":
@@ -74,9 +87,12 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the sum (M, N) of the sums of `count` slices, in the order "from_both_ends" of `fpsim.schedules.Slicing`.
+    """Return the sum (M, N) of all slices' sums, in an order that begins with the last slice.
 
-    partial: function from a slice's number to its sum.
+    The total starts as the last slice's sum. For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of
+    slices i and i + half are added to one another, and the result to the total. Slice i is added alone if i + half is
+    the last slice or beyond. A single slice is not added again. partial: function from a slice's number to its sum.
+    count: number of slices. backend: the operations of the CPU or a GPU.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -90,7 +106,10 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return a function from a slice's number to its sum (M, N), computed as threads without matrix units add it."""
+    """Return a function from a slice's number to its sum (M, N), computed as threads without matrix units add it.
+
+    sums: the operands and the order of additions.
+    """
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
@@ -102,7 +121,8 @@ def _by_chains(
 ) -> Callable[[int], Matrix]:  # fmt: skip
     """Return a function from a slice's number to its sum (M, N), computed by chained matrix instructions.
 
-    work: memory that slice 0's sum may reuse, or None.
+    sums: the operands and the order of additions. shape, dtype: of a sum. work: memory that slice 0's sum may reuse, or
+    None.
     """
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
@@ -117,7 +137,11 @@ def _by_chains(
 
 
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
-    """Add the product over one slice of K to `total` (M, N) in place; `total` holds where its sums start."""
+    """Add the product over one slice of K to `total` (M, N) in place; `total` holds the value at which its sums start.
+
+    of: the terms of the slice, in order. sums: the operands and the order of additions. With promotion, the partial
+    sums start at +0 and are added to `total`.
+    """
     plan, product = sums.plan, sums.product
     if of.terms == 0:
         return
@@ -142,7 +166,12 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel call can add up all slices of K."""
+    """Return whether one kernel call can add up all slices of K, those of `sums.plan`.
+
+    Conditions: a fast unit of `Rule.FUSED` or `Rule.SCALED` with float32 sums; a backend whose kernels merge slices; at
+    least two slices, each of which `_is_whole`; instructions with all terms of the unit; partial sums without decode
+    scales; and a merge that adds the slices' sums in order in float32.
+    """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # rounding to float32 does not change these totals
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
@@ -157,7 +186,9 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
     """Return whether `of`, a slice of K, can be added by a kernel that adds all slices.
 
-    interval: the terms of a partial sum, 0 for one sum.
+    It must have terms, no residue (first terms that separate instructions add), and partial sums that start at
+    multiples of `interval`, the terms of a partial sum (0 for one sum). If the unit multiplies blocks of scales, the
+    slice must also be contiguous and begin at a block.
     """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
@@ -165,7 +196,10 @@ def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
 
 
 def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
-    """Add the products over all slices of K to `total` (M, N), which holds -0, in place."""
+    """Add the products over all slices of K to `total` (M, N), which holds -0, in place.
+
+    sums: the operands and the order of additions. Slices of one length share one kernel call.
+    """
     chain, product = sums.schedule.sums, sums.product
     assert isinstance(chain, Chain)
     for group in _of_one_length(sums.plan):
@@ -177,7 +211,12 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Yield lists of consecutive slices, each of which one kernel call can add."""
+    """Yield lists of consecutive slices, each of which one kernel call can add.
+
+    The slices of a list have the same number of terms, but the last one may have fewer. A slice whose number of terms
+    is no multiple of an instruction's is the last of its list. plan: the order of additions of a schedule, with its
+    slices.
+    """
     group: list[Slice] = []
     for of in plan.slices:
         if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
@@ -199,7 +238,11 @@ def _joined_runs(group: list[Slice]) -> Slice:
 
 
 def _term(of: Slice, position: int) -> int:
-    """Return the term of K that is number `position` in a slice, in the slice's order."""
+    """Return the term of K that is number `position` in a slice, in the slice's order.
+
+    Raises:
+      IndexError: the slice has fewer terms.
+    """
     for run in of.runs:
         if position < run.terms:
             return run.start + position
@@ -208,7 +251,13 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """Return a product like `product` by a unit whose instructions have only `step` terms, or raise a ValueError."""
+    """Return a product like `product` by a unit whose instructions have only `step` terms.
+
+    product: the unit, and the codes and scales of a and b.
+
+    Raises:
+      ValueError: how such an instruction adds is not known.
+    """
     unit = product.unit
     multiple = {Rule.FUSED: 4, Rule.TWO_CHAINS: 2}.get(unit.rule)  # of which the number of terms must be a multiple
     if multiple is None or step % multiple:
@@ -218,6 +267,10 @@ def _with_step(product: Any, step: int) -> Any:
 
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """Return the product over a slice's terms of K, in the order of its instructions.
+
+    product: the unit, and the codes and scales of a and b. of: the slice, whose first of.residue terms are added by
+    separate instructions; zero terms fill up the last of these. plan: the order of additions, with the number of terms
+    of an instruction.
 
     Raises:
       ValueError: the slice splits or reorders the unit's blocks of scales.
@@ -251,7 +304,11 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
-    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K."""
+    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K.
+
+    schedule: the schedule that the plan belongs to. It must add partial sums of a fixed number of terms to a float32
+    total, else the error is raised too. unit: the matrix unit.
+    """
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
                   if block.terms)  # fmt: skip

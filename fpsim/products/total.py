@@ -23,7 +23,14 @@ AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multip
 
 
 class MatmulCall(NamedTuple):
-    """One call of matmul with a matrix unit."""
+    """One call of matmul with a matrix unit.
+
+    Attributes:
+      plan: how products of this shape are scaled and added.
+      left, right: the operands a and b, with codes and scales.
+      request: the keyword arguments of `fpsim.matmul`.
+      c: the argument c of `fpsim.matmul`, or None.
+    """
 
     plan: MatmulPlan
     left: UnitOperand
@@ -39,7 +46,11 @@ class MatmulCall(NamedTuple):
             return np.prod(scales, dtype=np.float32)
 
     def factors_at(self, starts: list[int]) -> Factors:
-        """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K."""
+        """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K.
+
+        They are scales of rows, (M, len(starts)), and of columns, (len(starts), N), float32. If no scales change along
+        K, the result has no scales (mode ADD): partial sums are only added.
+        """
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
         mode = MODES[self.plan.scale_order]
@@ -50,8 +61,13 @@ class MatmulCall(NamedTuple):
 def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
     """Return c + a @ b with scales, alpha and bias, before the cast to the result's format: (M, N) float32, or float64.
 
-    product: the operands as the backend's kernels read them, a result of backend.product. work: a matrix whose memory
-    may be reused for the result; None to allocate.
+    The result is float64 for a unit whose sums are float64.
+
+    Args:
+      call: the plan, operands and keyword arguments.
+      product: the operands as the backend's kernels read them, a result of backend.product.
+      backend: the object that computes on the CPU or GPU whose memory holds the operands.
+      work: a matrix whose memory may be reused for the result; None to allocate.
 
     Raises:
       ValueError, TypeError: c, bias, alpha or beta has a wrong shape, dtype or value.
@@ -71,7 +87,10 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of the only slice of K, which start at c if `starts` is True, else at +0 or -0."""
+        """Return the sums of the only slice of K, which start at c if `starts` is True, else at +0 or -0.
+
+        It is -0 if a schedule adds partial sums to their first one, since adding to -0 keeps all bits.
+        """
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)
         else:
@@ -96,7 +115,12 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4)."""
+    """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4).
+
+    With such scales the epilogue leaves out the bias; the scales multiply its result, and then the bias is added.
+    order: the order of the epilogue's operations. finish: its operands. call: the product, whose whole-tensor scales
+    are read. backend: the operations of the CPU or a GPU.
+    """
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
         finish = finish._replace(bias=None)
@@ -106,9 +130,11 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
 
 
 def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return sums times the product of both operands' whole-tensor scales, plus the bias; `total` is overwritten.
+    """Return sums times the product of both operands' whole-tensor scales (NVFP4), plus the bias.
 
-    Sums without such a scale are returned unchanged.
+    Each operation rounds to float32. total: the sums, (M, N) float32, which are overwritten. bias: (N,) float32, or
+    None. call: the product, whose scales are read. backend: the operations of the CPU or a GPU. If neither operand has
+    such a scale, the sums are returned unchanged, as the epilogue has added the bias already.
     """
     if not call.plan.has_tensor_scale:
         return total
@@ -118,7 +144,11 @@ def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, bac
 
 
 def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums of a tree of additions, which may be overwritten, after the epilogue of a call."""
+    """Return the sums of a tree of additions after the epilogue of a call: scales, alpha, C and bias.
+
+    total: the sums, (M, N) float32, which may be overwritten. call: the plan, operands and keyword arguments. backend:
+    the operations of the CPU or a GPU.
+    """
     c = call.c
     if call.request.beta is not None and float32_number(call.request.beta, "beta") == 0:
         c = None
@@ -128,7 +158,11 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Return the sums (M, N) of slices of K that are merged in place."""
+    """Return the sums (M, N) of slices of K that are merged in place.
+
+    The epilogue of each slice adds the result of the earlier slices as its C. sums: the operands and the order of
+    additions. finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: of the result.
+    """
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:
@@ -141,7 +175,14 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 
 
 def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
-    """Return the operands of a call's epilogue besides the sums; c: the matrix C as the caller passed it, or None."""
+    """Return the operands of a call's epilogue besides the sums: scales, alpha, bias, beta and C.
+
+    call: the plan, operands and keyword arguments. c: the matrix C as the caller passed it, or None for no C. backend:
+    the object that reads arrays of the CPU or GPU in use.
+
+    Raises:
+      ValueError, TypeError: an operand has a wrong shape, dtype or value.
+    """
     plan, request = call.plan, call.request
     scale_a = scale_b = None
     if plan.scales_sums:
@@ -154,7 +195,7 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
 
 
 def bias_of(array: Array, shape: tuple[int, int]) -> Array:
-    """Return a bias, (N,) or (1, N), as float32; shape: (M, N) of the result.
+    """Return a bias, `array`, as float32 of its shape, (N,) or (1, N); shape: (M, N) of the result.
 
     Raises:
       TypeError: the bias is neither float32, float16 nor bfloat16.

@@ -60,7 +60,10 @@ class Factors(NamedTuple):
         return self._replace(rows=rows, columns=columns)
 
     def transposed(self) -> Factors:
-        """Return the scales of the transposed product, with rows and columns, and their order, exchanged."""
+        """Return the scales of the transposed product, with rows and columns exchanged.
+
+        The order in which they multiply is exchanged, too.
+        """
         rows, columns = np.ascontiguousarray(self.columns.T), np.ascontiguousarray(self.rows.T)
         return Factors(rows, columns, EXCHANGED.get(self.mode, self.mode))
 
@@ -68,9 +71,14 @@ class Factors(NamedTuple):
 class UnitProduct(NamedTuple):
     """A matrix product by a matrix unit in the form that kernels read: codes, scales, length of partial sums.
 
-    a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read
-    for units without them. cut: number of terms in a slice of K; at its end the total is added to the earlier slices'
-    sums; 0 for one slice. Only units of `Rule.FUSED` or `Rule.SCALED` can have several slices.
+    Attributes:
+      unit: the matrix unit.
+      a, b: codes, (M, K) and (K, N).
+      scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
+      promote: terms of K after which a partial sum is added to a float32 total; 0 for one sum.
+      factors: decode scales of the partial sums.
+      cut: number of terms in a slice of K; at its end the total is added to the earlier slices' sums; 0 for one
+        slice. Only units of `Rule.FUSED` or `Rule.SCALED` can have several slices.
     """
 
     unit: MatrixUnit  # the matrix unit
@@ -98,7 +106,10 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def block(self, rows: slice, columns: slice) -> UnitProduct:
-        """Return the product of some rows of a and some columns of b, a block of the result of the whole product."""
+        """Return the product of the rows of a in the slice `rows` and the columns of b in the slice `columns`.
+
+        Its result is a block of the result of the whole product.
+        """
         scaled = bool(self.unit.scale)
         return self._replace(
             a=self.a[rows], b=self.b[:, columns],
@@ -117,7 +128,7 @@ class UnitProduct(NamedTuple):
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
         """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place].
 
-        Scales are not reordered with the terms.
+        spans: pairs (first term, last term + 1). Scales are not reordered with the terms.
         """
         a, b = [self.a[:, slice(*span)] for span in spans], [self.b[slice(*span)] for span in spans]
         if gap:
@@ -131,7 +142,8 @@ def add_part(
 ) -> None:  # fmt: skip
     """Add partial sum number `part`, times its decode scales, to a float32 total (M, N) in place.
 
-    factors: the scales of all partial sums.
+    partial: (M, N) float32, in the backend's memory. factors: the scales of all partial sums, with the order of the
+    multiplications and roundings. backend: the operations add, multiply and fma of the CPU or a GPU.
     """
     if factors.mode == ADD:
         backend.add(total, partial, out=total)

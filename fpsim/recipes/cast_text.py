@@ -18,7 +18,13 @@ from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
 
 class Spec(NamedTuple):
-    """A cast of a tensor: the arguments of `spec_text`, as objects."""
+    """A cast of a tensor.
+
+    Attributes:
+      element: the element format, an object.
+      scaling: the scaling, an object; None for a cast without scales.
+      rounding, overflow, subnormals, random_bits: as for `fpsim.encode`; overflow None is the scaling's own mode.
+    """
 
     element: Element
     scaling: Scaling | None
@@ -38,12 +44,16 @@ class Spec(NamedTuple):
 def spec_text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Return a cast as JSON text, after all checks that need no data, which raise a TypeError or ValueError.
+    """Return a cast as JSON text, after all checks that need no data.
 
     Args:
       fmt: the element format, by name, dtype or object.
       scaling: the scaling or its name; None for a cast without scales.
       rounding, overflow, subnormals, random_bits: as for `fpsim.encode`; overflow None is the scaling's own mode.
+
+    Raises:
+      ValueError: an unknown format or option, or a combination that is not possible.
+      TypeError: the scaling is not a Scaling.
 
     Example:
       >>> from fpsim.recipes.cast_text import spec_from, spec_text
@@ -59,7 +69,7 @@ def spec_text(
 def _text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Check a cast and return its JSON text, for `spec_text`, which describes the arguments."""
+    """Check a cast and return its JSON text, for `spec_text`, which describes the arguments and caches the results."""
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):

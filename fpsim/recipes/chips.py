@@ -14,7 +14,13 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Moved(NamedTuple):
-    """A linear recipe moved to a chip; by product, its unit and the schedule left out as it is for another chip."""
+    """A linear recipe moved to another chip.
+
+    Attributes:
+      recipe: the recipe with the chip's matrix units.
+      units: "fprop", "dgrad" or "wgrad" -> the product's unit on the chip, for products by a matrix unit.
+      left_out: product -> its schedule that was left out because it belongs to another chip.
+    """
 
     recipe: LinearRecipe
     units: dict[str, MatrixUnit]

@@ -28,7 +28,12 @@ Note = tuple[str, str]  # text on unexpected arithmetic, and the product's name
 
 
 class Placed(NamedTuple):
-    """A linear recipe on hardware, with notes (text, name of the product) on arithmetic that may surprise a user."""
+    """A linear recipe on hardware.
+
+    Attributes:
+      recipe: the recipe, whose products are computed by the hardware.
+      notes: pairs (text, name of the product) on arithmetic that may surprise a user.
+    """
 
     recipe: LinearRecipe
     notes: tuple[Note, ...] = ()
@@ -91,7 +96,11 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
 
 
 def _read(hardware: Hardware) -> Any:
-    """Return the chip, unit, schedule or accumulator that a str names; "this CPU" and other values unchanged."""
+    """Return the chip, unit, schedule or accumulator that a str names; "this CPU" and other values unchanged.
+
+    Raises:
+      TypeError, ValueError: the value is of another type, or a str that names nothing.
+    """
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, ShapedSchedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -118,8 +127,9 @@ def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
     """Return a recipe in which an architecture's units compute products that torch computed, with notes on exceptions.
 
-    A product with an operand that is uncast, or that has no float format, stays torch's, with a note unless both are
-    uncast. arch: the architecture, such as "hopper". called: the chip's name in messages; "" for the architecture's.
+    Products with a unit or accumulator are not changed, and products of two uncast operands stay torch's. A product
+    with an operand that is uncast, or that has no float format, stays torch's too, and has a note. arch: the
+    architecture, such as "hopper". called: the chip's name for messages; "" for the architecture's.
     """
     notes: list[Note] = []
 
@@ -145,7 +155,10 @@ def _scheduled(product: Product, schedule: Schedule) -> Product:
 
 
 def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
-    """Return product `name` of a recipe as a library on a chip computes it; unchanged if no matrix unit computes it."""
+    """Return product `name` of a recipe as a library on a chip computes it; unchanged if no matrix unit computes it.
+
+    Its schedule becomes the library's, and its promotion interval None. hardware: the chip and the library.
+    """
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
     if not isinstance(unit, MatrixUnit):
@@ -194,7 +207,10 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
 
 
 def _with_linears(recipe: Recipe, there: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
-    """Return a training recipe with each linear recipe, also of overrides and levels, replaced by there(recipe)."""
+    """Return a training recipe whose linear recipes are replaced by there(linear recipe).
+
+    They are the main one, and those of overrides and of the controller's levels.
+    """
     changes: dict[str, Any] = {
         "linear": there(recipe.linear),
         "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),

@@ -20,9 +20,16 @@ SCALINGS = {
 
 
 def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit) -> Schedule:
-    """Return the schedule by which a library on a chip computes the product `name`, such as "wgrad", of a recipe.
+    """Return the schedule by which a library on a chip computes one product of a linear recipe.
 
-    A ValueError is raised if the library's order is not known.
+    Args:
+      named: the chip and the library.
+      recipe: the LinearRecipe.
+      name: the product, "fprop", "dgrad" or "wgrad".
+      unit: the matrix unit that adds the product.
+
+    Raises:
+      ValueError: the library's order is not known for these operands.
 
     Example:
       >>> from fpsim.matrix_units.chips import resolve
@@ -37,9 +44,10 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """Return the granularity of scales of the product `name`, such as "fprop", of a recipe.
+    """Return the granularity of a product's scales as text.
 
-    It is that of an operand with scales within K, else "a scale per row" if an operand has these.
+    It is "scales per N terms" if an operand has scales per N terms of K, else "a scale per row" if an operand has
+    those, else "one scale or none". name: the product, "fprop", "dgrad" or "wgrad".
 
     Example:
       >>> from fpsim.recipes.libraries import scales_of

@@ -102,9 +102,15 @@ def row_name(word: str) -> str:
 
 
 def linear_recipe(spec: object, name: str = "linear") -> LinearRecipe:
-    """Return the linear recipe for an object, a training recipe (its `linear`) or a name; else raise an error.
+    """Return the linear recipe for an object or a name.
 
-    name: that of the argument in the ValueError for an unknown name, or the TypeError.
+    Args:
+      spec: a LinearRecipe; a training recipe, for its `linear`; or the name of a linear recipe.
+      name: the argument's name in error messages.
+
+    Raises:
+      ValueError: no recipe has that name.
+      TypeError: spec is something else.
     """
     if isinstance(spec, LinearRecipe):
         return spec

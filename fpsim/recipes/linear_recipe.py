@@ -256,10 +256,11 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return (the cast of "input", "weight" or "grad"; whether its second product reuses the values of the first).
+        """Return (an operand's cast as text, "" for none; whether its second product reuses the values of the first).
 
-        The cast is text as of `cast_text.spec_text`, "" for none. backward: False for the operand's first product,
-        which adds along its last axis; True for the second, which adds along its first axis.
+        The text is JSON, as fpsim.recipes.cast_text.spec_text returns it. operand: "input", "weight" or "grad".
+        backward: False for the cast for its first product, which adds along the operand's last axis; True for the
+        second, which adds along its first axis.
         """
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
@@ -304,7 +305,10 @@ class LinearRecipe:
         return how
 
     def _follow_library(self, product: str) -> None:
-        """Replace a product's chip and library, such as "H100 cuBLAS", by architecture and the library's schedule."""
+        """Replace a product's chip and library, such as "H100 cuBLAS", by the architecture and the library's schedule.
+
+        product: "fprop", "dgrad" or "wgrad", which is changed in place; without a library nothing is done.
+        """
         arithmetic = getattr(self, product)
         named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
         if named is None or not named.library:
@@ -341,7 +345,10 @@ class LinearRecipe:
         return self if recipe == self else recipe
 
     def replace(self, **changes: Any) -> LinearRecipe:
-        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed."""
+        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed.
+
+        changes: the fields by name.
+        """
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def __repr__(self) -> str:
@@ -360,10 +367,10 @@ def _short(value: Any) -> str:
 
 
 def key_of(seed: int, name: str, role: str) -> int:
-    """Return the random key of an operand of the layer `name`: 62 bits, so that key + steps never overflows int64.
+    """Return the random key of an operand of a layer: 62 bits, so that key + steps never overflows int64.
 
-    seed: the recipe's. role: "input", "weight" or "grad", with " back" for a separate cast in its second product; or
-    "hadamard", for signs.
+    seed: the recipe's. name: the layer's. role: "input", "weight" or "grad", or this with " back" for a separate cast
+    in the operand's second product; also "hadamard", for the signs of the transform.
     """
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

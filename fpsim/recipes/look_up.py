@@ -76,9 +76,14 @@ def find_linear(spec: LinearLike) -> LinearRecipe:
 
 
 def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
-    """Return the linear or training recipe for a name, an object, a TOML file or a plan; errors as for `find`.
+    """Return the linear or training recipe for a name, an object, a TOML file or a plan.
 
-    A name is looked up among linear recipes first. Files and plans are training recipes.
+    A name is looked up among linear recipes first, then among training recipes. Files and plans are training recipes.
+
+    Raises:
+      ValueError: no recipe has that name; or the file's content is not a recipe.
+      TypeError: spec is something else.
+      OSError: the file cannot be read.
 
     Example:
       >>> from fpsim.recipes.look_up import find_either
@@ -104,7 +109,10 @@ def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
 
 
 def row_named(name: str) -> LinearRecipe | Recipe | None:
-    """Return the linear recipe of a name, else the training recipe of that name, else None."""
+    """Return the linear recipe of a name, else the training recipe of that name, else None.
+
+    Capitals do not matter, and "-" counts as "_".
+    """
     name = row_name(name)
     return LINEAR.get(name) or TRAINING.get(name)
 

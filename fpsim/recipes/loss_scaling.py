@@ -17,7 +17,13 @@ LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow
 
 
 class State(NamedTuple):
-    """The state of a loss-scaling policy between two steps."""
+    """The state of a loss-scaling policy between two steps.
+
+    Attributes:
+      scale: the loss scale of the next step.
+      clean: number of steps without an overflow since the last change of the scale.
+      average: running average of log2 of the largest unscaled gradient; NaN before the first.
+    """
 
     scale: float  # scale of the next step
     clean: int = 0  # steps without an overflow since the last change
@@ -25,7 +31,14 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale."""
+    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale.
+
+    Attributes:
+      overflowed: whether a gradient is Inf or NaN.
+      amax: largest magnitude; Inf if a gradient overflowed.
+      norm: norm of all gradients, Inf or NaN if one overflowed; NaN if the policy does not use it.
+      largest: the largest value of the gradients' format.
+    """
 
     overflowed: bool  # whether a gradient is Inf or NaN
     amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed
@@ -125,7 +138,7 @@ class LossScalingPolicy:
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state before the step unchanged."""
+    """Return `state`, the state before the step, unchanged; policy, seen: not used."""
     return state
 
 
@@ -133,7 +146,8 @@ def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> S
     """Return the state whose scale is multiplied by `backoff` after an overflow, or by `growth` after clean steps.
 
     It grows after `interval` steps in a row without overflow, unless it would become infinite. Scales are float32
-    numbers, as in torch.amp.GradScaler.
+    numbers, as in torch.amp.GradScaler. policy: has these factors. state: before the step. seen: statistics of its
+    gradients.
     """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
@@ -153,8 +167,9 @@ def _times(scale: float, factor: float) -> float:
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
 
-    The average is a running one of unscaled gradients, in which the old value has the weight `decay`. The scale is
-    rounded down to a power of two. After an overflow it is only multiplied by `backoff`.
+    The average is a running one of unscaled gradients' log2(amax), in which the old value has the weight `decay`. The
+    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`. policy: has these
+    numbers. state: before the step. seen: statistics of its gradients.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
@@ -166,7 +181,11 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule."""
+    """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule.
+
+    It averages nothing, and small gradients shrink the scale. policy: has these numbers. state: before the step. seen:
+    statistics of its gradients; if their norm is NaN, the state is returned unchanged.
+    """
     if math.isnan(seen.norm):
         return state
     power = 1 - seen.norm / policy.threshold

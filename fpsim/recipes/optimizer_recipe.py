@@ -147,10 +147,12 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
 
 
 def kept_format(name: str, word: FormatLike | None) -> Format | None:
-    """Return the format for storing weights, moments or gradients, the field `name`, between steps; None for float32.
+    """Return the format in which weights, moments or gradients are stored between steps; None for float32.
 
-    word: the format by name, dtype or object, or None. It needs a zero, a sign except in "second_moment", and values
-    that float32 holds, else a ValueError is raised.
+    name: the field, such as "second_moment"; word: the format by name, dtype or object, or None.
+
+    Raises:
+      ValueError: there is no such format, float32 cannot represent its values, or it lacks a zero or a needed sign.
     """
     if word is None:
         return None

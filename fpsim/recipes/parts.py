@@ -217,7 +217,13 @@ def _without_scales(attention: LinearRecipe) -> LinearRecipe:
 
 
 def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:
-    """Return one str or several as a tuple of str; raise a TypeError that names the argument for anything else."""
+    """Return one str or several as a tuple of str.
+
+    name: the argument's name, for the message.
+
+    Raises:
+      TypeError: the value is neither a str nor a list or tuple of str.
+    """
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise TypeError(f"{name} must be a text or several; got {shown(value)}.")

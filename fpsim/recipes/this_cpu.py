@@ -36,7 +36,11 @@ hosts = deferred("fpsim.runtime.host")
 def isa_here() -> Isa:
     """Return the most capable instruction set, such as "avx512", that oneDNN uses on this processor.
 
-    ONEDNN_MAX_CPU_ISA limits it. A ValueError is raised if it is not known how torch multiplies here.
+    The environment variable ONEDNN_MAX_CPU_ISA limits it.
+
+    Raises:
+      ValueError: the processor is not x86-64 or has no AVX2, or it is not known how torch multiplies under the
+        variable's value.
     """
     features = hosts().host_features()
     word = os.environ.get(LIMIT, "DEFAULT").upper()
@@ -54,9 +58,17 @@ def isa_here() -> Isa:
 
 
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:
-    """Return the product `name` ("fprop", "dgrad" or "wgrad") of a recipe as a library on a processor computes it.
+    """Return a product of a recipe as a library on a processor computes it.
 
-    Products of uncast operands are not changed; a ValueError refuses operands other than BF16 or FP16 without scales.
+    Products of uncast operands are not changed.
+
+    Args:
+      recipe: the linear recipe.
+      name: the product, "fprop", "dgrad" or "wgrad".
+      library: the library's schedules by shape, such as `fp.schedules.torch_mm("avx2")`.
+
+    Raises:
+      ValueError: the operands are not both BF16, or both FP16, without scales.
 
     Example:
       >>> from fpsim.recipes.this_cpu import by_torch_mm
@@ -77,7 +89,10 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
 
 
 def notes_of(isa: Isa) -> tuple[str, ...]:
-    """Return a sentence on the measured processors and torch; a second one if another torch is installed here."""
+    """Return a sentence on the processor and the torch with which the rules of torch.mm for `isa` were measured.
+
+    If another version of torch is installed here, a second sentence says that it may add in another order.
+    """
     notes = [
         f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Xeons "
         "(docs/cpu.md)"

@@ -19,7 +19,8 @@ TRAINING: dict[str, Recipe] = {}
 def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recipe:
     """Add a training recipe to the table TRAINING and return it.
 
-    source: the library or paper it comes from. of: its linear recipe, or the name of one.
+    name, source: its name, and the library or paper that it comes from. of: its linear recipe, or the name of one.
+    fields: further fields of `Recipe`.
     """
     TRAINING[name] = Recipe(name, of, source=source, **fields)
     return TRAINING[name]
@@ -28,7 +29,8 @@ def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recip
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
     """Add a 16-bit recipe that casts the head too, as torch.autocast does, to the table TRAINING and return it.
 
-    name, source: its name, and the library or paper it comes from. of: the name of its linear recipe.
+    FP8 recipes leave the head in float32. name, source: its name, and the library or paper that it comes from. of: the
+    name of its linear recipe. fields: further fields of `Recipe`.
     """
     return _row(name, source, of, keep=(), **fields)
 

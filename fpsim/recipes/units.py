@@ -15,11 +15,19 @@ from fpsim.scaling.scaling import Scaling
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
-    """Return the matrix unit of an architecture that multiplies two formats and has results of type `result`.
+    """Return the matrix unit of an architecture that multiplies two formats and has results in a given format.
 
-    arch: the architecture, such as "hopper". fmts: formats of both operands; None, for an uncast operand, matches no
-    unit. A unit that reads block scales of `scaling`, that of the first operand, is preferred. A ValueError, which
-    begins with `subject`, is raised if there is no unit.
+    A unit that reads block scales of the scaling's size and format is preferred if there is one.
+
+    Args:
+      arch: the architecture, such as "hopper".
+      fmts: the formats of both operands; None, for an uncast operand, matches no unit.
+      scaling: the scaling of the first operand, or None.
+      subject: the beginning of the error message, such as "fprop on H100".
+      result: name of the results' format in the unit, such as "f32".
+
+    Raises:
+      ValueError: the architecture has no such unit.
 
     Example:
       >>> from fpsim.recipes.units import unit_for
@@ -56,9 +64,10 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return the end of an error text that lists pairs of formats, as wide as `fmts`, that units of `arch` multiply.
+    """Return the end of an error text that lists other pairs of formats that an architecture's units multiply.
 
-    Only units without scales whose results have the type `result`, such as "f32", count; "" if there are none.
+    Only pairs count that have the same widths in bits as `fmts`, the pair that no unit multiplies, and only units
+    without scales and of the result type `result`. "" is returned if there are none.
     """
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [

@@ -51,7 +51,11 @@ def write(recipe: Any, path: Any = None) -> str:
 
 
 def read(source: Any) -> dict[str, Any]:
-    """Return the content of a TOML file in UTF-8, or of a str of TOML that contains a line break, as nested dicts."""
+    """Return the content of a TOML file, or of a str of TOML that contains a line break, as nested dicts.
+
+    Raises:
+      ValueError: it is not TOML in UTF-8.
+    """
     if isinstance(source, str) and "\n" in source:
         text, where = source, "the text"
     else:
@@ -69,13 +73,22 @@ def read(source: Any) -> dict[str, Any]:
 
 
 def structured(table: Any, cls: type[Made]) -> Made:
-    """Return an object of the dataclass `cls` for `table`, a dict of its fields as plain values, or raise an error."""
+    """Return an object of the dataclass `cls` for a dict of its fields.
+
+    table: {name of a field: its value as str, number, bool, list or dict}.
+
+    Raises:
+      TypeError, ValueError: a key is not a field's name, or a field cannot have its value.
+    """
     made: Made = _structure(cls)(table, cls)
     return made
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass object that differ from their defaults, as plain values for TOML or JSON."""
+    """Return the fields of a dataclass object that differ from their defaults, as a dict for TOML or JSON.
+
+    Its values are str, numbers, bools, and lists and dicts of these.
+    """
     fields: dict[str, Any] = _unstructure(type(value))(value)
     return fields
 
@@ -86,7 +99,10 @@ def differences(one: Any, other: Any) -> list[str]:
 
 
 def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, first value, second value) for each difference between two values, within nested fields too."""
+    """Yield (path, first value, second value) for each difference between two values, within nested fields too.
+
+    path: the dotted name of the values' field.
+    """
     if first == second:
         return
     are_named = all(isinstance(x, LossScalingPolicy) and POLICIES.get(x.name) == x for x in (first, second))
@@ -101,7 +117,10 @@ def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, first value, second value) for each difference in fields of one dataclass; path: prefix of names."""
+    """Yield (path, first value, second value) for each difference between two objects of one dataclass.
+
+    path: the prefix of the fields' names.
+    """
     for field in dataclasses.fields(first):
         if field.compare:
             yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
@@ -120,7 +139,10 @@ def _word(value: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """Return a field's value in the form in which TOML stores it: None as "none", objects as names, texts or tables."""
+    """Return a field's value, which may be a tuple, in the form in which TOML stores it.
+
+    Formats, scalings, units, schedules and other objects become names, texts or tables; None becomes "none".
+    """
     if value is None:
         return NONE
     if isinstance(value, Scaling):
@@ -158,7 +180,10 @@ def _format_from(word: Any, _: Any) -> Any:
 
 
 def _scaling_from(word: Any, _: Any) -> Any:
-    """Return the scaling for a name or a dict of its fields; "same" unchanged, and None for "none"."""
+    """Return the scaling for a value of a TOML file: a name, or a dict of its fields.
+
+    "same" is returned unchanged, and None for "none".
+    """
     if word == NONE or word == "same":
         return None if word == NONE else word
     if isinstance(word, dict):
@@ -168,7 +193,10 @@ def _scaling_from(word: Any, _: Any) -> Any:
 
 
 def _adds_from(word: Any, _: Any) -> Any:
-    """Return the accumulator for an expression such as "Sequential(FP16)"; a unit's or chip's name unchanged."""
+    """Return the accumulator for a value of a TOML file that is an expression, such as "Sequential(FP16)".
+
+    The name of a unit or chip is returned unchanged, and None for "none".
+    """
     return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
 
 
@@ -259,7 +287,10 @@ def _converter() -> Any:
 
 
 def _structure(cls: type) -> Any:
-    """Return a function (table, class) that turns a dict of plain values into an object of the class `cls`."""
+    """Return a function (table, class) that turns a dict of plain values into an object of the class `cls`.
+
+    It raises a ValueError for unknown or missing fields.
+    """
     names = [field.name for field in dataclasses.fields(cls)]
     needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
 
@@ -279,7 +310,10 @@ def _structure(cls: type) -> Any:
 
 
 def _unstructure(cls: type) -> Any:
-    """Return a function that turns an object of `cls` into a dict of plain values that are no defaults."""
+    """Return a function that turns an object of the class `cls` into a dict of plain values.
+
+    The dict has the fields that differ from their defaults.
+    """
 
     def unstructure(value: Any) -> dict[str, Any]:
         fields = {}

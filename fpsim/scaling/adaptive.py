@@ -111,10 +111,13 @@ def _values(encoded: EncodedTargets, fmt: Format) -> Array:
 
 
 def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scaling) -> Array:
-    """Return the error of each tile, float64 of shape (batch, rows of tiles, tiles in a row).
+    """Return the error of each tile (block of elements with one scale), in float64.
 
-    `scaling.adaptive` selects the error: "mse", the sum of squared differences between `values`, float32 decoded from
-    codes, and `source`, stored in `source_fmt`; "mae", the sum of absolute ones; "abs_max", the largest one.
+    `scaling.adaptive` selects the error: "mse", the sum of squared differences between `values` and `source`; "mae",
+    the sum of absolute differences; "abs_max", the largest absolute difference.
+
+    source: the original array. source_fmt: the format that its dtype stores. values: float32 array of the same shape,
+    decoded from codes. The result has the shape (batch, rows of tiles, tiles in a row).
     """
     tiles = tiling(source.shape, scaling.block)
     width = 64 if source_fmt == FP64 else 32
@@ -133,7 +136,8 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
 def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: tuple[int, ...]) -> None:
     """Copy into `out` the tiles of `second` where `chosen` is true, and those of `first` elsewhere.
 
-    The three arrays have one shape; `out` is C-contiguous and may be `first`. chosen: one bool per tile.
+    The three arrays have one shape and `out` is C-contiguous (it may be `first`). chosen: one bool per tile. block: the
+    size of a tile, as in `Scaling.block`.
     """
     tiles = tiling(out.shape, block)
     parts = [array.reshape(tiles.shape) for array in (first, second, out)]

@@ -32,7 +32,11 @@ from fpsim.scaling.tiling import tiling
 def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, Format]:
     """Check the arguments of encoding; return the element format, x as an array of floats, and that array's format.
 
-    fmt: element format, by name, dtype or object. scaling: a Scaling or its name.
+    fmt: element format, by name, dtype or object. scaling: a Scaling (recipe of tiles and scales) or the name of one.
+
+    Raises:
+      ValueError: the element format is unknown or does not fit the scaling.
+      TypeError: x does not hold floats, or scaling is neither a Scaling nor a name.
     """
     element = checked_element(fmt, scaling)
     array, source_fmt = float_array(x)
@@ -41,6 +45,8 @@ def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, F
 
 def checked_element(fmt: Any, scaling: Any) -> Element:
     """Return the element format that a name, dtype or object stands for, after checking that it fits the scaling.
+
+    scaling: a Scaling (recipe of tiles and scales) or the name of one.
 
     Raises:
       ValueError: the format is unknown or does not fit the scaling.
@@ -54,7 +60,15 @@ def checked_element(fmt: Any, scaling: Any) -> Element:
 
 @lru_cache(maxsize=4096, typed=True)
 def _checked_element(fmt: Any, scaling: Any) -> Element:
-    """Return the result of `checked_element`, cached; raise a TypeError for arguments that cannot be hashed."""
+    """Return the element format that `fmt` stands for, after checking that it fits the scaling; cached.
+
+    fmt: a name, dtype or format. scaling: a Scaling (recipe of tiles and scales) or the name of one. The cache needs
+    hashable arguments; others raise a TypeError.
+
+    Raises:
+      ValueError: the format is unknown or does not fit the scaling.
+      TypeError: scaling is neither a Scaling nor a name.
+    """
     element = element_format(fmt)
     scaling = scaling_of(scaling)
     if isinstance(element, Format) and element.bits > 16:
@@ -79,7 +93,11 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
-    """Raise a ValueError if an element format or a scaling lacks what HiF4, IF4 or a choice of two encodings needs."""
+    """Raise a ValueError if an element format or a scaling lacks what the other one needs.
+
+    HiF4 needs E6M2 scales and tiles of 64 elements, and E6M2 scales need HiF4. IF4 needs an adaptive scaling of two
+    levels with E4M3 scales. An adaptive scaling, which chooses between two encodings of each tile, needs E2M1 or IF4.
+    """
     if scaling.adaptive and element not in (E2M1, IF4):
         raise ValueError(f"adaptive={scaling.adaptive!r} chooses among codes of E2M1 or IF4; got {element}.")
     if element == IF4 and not (scaling.adaptive and scaling.tensor_scale and scaling.scale_format == E4M3):
@@ -93,7 +111,11 @@ def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
 
 
 def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
-    """Raise a ValueError if a table format's values do not fit float32, or the scale rule needs a mantissa."""
+    """Raise a ValueError if a table format (which lists the value of each code) cannot be used with the scaling.
+
+    That is so if float32 does not hold a value of the table, if the table's largest value is below float32's normal
+    range, or if the scale rule is "even", which needs a mantissa.
+    """
     with np.errstate(all="ignore"):
         exact = all(float(np.float32(value)) == value for value, _ in element.finite)
     if not exact or not element.largest >= FP32.smallest_normal:
@@ -110,7 +132,10 @@ def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
     """Return the checked options of the cast of elements, divided by their scales, to `element`.
 
-    cast: the keywords that the caller passed; overflow is the scaling's unless they give another.
+    cast: the keywords that the caller passed. If `overflow` is missing or None, the policy of the scaling is used.
+
+    Raises:
+      ValueError: an unknown option, a stochastic mode without a seed, or a number out of range.
     """
     assert not isinstance(element, (LogFMT, TableFormat)), "neither is cast by exponent and mantissa"
     if not cast:
@@ -126,7 +151,10 @@ def usual_options(element: Format | IntegerFormat, overflow: str) -> CastOptions
 
 
 def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastOptions:
-    """Return the checked options of a cast to `element`; integers always saturate and keep small values."""
+    """Return the checked options of a cast to `element`, from the keywords of `fpsim.encode`.
+
+    Casts to integers always saturate and do not flush small values, whatever the keywords say.
+    """
     if isinstance(element, IntegerFormat):
         # every policy saturates integers, which hold neither Inf nor NaN, and have no subnormals to flush
         return cast_options(element.magnitudes, **keywords)._replace(overflow="saturate", subnormals="keep")
@@ -134,7 +162,9 @@ def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastO
 
 
 def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return the caller's scales in float32, C-contiguous, broadcast to one per tile of an array of `shape`.
+    """Return the caller's scales in float32, C-contiguous, broadcast to one per tile (elements that share a scale).
+
+    shape: that of the array to encode. scaling: the recipe, whose block is the size of a tile.
 
     Raises:
       ValueError: the shape does not broadcast to one scale per tile, or a scale is neither positive and finite nor NaN.
@@ -166,16 +196,24 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
 def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywords) -> TableOptions:
     """Return the checked options of the cast of elements, divided by their scales, to the table format `element`.
 
-    cast: the keywords that the caller passed; overflow is the scaling's unless they give another.
+    cast: the keywords that the caller passed. If `overflow` is missing or None, the policy of the scaling is used.
+
+    Raises:
+      ValueError: an unknown option, or one that a table format does not define.
     """
     overflow = cast.get("overflow")
     return table_options(None, element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
 
 
 def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords, scales: Any) -> None:
-    """Raise a ValueError if the caller passed scales or cast options for `fmt`, a format that fixes both.
+    """Raise a ValueError if the caller passed scales or cast options for a format that fixes both.
 
-    nearest, finds: nouns for the message: what elements are rounded to, what the format computes by itself.
+    Args:
+      fmt: the format, for the message.
+      nearest: noun for the message: what elements are rounded to.
+      finds: noun for the message: what the format computes by itself.
+      cast: the keywords of the elements' cast.
+      scales: the caller's scales, or None.
     """
     is_nearest = rounding_mode(cast.get("rounding", Rounding.NEAREST_EVEN)) is Rounding.NEAREST_EVEN
     if not is_nearest or cast.get("overflow") is not None or cast.get("subnormals", "keep") != "keep":
@@ -187,7 +225,10 @@ def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords,
 
 
 def refuse_cast(fmt: Any, scaling: Scaling, cast: ElementKeywords) -> None:
-    """Raise the error, if any, that encoding a matrix with this format, scaling and cast's keywords would raise."""
+    """Raise the error, if any, that encoding a matrix with this format, scaling and cast would raise.
+
+    fmt: element format, by name, dtype or object. cast: the keywords of the elements' cast.
+    """
     element = checked_element(fmt, scaling)
     tiling((0, 0), scaling.block)
     if isinstance(element, LogFMT):

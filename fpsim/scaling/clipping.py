@@ -93,8 +93,10 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
     """Return whether computed scales surely clip no finite element of a float32 or narrower array; False if unsure.
 
-    That holds if scales are at least amax / max. FP32 scales may be smaller by the rounding errors of one or two
-    operations, which `rounding`, the cast's mode, must absorb.
+    They clip none if every scale is at least amax / max, where amax is the largest magnitude of the tile and max the
+    largest value of the element format. That holds for E8M0 scales that are rounded up. FP32 scales may be smaller by
+    the rounding errors of one or two operations; `rounding`, the cast's mode, must absorb these. Scalings of two levels
+    and a max below 2 give False.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -141,9 +143,11 @@ def _real(width: int) -> Any:
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """Return the largest finite float of `width` bits that rounds to `top`, the largest value of a format.
+    """Return the largest float of `width` bits (32 or 64) that rounds to `top`, the largest value of a format.
 
-    step: the distance to the value that would follow. start: where rounding to that value begins, as a share of step.
+    step: the distance from `top` to the value that would follow it. start: numbers beyond top + step * start.at round
+    to that next value, and so does this number itself if start.included. The result is at most the largest finite
+    float.
     """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
@@ -168,10 +172,15 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat | TableFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose computed s is Inf.
+    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose scale s is Inf.
 
-    array: x, stored in `source_fmt`. fmt: the element format, for integers the float format of their magnitudes, for
-    tables FP32. scales: the caller's, one per tile, or None to compute them.
+    Args:
+      array: x.
+      source_fmt: the format that its dtype stores.
+      element: the element format.
+      fmt: the element format, or for integers the float format of their magnitudes.
+      scaling: the recipe of tiles and scales.
+      scales: the caller's scales, one per tile, or None to compute them.
     """
     from fpsim.scaling.encode import arithmetic_width
     from fpsim.scaling.table_elements import quotient_plan, quotients
@@ -191,10 +200,12 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Return a mask of the elements that an integer format with zero points does not clamp; False for NaN and Inf.
+    """Return a mask of the elements of `array` that an integer format with zero points does not clamp.
 
-    In stochastic mode it is False only for elements that are clamped whatever is drawn. scales: the caller's, one per
-    tile, or None. cast: further keywords of `encode_scaled`.
+    An element is clamped if round(x / scale) + zero point is outside the range of the integers. In stochastic mode the
+    mask is False only for elements that are clamped whatever is drawn. It is False for NaN and Inf. scaling: the recipe
+    of scales and zero points. rounding: the mode of the cast. scales: the caller's, one per tile, or None. cast:
+    further keywords of `encode_scaled`.
     """
     from fpsim.scaling.scaled import encode_scaled
 

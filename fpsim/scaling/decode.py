@@ -82,7 +82,10 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, a float64 array, with exact values; a NaN gets the sign that decoding to float32 gives it."""
+    """Fill `target`, a float64 array, with the exact values of `scaled`; for LogFMT with its float32 values.
+
+    A NaN gets the sign that decoding to float32 gives it.
+    """
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
         np.copyto(target, _singles(scaled))

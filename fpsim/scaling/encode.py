@@ -31,14 +31,18 @@ look = deferred("fpsim.scaling.look")
 def encode_into(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill the arrays of `fill` with codes and scales.
+    """Fill the C-contiguous arrays of `fill` with codes and scales.
 
-    source_fmt: the format of source. cast: keywords of the elements' cast. scales: the caller's, one per tile, or None
-    to compute them.
+    Args:
+      fill: arrays to fill, element format and scaling.
+      source: float array to encode.
+      source_fmt: the format that its dtype stores.
+      cast: keywords of the elements' cast.
+      scales: the caller's scales, one per tile, or None to compute them.
 
     Returns:
-      The report on the scales; and the float32 scale of the whole array, None if the recipe has one level or the scales
-      are the caller's.
+      The report on the scales; and the float32 scale of the whole array by which two-level recipes multiply all scales,
+      None if the recipe has one level or the scales are the caller's.
     """
     counts, tensor = _encode(fill, source, source_fmt, cast, scales)
     return report_of(fill.scales.size, *counts.tolist()), tensor
@@ -109,9 +113,16 @@ def quantize_into(
     cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
-    """Fill `target`, a float32 array, with quantised values without storing codes; `decodes_in_one_pass` must be true.
+    """Fill `target` with quantised values without storing codes; `decodes_in_one_pass` must be true.
 
-    source_fmt: the format of source. cast: keywords of the elements' cast. scales: the caller's, one per tile, or None.
+    Args:
+      target: float32 array to fill.
+      source: float array of the same shape.
+      source_fmt: the format that its dtype stores.
+      element: the element format.
+      scaling: the recipe of tiles and scales.
+      cast: keywords of the elements' cast.
+      scales: the caller's scales, one per tile, or None to compute them.
     """
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
     job = _job(source, target, scaling, how, options.seed)
@@ -129,7 +140,9 @@ def _plan(
 ) -> tuple[CastOptions, Any]:
     """Return the options of the elements' cast with the keywords `cast`, and the `TilePlan` that applies them.
 
-    back: True for a plan that writes values, False for codes.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
+    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
+    one that writes codes.
     """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
@@ -141,7 +154,12 @@ def _plan(
 def _usual_plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the result of `_plan` for default keywords; cached."""
+    """Return the options of the elements' cast with default keywords, and the `TilePlan` that applies them; cached.
+
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
+    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
+    one that writes codes.
+    """
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
 
@@ -149,7 +167,8 @@ def _usual_plan(
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
     """Return the width in bits, 32 or 64, of the floats in which elements are divided by scales.
 
-    source_fmt: the format of the array. fmt: the float format that quotients are rounded to.
+    It is 64 if source_fmt, the format that the array's dtype stores, is FP64, or if float32 is too narrow to be rounded
+    to `fmt`, the format of the quotients; else 32.
     """
     from fpsim.core.layouts import source_width
 
@@ -157,14 +176,22 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
 
 
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
-    """Return whether quantised values can be written straight into `target`, without storing codes."""
+    """Return whether quantised values can be written straight into `target`, without storing codes.
+
+    That needs a scaling without zero points, a contiguous and aligned target, and an element format whose values the
+    float in which elements are divided by scales can hold. source_fmt: the format that the array's dtype stores.
+    """
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
 
 
 @lru_cache(maxsize=4096)
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
-    """Return whether codes of `element` decode by shifts into the floats in which elements are divided by scales."""
+    """Return whether codes of `element` can be decoded by shifts into the floats in which x / s (scale s) is computed.
+
+    These floats, which must hold all values of `element`, are float64 if `source_fmt`, the format of x, is FP64, or if
+    float32 is too narrow to be rounded to `element`; else float32.
+    """
     from fpsim.core.layouts import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
@@ -180,7 +207,11 @@ def _job(source: Array, out: Array, scaling: Scaling, how: Any, seed: int | None
 def tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the seedless `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`."""
+    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`.
+
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling, without a seed. element:
+    the element format. options: those of the elements' cast.
+    """
     if options.seed is not None:  # a seed may differ in every call, so it is no part of the cached plan
         options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)
@@ -190,7 +221,11 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the result of `tile_plan` for options whose seed is None; cached."""
+    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`; cached.
+
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
+    format. options: those of the elements' cast, with the seed None.
+    """
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt

@@ -117,7 +117,11 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def _kind(path: Path) -> tuple[Reader, Writer]:
-    """Return the functions (read, write) for files with this path's ending, or raise a ValueError."""
+    """Return (the function that reads, the function that writes) files with this path's ending.
+
+    Raises:
+      ValueError: the ending is neither .npz nor .safetensors.
+    """
     functions = KINDS.get(path.suffix.lower())
     if functions is None:
         example = path.with_suffix(".npz").name if path.stem else "codes.npz"
@@ -181,11 +185,14 @@ def _bytes(x: Array) -> memoryview:
 
 
 def _opened(path: Path, text: bytes | str) -> Envelope:
-    """Return the envelope (a dict of version, sha256 and header) of the file `path` from its JSON text.
+    """Return the envelope (a dict of version, sha256 and header) of a file from its JSON text.
+
+    path: that of the file, for the message.
 
     Raises:
       ScaledFileError: a later version of fpsim wrote the file.
-      ValueError: the text is no such envelope.
+      ValueError: the text is no JSON, the version is not an integer of at least 1, or the keys are not
+        version, sha256 and header.
     """
     envelope = json.loads(text)
     version = envelope.get("version") if isinstance(envelope, dict) else None
@@ -204,7 +211,7 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
 def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
     """Return the error for a file that fpsim did not save.
 
-    names: those of its arrays. instead: the function that reads them, such as "numpy.load".
+    path: that of the file. names: of its arrays. instead: the function that reads them, such as "numpy.load".
     """
     held = reprlib.repr(sorted(names)) if names else "nothing"
     return ScaledFileError(
@@ -242,9 +249,10 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write an uncompressed .npz file of the arrays, and of `text`, the envelope as JSON, as one more member.
+    """Write an uncompressed .npz file of the arrays, and of `text` as one more member of bytes (uint8).
 
-    `numpy.savez` is not used, because an array named "file" would collide with its parameter.
+    text: the envelope (version, sha256, header) as JSON. `numpy.savez` is not used, because an array named "file" would
+    collide with its parameter.
     """
     members = {ENVELOPE: np.frombuffer(text.encode(), np.uint8), **arrays}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -255,7 +263,12 @@ def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope and the arrays by name of a .npz file; raise a ScaledFileError if fpsim did not write it."""
+    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of a .npz file.
+
+    Raises:
+      ScaledFileError: fpsim did not write the file.
+      ValueError: the file is damaged; zipfile and NumPy raise errors of their own too.
+    """
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if ENVELOPE not in members:
@@ -266,9 +279,12 @@ def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    """Return one array of an open .npz file, or raise a ValueError if it is not as `save` writes it.
+    """Return one array of a .npz file.
 
-    info: the entry of the array. limit: the file's size in bytes, which no array may exceed.
+    archive: the open file. info: the entry of the array. limit: the file's size in bytes, which no array may exceed.
+
+    Raises:
+      ValueError: the array is compressed, too long, of another dtype or order than `save` writes, or cut short.
     """
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
         raise ValueError(f"{info.filename} is compressed, or longer than the file")
@@ -311,7 +327,10 @@ def _safetensors() -> Any:
 
 
 def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write a .safetensors file of the arrays, with `text`, the envelope as JSON, as its metadata."""
+    """Write a .safetensors file of the arrays, with `text` as its metadata; raise an OSError if that fails.
+
+    text: the envelope (version, sha256, header) as JSON.
+    """
     safetensors = _safetensors()
     try:
         safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
@@ -320,7 +339,12 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
 
 
 def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope and arrays of a .safetensors file; raise a ScaledFileError if fpsim did not write it."""
+    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of a .safetensors file.
+
+    Raises:
+      ScaledFileError: fpsim did not write the file.
+      ImportError: the safetensors package is not installed.
+    """
     with _safetensors().safe_open(path, framework="numpy") as opened:
         metadata = opened.metadata() or {}
         names = sorted(opened.keys())

@@ -26,7 +26,10 @@ from fpsim.scaling.zero_points_and_logs import bands_of
 
 @cache
 def inverses() -> Array:
-    """Return the reciprocals of the E6M2 scales, indexed by code, rounded to BF16, as float32; 0 for NaN; cached."""
+    """Return the reciprocal of the value of each E6M2 scale code, rounded to BF16, as float32; cached.
+
+    It is indexed by the code; the entry of the NaN code is 0.
+    """
     scales = E6M2.table()
     numbers: Array = np.where(np.isnan(scales), 0, quantize(1 / scales.astype(np.float32), BF16)).astype(np.float32)
     return numbers
@@ -70,7 +73,9 @@ def encode_hif4(fill: EncodedTargets, source: Array, source_fmt: Format) -> Arra
 def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
     """Return each HiF4 code's value times 2**(exponents of its groups), without the tile's scale, in float32, exactly.
 
-    levels: the exponents of each tile's groups, packed as `encode_hif4` packs them. block: as in `Scaling.block`.
+    codes: uint8 array of codes. levels: a uint32 per tile of 64 elements, whose bit g < 8 is the exponent of elements 8
+    g to 8 g + 7 and whose bit 8 + q is that of elements 4 q to 4 q + 3; an element has the sum of its two exponents.
+    block: the size of a tile, as in `Scaling.block`.
     """
     tiles = tiling(codes.shape, block)
     values = np.empty(codes.shape, np.float32)

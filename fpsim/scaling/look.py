@@ -19,10 +19,10 @@ from fpsim.scaling.tile_jobs import Place, TileJob, TileTargets, load, over_part
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
-    """Return the amax of each tile, and its flags: two arrays of shape (batch, rows of tiles, tiles in a row).
+    """Return two arrays of shape (batch, rows of tiles, tiles in a row): the amax of each tile, and its flags.
 
     The amax is the largest finite magnitude, as the bit pattern of a float of job.width bits. The flags are uint8, the
-    sum of HAS_NAN and HAS_INFINITY. job.out is not touched.
+    sum of HAS_NAN and HAS_INFINITY. job: the array to read and its tiles; job.out is not touched.
     """
     if fits_strips(job.tiling):
         return _look_at_whole_tiles(job)
@@ -71,9 +71,9 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
 def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
     """Run `work` on all pieces of a job's array, on several threads; return a list of (batch index, result).
 
-    The list has an entry for each part that a thread worked on, whose result starts as `begin()`. `work(matrix, corner,
-    result)` updates it in place. matrix: a piece as bit patterns of floats of job.width bits. corner: (batch, first
-    row, first column) of the piece.
+    The list has an entry for each part of the array that a thread worked on. The result of a part starts as `begin()`.
+    `work(matrix, corner, result)` updates it in place for each piece of the part. matrix: the piece as bit patterns of
+    floats of job.width bits. corner: (batch, first row, first column) of the piece.
     """
     results: list[tuple[int, Any]] = []
 
@@ -93,9 +93,10 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
     """Set the caller's scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count tiles.
 
-    tops: bit pattern of each tile's amax, or with zero points its range. specials: uint8, sums of HAS_NAN and
-    HAS_INFINITY. counts: int64; the numbers of tiles of zeros, with NaN and with Inf are added to its first three
-    entries.
+    scales, tops and specials have one shape, with an entry per tile. tops: the bit pattern of the tile's amax, or with
+    zero points its range; 0 if its finite elements are all 0. specials: uint8, the sum of the flags HAS_NAN and
+    HAS_INFINITY. counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first
+    three entries. A tile whose scale becomes NaN does not count as a tile of zeros.
     """
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")
@@ -108,8 +109,9 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
 def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     """Return the caller's scales, replaced by NaN for tiles that hold a NaN if the scaling's `nan` is "tile".
 
-    scales: shape (batch, rows of tiles, tiles in a row); returned without a copy if nothing can change. counts: as for
-    `rule_given_scales`; None: tiles are not counted.
+    job: the array to encode and its plan. scales: shape (batch, rows of tiles, tiles in a row); returned without a copy
+    if nothing can change. counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its
+    first three entries. None: they are not counted.
     """
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):

@@ -43,7 +43,15 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
 class ScalePlan(NamedTuple):
-    """The rule by which scales are made, and the arguments of the loop that makes them."""
+    """The rule by which scales are made, and the arguments of the loop that makes them.
+
+    scaling: the recipe. largest: the largest value of the element format. width: bits, 32 or 64, of the float in which
+    elements are divided by scales. choices: integers that select the loop's code, such as the rule. rules: int64, the
+    fields of ScaleRules and of `choices`, then the bits of two float64, `largest` and scaling.amax_floor. layout: the
+    constants (EncodeLayout) of the encoder to the scale format. table: the values of the scale codes, with 0 for NaN.
+    applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them. code_dtype: the dtype of the scale
+    codes, None if scales are float32. single_level: the result of `arguments` without a scale of the whole array.
+    """
 
     scaling: Scaling
     largest: float  # value of the element format
@@ -58,7 +66,11 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """Return the fields of `ScaleNumbers`, floats of self.width bits; tensor: the scale of the whole array."""
+        """Return the fields of `ScaleNumbers`, which the loop over scales reads, as floats of self.width bits.
+
+        They are the largest element value, the scaling's amax_floor, limits of scales, and the scale of the whole
+        array. tensor: the scale of the whole array, by which two-level recipes multiply all scales.
+        """
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
         smallest = scaling.lower_bound
@@ -92,11 +104,18 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that makes scales: compiled for this scaling for more than FEW_TILES tiles, else general."""
+        """Return the loop that makes scales; tiles: the number of tiles, of which many justify compiling a faster loop.
+
+        For more than FEW_TILES the loop is compiled for this scaling; else it is the general loop, which reads the
+        rules at run time.
+        """
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the last three arguments of the loop that makes scales: numbers (then the table), rules and layout."""
+        """Return the last three arguments of the loop that makes scales, arrays: numbers, rules and layout.
+
+        numbers: the result of `self.numbers(tensor)`, followed by `self.table`. tensor: the scale of the whole array.
+        """
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
         return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout
@@ -105,7 +124,8 @@ class ScalePlan(NamedTuple):
 class TensorScale(NamedTuple):
     """The second-level scale of a whole array, by which the scales of all tiles are multiplied; 1 if there is none.
 
-    clamped: True if the scale was raised to the smallest one allowed.
+    scale: the float32 scale. factor: the number by which a tile's amax is multiplied to get its scale, used by the
+    quotient "1/(max/amax)" only. clamped: True if the scale was raised to the smallest one allowed.
     """
 
     scale: np.float32 = np.float32(1)
@@ -116,7 +136,8 @@ class TensorScale(NamedTuple):
 def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
     """Return the second-level scale of an array whose largest magnitude, NaN ignored, is `amax`.
 
-    It is limited so that its product with every tile's scale is finite (docs/scaling.md).
+    It is amax / `plan.highest`, or with the quotient "1/(max/amax)" the reciprocal of plan.highest / amax; 1 for an
+    array of zeros. It is limited so that its product with every tile's scale is finite (docs/scaling.md).
     """
     real: Any = np.float32 if plan.width == 32 else np.float64
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
@@ -132,7 +153,8 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
     """Return the plan of the scales for elements up to `largest`; cached.
 
-    mantissa_bits: those of the element format. width: bits, 32 or 64, of the float in which elements are divided.
+    scaling: the recipe. mantissa_bits: those of the element format. width: bits, 32 or 64, of the float in which
+    elements are divided by scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -191,7 +213,8 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
     """Return the constants of the encoder from scaled floats of `width` bits to codes.
 
-    integer: True for codes of integers, in which -0 becomes 0; False for codes of a float format.
+    options: those of the elements' cast. integer: True for codes of integers, in which -0 becomes 0; False for codes of
+    a float format.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -202,7 +225,10 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
 
 
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
-    """Return the codes of (the smallest scale, the scale for tiles of zeros, the scale 1); 0 where there is none."""
+    """Return (code of the smallest scale, code of the scale for tiles of zeros, code of the scale 1).
+
+    The third is 0 if no rule uses the scale 1. All are 0 for scales in FP32, which have no codes.
+    """
     fmt = scaling.scale_format
     if fmt == FP32:
         return 0, 0, 0

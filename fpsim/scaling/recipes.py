@@ -14,7 +14,10 @@ ROWS: dict[str, Scaling] = {}
 
 
 def _row(name: str, block: tuple[int, int], **fields: Any) -> Scaling:
-    """Return a new Scaling, and add it to ROWS under its name."""
+    """Return a new Scaling (recipe of tiles and scales), and add it to ROWS under its name.
+
+    block: the size of a tile. fields: the other arguments of `Scaling`.
+    """
     scaling = Scaling(block=block, name=name, **fields)
     ROWS[name] = scaling
     return scaling

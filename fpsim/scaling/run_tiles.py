@@ -39,19 +39,26 @@ NO_TENSOR = TensorScale()
 
 @lru_cache(maxsize=1024)
 def no_codes(batch: int, bands: int, tiles: int) -> Array:
-    """Return an empty uint8 array of shape (batch, bands, 0), to pass as scale codes where scales have none (FP32)."""
+    """Return an empty uint8 array of shape (batch, bands, 0), to pass as scale codes where scales have none (FP32).
+
+    The arguments are the shape of an array of scales; `tiles` is ignored.
+    """
     return np.empty((batch, bands, 0), np.uint8)
 
 
 def fits_strips(tiling: Tiling) -> bool:
-    """Return whether an array's tiles are small enough to be read twice while they stay in the cache."""
+    """Return whether an array's tiles are small enough to be read twice while they stay in the cache.
+
+    tiling: the size of the array and of its tiles.
+    """
     return tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
 
 
 def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
     """Fill `grid` with the scales of the tiles of a job's array, and `job.out` with codes or values.
 
-    tensor: the scale of the whole array.
+    job: the array to encode, its tiles and its plan. grid: arrays of scales, of their codes and of counts. tensor: the
+    scale of the whole array, by which two-level recipes multiply all scales.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -69,8 +76,8 @@ def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
 def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> None:
     """Fill `job.out` with codes or values, using given scales of shape (batch, rows of tiles, tiles in a row).
 
-    factors: of the same shape, what elements are divided by or multiplied with, in floats of job.width bits. None: the
-    scales if elements are divided, else their inverses.
+    job: the array to encode, its tiles and its plan. factors: of the same shape as scales, what elements are divided by
+    or multiplied with, in floats of job.width bits. None: the scales if elements are divided, else their inverses.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -91,7 +98,10 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
 
 
 def find_amax(job: TileJob) -> float:
-    """Return the largest magnitude of a job's array; NaN is ignored, and Inf unless the scaling propagates it."""
+    """Return the largest magnitude of a job's array as a float; NaN is ignored.
+
+    Inf is ignored too, unless the scaling's `infinity` is "propagate".
+    """
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
     tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
@@ -107,7 +117,8 @@ def find_amax(job: TileJob) -> float:
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
     """Return the second-level scale of a job's whole array; NO_TENSOR, a scale of 1, if its scaling has none.
 
-    counts: int64; counts[CLAMPED_LOW] is raised by 1 if the scale was raised to the smallest one allowed.
+    Two-level recipes multiply the scales of all tiles by it. counts: int64; counts[CLAMPED_LOW] is raised by 1 if this
+    scale was raised to the smallest one allowed.
     """
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
@@ -123,7 +134,11 @@ def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job in one pass, if its tiles fit the cache; fill `grid` and `job.out`."""
+    """Encode matrix number `batch` of a job in one pass, if its tiles fit the cache; fill `grid` and `job.out`.
+
+    job: the batch of matrices, its tiles and its plan. grid: arrays of scales, of their codes and of counts. tensor:
+    the scale of the whole array.
+    """
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
     loop = quantize_strips(job.elements(tile[1]), job.plan.settle(tile_jobs.FUSED))
@@ -155,7 +170,10 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, of fewer than FUSED elements, by loops for amax, scales and codes."""
+    """Encode matrix number `batch` of a job, of fewer than FUSED elements, by loops for amax, scales and codes.
+
+    Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
+    """
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
@@ -177,7 +195,11 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 
 
 class ShortLoops(NamedTuple):
-    """The compiled loops for a matrix of fewer than FUSED elements, their dtypes, and the bit pattern of Inf."""
+    """The compiled loops for a matrix of fewer than FUSED elements, their dtypes, and the bit pattern of Inf.
+
+    find_tops, settle, encode: loops that compute amaxes, scales and codes. word, real: the unsigned integer and the
+    float, of 32 or 64 bits, in which elements are divided by scales. infinity: the pattern of Inf in that float.
+    """
 
     find_tops: Any
     settle: Any
@@ -191,7 +213,8 @@ class ShortLoops(NamedTuple):
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
     """Return the loops for a matrix of fewer than FUSED elements; cached.
 
-    of_columns: True if tiles are one column wide. tiles: their number. short: True to encode by one general loop.
+    how: the plan of the encoding. of_columns: True if tiles are one column wide. tiles: the number of tiles. short:
+    True to encode by one general loop, which reads the rounding mode at run time, instead of one compiled for it.
     """
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
@@ -200,7 +223,10 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> Sh
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """Yield groups of tiles to encode at once: (row of tiles, (first column, stop), slice of the tiles in that row)."""
+    """Yield groups of tiles to encode at once: (row of tiles, (first column, stop), slice of the tiles in that row).
+
+    A group is a whole row of tiles, or a single tile if tiles have WIDE_TILE or more columns.
+    """
     _, bands, tiles = tiling.tiles
     for band in range(bands):
         if tiling.tile_columns < WIDE_TILE:
@@ -212,7 +238,10 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
 
 
 def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job whose tiles exceed the cache: read it for amaxes, then for codes."""
+    """Encode matrix number `batch` of a job whose tiles exceed the cache: read it for the amaxes, then for the codes.
+
+    Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
+    """
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64
     for band, columns, tiles in _groups(tiling):
@@ -230,8 +259,8 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
 def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
     """Return (the bit pattern of the finite amax, uint8 flags of NaN and Inf) of each tile of `place`, as 1-D arrays.
 
-    place: a part of a matrix within one row of tiles. count: its number of tiles. Flags are sums of HAS_NAN and
-    HAS_INFINITY.
+    job: the array to read and its plan. place: a part of a matrix within one row of tiles. count: its number of tiles.
+    tile_columns: the columns of a tile. Flags are sums of HAS_NAN and HAS_INFINITY.
     """
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
@@ -271,7 +300,8 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
     """Return (the entries of `tops` for the tiles in `piece`, the number of columns of a tile within `piece`).
 
-    piece: a part of `place`. columns: those of a whole tile. tops: one entry per tile of `place`.
+    piece: a part of `place`. place: a part of a matrix. columns: those of a whole tile. tops: one entry per tile of
+    `place`.
     """
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)
@@ -281,7 +311,8 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
     """Fill `job.out` for a part of a matrix: all tiles of some rows of tiles, or one wide tile.
 
-    scales: 2-D, one decode scale per tile of the part. factors: what elements are divided by or multiplied with.
+    place: the part. scales: 2-D, one decode scale per tile of the part. factors: of this shape, the numbers by which
+    elements are divided or multiplied, as the job's plan says.
     """
     tiling = job.tiling
     bands, tiles = scales.shape
@@ -314,9 +345,10 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
 
 
 def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: Format) -> None:
-    """Fill `out`, uint32, with the bit patterns of float32(code * scale); fmt: the format of the codes.
+    """Fill `out`, uint32, with the bit patterns of float32(code * scale).
 
     codes, out: shape (batch, rows, columns). scales: shape (batch, rows of tiles, tiles in a row). All are in C order.
+    tiling: the size of the tiles. fmt: the format of the codes.
     """
     plan = decode_plan(fmt, 32) or decode_plan(fmt, 64)
     assert plan is not None, f"{fmt} has values that float64 does not hold"

@@ -69,7 +69,11 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return a Scaled of arrays that encoding has filled, without the checks of the constructor."""
+        """Return a Scaled of arrays that encoding has filled, without the checks of the constructor.
+
+        fill: the arrays, the format and the scaling. tensor_scale: the scale of the whole array, or None. report:
+        counts of tiles.
+        """
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -83,7 +87,11 @@ class Scaled(ScaledArrays[Array]):
         return bool(array.dtype == dtype)
 
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
-        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None."""
+        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None.
+
+        Raises:
+          ValueError: `out` does not fit, or shares memory with this object's arrays.
+        """
         from fpsim.scaling.decode import decode_scaled
 
         target = output(out, self.shape, dtype, self.codes)
@@ -225,7 +233,10 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
-    """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already."""
+    """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already.
+
+    x, fmt, scaling, scales, out: as for `encode_scaled`. cast: keywords of the elements' cast.
+    """
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
@@ -302,9 +313,11 @@ def encode_both_ways(
 
 
 def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return the arrays to fill: those of `out`, an earlier result, or new ones if `out` is None or lacks some.
+    """Return the arrays to fill: those of `out`, an earlier result, or new ones if `out` is None.
 
-    has_scales: True if the caller passes the scales, which then have no codes.
+    source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
+    caller passes the scales, which then have no codes. New arrays are also returned if `out` has scale codes and the
+    result has none, or the reverse.
 
     Raises:
       ValueError: `out` is of another shape, format or scaling, not contiguous, read-only, or shares memory with
@@ -328,7 +341,11 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return new arrays, not initialised, for codes, scales, scale codes and zero points (None where unused)."""
+    """Return new arrays, not initialised, for codes, scales, scale codes and zero points (None where unused).
+
+    source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
+    caller passes the scales, which then have no codes.
+    """
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)
     return EncodedTargets(

@@ -25,7 +25,12 @@ ArrayT = TypeVar("ArrayT")
 
 
 class EncodedTargets(NamedTuple):
-    """C-contiguous arrays that encoding fills, and the format and recipe of the result; fields as in `fpsim.Scaled`."""
+    """Arrays that encoding fills, and the format and recipe of the result.
+
+    codes: of the array's shape. scales: float32, one per tile (block of elements with one scale). fmt: the element
+    format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or None.
+    zero_points: one per tile, or None; LogFMT and HiF4 store other numbers in it, as `fpsim.Scaled` describes.
+    """
 
     codes: Any
     scales: Any
@@ -37,7 +42,13 @@ class EncodedTargets(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledArrays(ABC, Generic[ArrayT]):
-    """Base class of `fpsim.Scaled` (NumPy), which describes the fields, and `fpsim.gpu.Scaled`."""
+    """Base class of `fpsim.Scaled` (NumPy) and `fpsim.gpu.Scaled`: codes with one decode scale per tile.
+
+    A tile is a block of elements. codes: array of codes. scales: float32, one per tile, with as many axes. fmt: the
+    element format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or
+    None. tensor_scale: the float32 scale of the whole array, a factor of all scales, or None. zero_points: one per
+    tile, or None. `fpsim.Scaled` describes them in full.
+    """
 
     codes: ArrayT
     scales: ArrayT
@@ -69,7 +80,11 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError for every operator; return NotImplemented if `other` is a NumPy array."""
+        """Raise a TypeError: stand for every operator, as this class has no arithmetic.
+
+        If `other`, the second operand, is a NumPy array, return NotImplemented: NumPy then converts this object to its
+        values.
+        """
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(
@@ -102,7 +117,11 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
-        """Return the codes and scales of float32 values as a new object of this class."""
+        """Return the codes and scales of float32 values as a new object of this class.
+
+        fmt: element format, by name, dtype or object. scaling: the recipe of tiles and scales. cast: further keywords
+        of `fpsim.encode_scaled`.
+        """
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
@@ -257,6 +276,9 @@ def _tile_slice(index: Any, count: int, axis: int) -> slice:
     """Return an index along one axis of the grid of tiles as a slice with start and stop.
 
     count: the number of tiles along that axis. axis: its number, for the error.
+
+    Raises:
+      IndexError: the index is neither an integer nor a slice of step 1, or is out of range.
     """
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -count <= index < count:

@@ -138,7 +138,10 @@ class Scaling:
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
 
     def _refuse_scale_formats(self) -> None:
-        """Raise a ValueError if the scale format does not fit float32 or the other fields."""
+        """Raise a ValueError if the scale format does not fit float32 or the other fields.
+
+        float32 must hold it; it must have a NaN, the value 1 if a field is "one", and the value of `smallest_scale`.
+        """
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:
             raise ValueError(
@@ -157,7 +160,13 @@ class Scaling:
             )
 
     def _refuse_combinations(self) -> None:
-        """Raise a ValueError for fields that exclude each other."""
+        """Raise a ValueError for fields that exclude each other.
+
+        `scale_rounding` must be deterministic and needs the rule "amax". FP32 scales need nearest even. The quotient
+        "1/(max/amax)" needs the rule "amax" and scales in FP32 or E8M0 (with two levels, in any format but FP32). Two
+        levels need the rule "amax", a quotient other than "amax*(1/max)", scales with a mantissa, and an `infinity`
+        other than "one". Zero points need the rule "amax", the quotient "amax/max" and one level.
+        """
         power = self.scale_format.mantissa_bits == 0
         if self.scale_rounding is Rounding.STOCHASTIC:
             raise ValueError("scale_rounding must be deterministic; got 'stochastic'.")
@@ -197,7 +206,11 @@ class Scaling:
             )
 
     def _refuse_choices(self) -> None:
-        """Raise a ValueError if `tensor_top` or `adaptive` does not fit the other fields."""
+        """Raise a ValueError if `tensor_top` or `adaptive` does not fit the other fields.
+
+        `tensor_top` needs two levels, and must be positive and at most the scale format's largest value. `adaptive`
+        needs the rule "amax", the quotient "amax/max", scales with a mantissa, and no zero points.
+        """
         top = self.tensor_top
         if top is not None and not (self.tensor_scale and 0 < top <= self.scale_format.max):
             raise ValueError(
@@ -280,7 +293,11 @@ class Scaling:
 
 
 def _checked_block(block: Any) -> tuple[int, ...]:
-    """Return the size of a tile, given as an integer, tuple or list, as a tuple of integers, or raise a ValueError."""
+    """Return the size of a tile, given as an integer, tuple or list, as a tuple of integers.
+
+    Raises:
+      ValueError: a size is neither -1 (a whole axis) nor an integer of at least 1, or there is none.
+    """
     sizes = (block,) if is_integer(block) else block
     valid = isinstance(sizes, (tuple, list)) and all(is_integer(n) and (n >= 1 or n == -1) for n in sizes)
     if not valid or not sizes:
@@ -291,7 +308,10 @@ def _checked_block(block: Any) -> tuple[int, ...]:
 
 
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
-    """Return `value`, the argument `name`, as a finite float of at least `lowest`, or raise a ValueError."""
+    """Return the value as a finite float, or raise a ValueError.
+
+    name: of the argument, for the message. value: any object. lowest: the lower limit, or None.
+    """
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
         raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")
@@ -307,7 +327,10 @@ def _is_value(x: float, fmt: Format) -> bool:
 
 
 def scaling_fields(scaling: Scaling) -> dict[str, Any]:
-    """Return a scaling as a dict for JSON, which `scaling_from` reads back."""
+    """Return a scaling as a dict for JSON: block, scale format, name, and the fields that differ from the defaults.
+
+    `scaling_from` reads it back.
+    """
     return {
         **scaling.to_dict(),
         "block": list(scaling.block),
@@ -317,7 +340,11 @@ def scaling_fields(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(fields: Any) -> Scaling:
-    """Return the scaling that a dict of `scaling_fields` describes; raise a ValueError if it describes none."""
+    """Return the scaling that a dict of fields describes, as `scaling_fields` returns it.
+
+    Raises:
+      ValueError: the dict does not describe a scaling.
+    """
     try:
         changed = {"block": tuple(fields["block"]), "scale_format": format_from(fields["scale_format"])}
         return Scaling(**{**fields, **changed})

@@ -111,7 +111,10 @@ def is_swizzled(scaling: Scaling) -> bool:
 
 
 def tile_bits(element: Element, scaling: Scaling) -> int:
-    """Return the number of bits that one tile needs besides its codes: its scale and zero point."""
+    """Return the number of bits that one tile needs besides its codes: its scale and zero point.
+
+    LogFMT has two float32 numbers instead, and HiF4 has 24 bits of exponents besides the scale.
+    """
     if isinstance(element, LogFMT):
         return 2 * WORD
     if element == HIF4:
@@ -151,6 +154,9 @@ def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
 
 
 def _swizzled(grid: Sequence[int]) -> int:
-    """Return the number of scales after the grid of scales is padded to multiples of 128 rows and 4 columns."""
+    """Return the number of scales after the grid of scales is padded to multiples of 128 rows and 4 columns.
+
+    grid: the shape of the scales; all axes but the last count as rows.
+    """
     rows, columns = math.prod(grid[:-1]), grid[-1]
     return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]

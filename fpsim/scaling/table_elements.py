@@ -56,6 +56,7 @@ def quotients(
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:
     """Round `numbers`, float32 or float64, to the values of a table format, and fill `codes` with their codes.
 
-    options: those of the cast, its format included. codes: of the same shape, in the format's storage dtype.
+    numbers: elements divided by the scales of their tiles. options: those of the cast, its format included. codes: of
+    the same shape, in the format's storage dtype.
     """
     run_stages(encoding(FP32 if numbers.dtype == np.float32 else FP64, options), words(numbers), codes)

@@ -33,8 +33,9 @@ NO_DRAWS = np.zeros(4, np.uint64)
 class TileTargets(NamedTuple):
     """Arrays that tile loops fill: each tile's scale and scale code, and counts of tiles.
 
-    counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale
-    raised to the smallest one allowed, and with one lowered to the largest.
+    scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of
+    length 0 where scales have no codes. counts: five int64, to which are added the numbers of tiles with an amax of 0,
+    with NaN, with Inf, with a scale raised to the smallest one allowed, and with one lowered to the largest.
     """
 
     scales: Array  # float32
@@ -46,7 +47,9 @@ class TileTargets(NamedTuple):
 class TilePlan:
     """The plan for encoding arrays of one format to one element format with one scaling.
 
-    integer: True for an integer format. back: True to write the values of codes (code * scale), not the codes.
+    source_fmt: the format of the arrays. scales: the plan of the scales. options: those of the elements' cast, without
+    a seed. encoder: the constants by which scaled floats become codes. integer: True for an integer format. back: True
+    writes the values of codes (code * scale), not the codes.
     """
 
     source_fmt: Format
@@ -67,12 +70,19 @@ class TilePlan:
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """Return the integers that select loops: rounding mode, kind of encoder, division, and whether integer."""
+        """Return the integers that select loops: rounding mode, kind of encoder, division, and integer or not.
+
+        The kind is PLAIN, FULL or UNUSUAL (core/encode.py). The division is BY_SCALE, or BY_INVERSE if elements are
+        multiplied with the inverse of the scale.
+        """
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property
     def layouts(self) -> tuple[Array, Array]:
-        """Constants of the elements' encoder and decoder (0 if codes are written), and `choices` as int64."""
+        """Constants of the elements' encoder and decoder in one array, and `choices` as an int64 array.
+
+        The decoder's are all 0 if codes are written, as nothing is decoded then.
+        """
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
@@ -80,7 +90,11 @@ class TilePlan:
 
 
 class TileJob(NamedTuple):
-    """One array to encode to codes, or to values, and the array to fill; seed: that of stochastic rounding, or None."""
+    """One array to encode to codes, or to values, and the array to fill.
+
+    source: bit patterns, shape (batch, rows, columns), of any memory layout. out: codes, or uint32 patterns of float32
+    values, of the same shape in C order. tiling: its tiles. how: the plan. seed: that of stochastic rounding, or None.
+    """
 
     source: Array  # words, batch x rows x columns, of any layout
     out: Array  # codes, or uint32 bits of float32 values; C order
@@ -127,7 +141,11 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the number of columns of a tile that is compiled into a loop, or ANY (0) for a loop that reads it."""
+        """Return the number of columns of a tile that is compiled into a loop, or ANY (0) for a loop that reads it.
+
+        The number is compiled in if it is 1, or for large matrices also 16, 32, 64 or 128. For small ones compiling
+        takes too long.
+        """
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:
@@ -144,7 +162,10 @@ class TileJob(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A rectangular part of one matrix of a batch; rows, columns: (first, stop)."""
+    """A rectangular part of one matrix of a batch.
+
+    batch: index of the matrix. rows, columns: (first, stop) of its rows and of its columns.
+    """
 
     batch: int
     rows: tuple[int, int]
@@ -157,7 +178,10 @@ class Place(NamedTuple):
 
 
 def load(job: TileJob, part: Array) -> Array:
-    """Return `part`, a view of the job's source, as contiguous bit patterns of floats of job.width bits, 32 or 64."""
+    """Return `part`, a view of the job's source, as contiguous bit patterns of floats of job.width bits, 32 or 64.
+
+    Narrower source formats are widened. A part that kernels can read directly is returned without a copy.
+    """
     if job.is_direct and part.flags.c_contiguous:
         return part
     return widened(part, job.source_fmt, job.width)
@@ -177,7 +201,9 @@ def widened(part: Array, fmt: Format, width: int) -> Array:
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
 
-    A part has at most PIECE elements, or more if one step has. A place that kernels can read directly is yielded whole.
+    The multiples count from the corner of `place`. A part has at most PIECE elements, so that it fits the cache, or
+    more if one step has. A place that kernels can read directly is yielded whole. job: the array of which `place` is a
+    part.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
@@ -194,14 +220,17 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return (first, stop) of the tiles, `size` long, in a span of rows or columns that begins at a tile's edge."""
+    """Return (first, stop) of the tiles in a span of rows or columns that begins at a tile's edge.
+
+    span: (first, stop) of the rows or columns. size: the rows or columns of a tile.
+    """
     return span[0] // size, -(-span[1] // size)
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call `work`, on several threads, for parts of `place` that together cover it.
+    """Call `work` for parts of `place` that together cover it and start at multiples of `step` (rows, columns).
 
-    Parts start at multiples of `step` (rows, columns), which count from the corner of `place`.
+    Several threads work on a large place at once. The multiples count from the corner of `place`.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left

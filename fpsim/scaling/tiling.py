@@ -12,7 +12,11 @@ from fpsim.arrays import Array
 
 
 class Tiling(NamedTuple):
-    """An array viewed as (batch, rows, columns) in C order, the size of its tiles, and the shape of its scales."""
+    """An array viewed as (batch, rows, columns) in C order, the size of its tiles, and the shape of its scales.
+
+    tile_rows, tile_columns: the size of a tile. grid: the shape of the scales, one per tile, with as many axes as the
+    array.
+    """
 
     batch: int
     rows: int
@@ -43,7 +47,11 @@ def block_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
 
 
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the size of a tile along each axis of an array; no size exceeds the axis or is below 1."""
+    """Return the size of a tile (block of elements with one scale) along each axis of an array.
+
+    shape: that of the array. block: as in `Scaling.block`, for the last axes; -1 for a whole axis. Along other axes the
+    size is 1, or the whole axis if block[0] is -1. No size exceeds the axis or is below 1.
+    """
     sizes = block_sizes(shape, block)
     return tuple(max(min(size, length), 1) for size, length in zip(sizes, shape, strict=True))
 
@@ -86,7 +94,10 @@ def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
 
 
 def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Return an array of `shape` in which each element has its tile's entry of `per_tile`; sizes: those of a tile."""
+    """Return an array of `shape` in which each element has its tile's entry of `per_tile`.
+
+    per_tile: one entry per tile, with as many axes as `shape`. sizes: the size of a tile along each axis.
+    """
     for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
         per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
     return per_tile

@@ -104,7 +104,10 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached."""
+    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached.
+
+    scaling: the recipe. width: bits, 32 or 64, of the float in which elements are divided by scales.
+    """
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
 

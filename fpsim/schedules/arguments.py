@@ -13,9 +13,10 @@ LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
 def positive(value: int, name: str, largest: int = LARGEST) -> int:
-    """Return `value` as an int, or raise a ValueError unless it is a positive integer up to `largest`.
+    """Return an argument as an int; name: the argument that errors name.
 
-    name: the argument's name in errors.
+    Raises:
+      ValueError: the value is not a positive integer, or it is larger than `largest`.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
@@ -28,6 +29,10 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
     """Return the chip with a name, in any spelling, if the library's order is known on its architecture.
 
     library: name of the library, such as "cuBLAS". architectures: names of those on which its order is known.
+
+    Raises:
+      ValueError: there is no such chip, the library's order on it is not known, or the name also names another library.
+      TypeError: the name is not a string.
 
     Example:
       >>> from fpsim.schedules.arguments import chip_of
@@ -63,7 +68,11 @@ def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> s
 
 
 def order_of(scale_order: ScaleOrder) -> ScaleOrder:
-    """Return the name of the order in which two scales are applied, or raise a ValueError unless it is in ORDERS."""
+    """Return `scale_order`, the name of the order in which two scales are applied, after checking it.
+
+    Raises:
+      ValueError: scale_order is not "product", "a_first" or "b_first".
+    """
     if not isinstance(scale_order, str) or scale_order not in ORDERS:
         raise unknown("scale_order", scale_order, list(ORDERS))
     return scale_order

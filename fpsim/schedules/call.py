@@ -13,8 +13,12 @@ from fpsim.schedules.schedule import Schedule
 class Call(NamedTuple):
     """The properties of a call of a library's matrix product that decide whether the library supports it.
 
-    m, n, k: the product's sizes. scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or
-    "128x128".
+    Attributes:
+      schedule: the order of the library's kernel.
+      unit: the matrix unit that multiplies.
+      m, n, k: the product's sizes.
+      scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or "128x128".
+      out_fmt: format of the result.
     """
 
     schedule: Schedule  # the order of the library's kernel
@@ -43,7 +47,12 @@ Check = Callable[[Call], Iterator[str]]
 class Library(NamedTuple):
     """A library of GPU kernels: its name, examples of its schedules, and checks of calls.
 
-    remarks: functions of a Call that yield a sentence if the library's heuristic chooses another kernel for the shape.
+    Attributes:
+      name: as in `Schedule.library`.
+      rows: a schedule with usual parameters of each of its kernel families.
+      refusals: functions of a Call that yield a sentence for every reason to refuse it.
+      remarks: functions of a Call that yield a sentence if the library's heuristic chooses another kernel for the
+        shape.
     """
 
     name: str  # as in `Schedule.library`

@@ -23,7 +23,15 @@ HALF, FP8 = "16 bits", "FP8"
 
 
 class HardwareRow(NamedTuple):
-    """An entry of the table of hardware: a library's schedule for one class of operands and scales."""
+    """An entry of the table of hardware: a library's schedule for one class of operands and scales.
+
+    Attributes:
+      arch: the architecture, such as "hopper".
+      library: its name.
+      operands: "FP8" or "16 bits" (FP16 or BF16).
+      scales: text of TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
+      schedule: the order of additions.
+    """
 
     arch: str  # the architecture, such as "hopper"
     library: str
@@ -70,8 +78,8 @@ def kind_of(unit: MatrixUnit) -> str:
 def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
     """Return the schedule of a library on a chip for the operands of a unit.
 
-    scales: the scales of the operands: TENSOR ("one scale or none"), ROW ("a scale per row"), BLOCKS ("scales per 128
-    terms") or MX ("scales per 32 terms").
+    named: the chip and the library. unit: the matrix unit. scales: the scales of the operands: TENSOR ("one scale or
+    none"), ROW ("a scale per row"), BLOCKS ("scales per 128 terms") or MX ("scales per 32 terms").
 
     Raises:
       ValueError: no schedule is known; the message lists what is known.

@@ -25,7 +25,13 @@ class Span(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """The terms of K that one slice adds, and their order."""
+    """The terms of K that one slice adds, and their order.
+
+    Attributes:
+      runs: spans of K in the order in which they are added.
+      blocks: the terms of each partial sum, as positions within the slice.
+      residue: number of terms at the slice's start that separate instructions add, 0 if that makes no difference.
+    """
 
     runs: tuple[Span, ...]  # spans of K in the order in which they are added
     blocks: tuple[Span, ...]  # the terms of each partial sum, as positions within the slice
@@ -49,7 +55,16 @@ class Slice(NamedTuple):
 
 
 class SchedulePlan(NamedTuple):
-    """The order of additions of a schedule for one K and one unit."""
+    """The order of additions of a schedule for one K and one unit.
+
+    Attributes:
+      k: number of terms.
+      step: terms of an instruction; 1 for lanes, whose threads add term by term.
+      promoted: whether partial sums are added to a float32 total.
+      slices: the terms of each slice of K and their order.
+      lost: the range of K whose terms are never added.
+      run: consecutive terms of a lane; 0 without lanes.
+    """
 
     k: int  # number of terms
     step: int  # terms of an instruction; 1 for lanes, which threads add term by term
@@ -73,7 +88,10 @@ def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:
-    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total."""
+    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total.
+
+    It is chain.interval, but 0 if chain.short_sums_only is True and the sums of `unit` keep all mantissa bits.
+    """
     keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
     return 0 if chain.short_sums_only and keeps_all else chain.interval
 
@@ -81,13 +99,17 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
     """Return the number of consecutive terms of K that stay in one slice, for slicing rules that read `grain`.
 
-    It is the schedule's `grain`, or if that is 0 as many terms as have 1024 bits in operand a of `unit`.
+    It is the schedule's `grain`, or if that is 0 as many terms as have 1024 bits in operand a of `unit` (of 8 bits each
+    at least).
     """
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`."""
+    """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`.
+
+    schedule: its `slicing` is used. unit: the matrix unit, on which a grain of 0 depends. k: number of terms.
+    """
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
     if slicing.rule == "listed":
@@ -127,7 +149,9 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
     """Return a slice of these runs, divided into blocks (one per partial sum), with its residue.
 
-    interval: terms after which a partial sum ends, 0 for one sum. step: terms of an instruction.
+    The residue is (number of terms) mod `chain.residue`, or 0 if whole instructions add it. runs: spans of K, in the
+    order in which they are added. interval: terms after which a partial sum ends, 0 for one sum. step: terms of an
+    instruction.
     """
     runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)
@@ -142,7 +166,10 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
 
 
 def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return the terms of `runs` as single-term spans, with the two terms of each pair swapped."""
+    """Return the terms of `runs` as single-term spans, with the two terms of each pair swapped.
+
+    The last of an odd number of terms stays last.
+    """
     terms = [k for run in runs for k in range(run.start, run.stop)]
     pairs = [terms[i : i + 2][::-1] for i in range(0, len(terms), 2)]
     return tuple(Span(k, k + 1) for pair in pairs for k in pair)

@@ -123,7 +123,13 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """Return the value of an argument, a literal or a format by its name; text: the whole call, for the message."""
+    """Return the value of an argument: a literal, or a format by its name.
+
+    node: the argument's syntax tree. text: the whole call, for the message.
+
+    Raises:
+      ValueError: the argument is another expression, or no format has that name.
+    """
     if isinstance(node, ast.Name):
         return NAMED.get(node.id) or find_format(node.id)
     try:

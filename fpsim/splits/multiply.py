@@ -121,7 +121,10 @@ def _as_float32(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _padded(parts: list[Array], terms: int, axis: int) -> list[Array]:
-    """Return parts of one operand with +0 appended along `axis`, that of K, up to a multiple of `terms`."""
+    """Return matrices with +0 appended along `axis`, that of K, up to a multiple of `terms`.
+
+    parts: parts of one operand, matrices of equal shape; they are returned unchanged if their K is a multiple already.
+    """
     missing = -parts[0].shape[axis] % terms
     width = [(0, missing if i == axis else 0) for i in range(2)]
     return [np.pad(part, width) for part in parts] if missing else parts
@@ -130,7 +133,8 @@ def _padded(parts: list[Array], terms: int, axis: int) -> list[Array]:
 def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, shape: tuple[int, int]) -> Array:
     """Return the float32 total (M, N) of a group of products of parts, without the group's power of two.
 
-    of_a, of_b: parts of a (M, K) and of b (K, N), the leading ones first.
+    of_a, of_b: parts of a (M, K) and of b (K, N), the leading ones first, as `split_parts` returns them. split: the
+    recipe. shape: (M, N).
     """
     k, terms = of_a[0].shape[1], split.terms
     if group.interval is None:
@@ -154,8 +158,9 @@ def _chain(
 ) -> Array:
     """Return c plus the products of some pairs of parts over a slice of K, added in one chain of instructions.
 
-    band: pairs (index of a part of a, index of a part of b); for each step of K, the chain has one instruction per
-    pair, in this order. of_a, of_b: parts of a (M, K) and of b (K, N). c: float32 (M, N), or None for +0.
+    The result is (M, N) float32. band: pairs (index of a part of a, index of a part of b) of products of equal weight.
+    For each step of K, the chain has one instruction per pair, in this order. of_a, of_b: parts of a (M, K) and of b
+    (K, N), as `split_parts` returns them. split: the recipe. part: the slice of K. c: float32 (M, N), or None for +0.
     """
     (m, n), terms = (len(of_a[0]), of_b[0].shape[1]), split.terms
     steps = (part.stop - part.start) // terms

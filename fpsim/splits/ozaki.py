@@ -20,7 +20,10 @@ SUM_BITS = 31  # bits of a 32-bit accumulator without the sign
 
 
 def slice_bits(k: int) -> int:
-    """Return the most bits, without the sign, that slices may have so that sums of k products fit 32 bits.
+    """Return the most bits, without the sign, that slices may have so that sums of K products fit 32 bits.
+
+    Raises:
+      ValueError: k exceeds 2**29, so that even slices of one bit are too wide.
 
     Example:
       >>> from fpsim.splits.ozaki import slice_bits
@@ -95,10 +98,11 @@ def _finite(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _slices(x: Array, axis: int, count: int, bits: int) -> tuple[list[Array], npt.NDArray[Any]]:
-    """Return (`count` integer slices of a float64 matrix, leading first; exponents of the divisors of rows or columns).
+    """Return (the slices of x, float64 integers; the exponents of the powers of two that divide its rows or columns).
 
-    axis: the axis of K, along which numbers share an exponent; exponents have the length 1 there. bits: bits of a
-    slice without the sign.
+    x: float64 matrix. axis: the axis of K; numbers along it share an exponent. count: number of slices. bits: bits of a
+    slice without the sign. The list has `count` arrays of x's shape, the leading slice first; exponents are an int
+    array with length 1 along `axis`.
     """
     largest = np.abs(x).max(axis=axis, initial=0.0, keepdims=True)
     exponents = np.frexp(largest)[1]

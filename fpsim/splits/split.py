@@ -107,7 +107,12 @@ class Split:
         self._refuse_accumulators()
 
     def _refuse_groups(self) -> None:
-        """Raise a TypeError or ValueError unless `groups` has pairs of existing parts, and intervals between bands."""
+        """Raise an error unless `groups` is a tuple of Group with pairs of existing parts.
+
+        Raises:
+          ValueError: it is not, or a group with several bands has no interval.
+          TypeError, ValueError: an interval is not a positive integer.
+        """
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
             raise ValueError(
                 f"groups must be a tuple of fp.splits.Group with pairs of parts; got {shown(self.groups)}."
@@ -122,7 +127,11 @@ class Split:
                 require_integer("interval", group.interval, 1)
 
     def _refuse_accumulators(self) -> None:
-        """Raise a TypeError or ValueError unless `accumulate` accepts operands of `fmt` and adds in float32."""
+        """Raise an error unless `accumulate` accepts operands in the format of the parts and adds in float32.
+
+        Raises:
+          ValueError, TypeError: a matrix unit of other formats or with block scales; another kind of accumulator.
+        """
         unit = self.accumulate
         if isinstance(unit, MatrixUnit):
             if (unit.a.fmt, unit.b.fmt, unit.d.fmt.name) != (self.fmt, self.fmt, "FP32") or unit.scale:

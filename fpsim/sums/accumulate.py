@@ -146,7 +146,10 @@ def as_float64(codes: Array, fmt: Format) -> Array:
 
 
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return codes of format `fmt` as uint64 in C order, or if `in_float64` their values as bit patterns of float64."""
+    """Return codes of format `fmt` as uint64 in C order, or their values as bit patterns of float64.
+
+    in_float64: True for the values.
+    """
     return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
 
 
@@ -168,7 +171,11 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the codes (M, N) of the sums, computed in float32, or in 64 bits where they may leave its range."""
+    """Return the codes (M, N) of the sums, computed in float32.
+
+    Blocks of the result whose sums may leave the range of float32 are computed in 64 bits instead. plan: the plan of
+    these sums in float32.
+    """
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
     c = float_words(problem.c, plan.result, FP32) if problem.c.size else NO_C
@@ -195,12 +202,20 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
-    """Return the compiled loop of an accumulator that is not Exact; way, outer_way: as `ways` returns them."""
+    """Return the compiled loop of an accumulator that is not Exact.
+
+    way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
+    name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
+    outer_way: that of Chunked's outer sums.
+    """
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the codes (M, N) of the sums, computed in 64-bit words; way, outer_way: as `ways` returns them."""
+    """Return the codes (M, N) of the sums, computed in 64-bit words.
+
+    way, outer_way: representations of sums and of Chunked's outer sums, as for `_loop_of`.
+    """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
         return _generic(accumulator, _with_products(problem), way, outer_way).reshape(problem.shape)
@@ -240,7 +255,8 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 def _with_products(problem: SumProblem) -> SumProblem:
     """Return a paired problem as sums of the columns of a float64 array (K, M) of its products, computed beforehand.
 
-    Loops compute one sum of a paired problem at a time, but the sums of many columns at once.
+    A problem is paired if every row of a has separate factors in b. Loops compute one sum of a paired problem at a
+    time, but the sums of many columns at once.
     """
     a_format, b_format = problem.formats
     assert a_format is not None
@@ -275,7 +291,12 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Return whether the kernel of exact_bins.py can, and should, compute these exact sums."""
+    """Return whether the kernel of exact_bins.py can compute these exact sums in one or two float64 numbers ("bins").
+
+    Conditions: every term is a product that float64 holds exactly; there are FEW_PRODUCTS products or more; numba
+    compiles; the kernel is compiled, or `general_loops` does not replace it (runtime/general_loops.py); and the problem
+    is the product of two matrices (not `paired`, where each row of a has separate factors in b).
+    """
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)
@@ -284,7 +305,9 @@ def _fits_bins(problem: SumProblem) -> bool:
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
     """Return the function (rows, out, first, stop, plan, random) -> None that computes exact sums in float64.
 
-    It fills blocks first .. stop - 1 (of 64 rows by 64 columns) of `out`, (M, N) uint64 codes.
+    It fills blocks first .. stop - 1 (of 64 rows by 64 columns) of `out`, (M, N) uint64 codes. rows: a Rows with the
+    operands' codes. plan: an ExactPlan, the range of exponents of the sums, and how they are rounded. random: a
+    Randomness, rounding mode and seed. problem: the operands and formats.
     """
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None

@@ -41,7 +41,11 @@ HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a lar
 class StripWay(NamedTuple):
     """The arguments of the kernels that sum a strip (a block of the result, 16 rows by a panel of columns) in float32.
 
-    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py.
+    Attributes:
+      how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py.
+      facts: uint64, constants of the accumulator (the fields of StripFacts), such as the limits within which float32 is
+        exact.
+      padding: bits of the zero, +0 or -0, that changes no sum when added.
     """
 
     how: int
@@ -50,7 +54,19 @@ class StripWay(NamedTuple):
 
 
 class Float32Sums(NamedTuple):
-    """The plan by which float32 computes the sums of an accumulator, for operands of two formats."""
+    """The plan by which float32 computes the sums of an accumulator, for operands of two formats.
+
+    Attributes:
+      way: arguments of the kernels.
+      formats: formats of a and b; FP32 for an a that is all ones.
+      storage: dtypes of the codes of a and b.
+      layouts: for a and b, the constants by which kernels decode codes to float32 (the fields of DecodeLayout); None if
+        codes of one become float32 by a table.
+      result: format of the result.
+      dtype: dtype of the result.
+      cast: the compiled loop that converts float32 sums to codes of the result, as a Stage of runtime/pipeline.py; None
+        for FP32.
+    """
 
     way: StripWay
     formats: tuple[Format, Format]  # of the operands
@@ -63,9 +79,10 @@ class Float32Sums(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
-    """Return the plan of an accumulator for operands of two formats; None if float32 cannot reproduce its sums. Cached.
+    """Return the plan of an accumulator for operands of two formats; None if float32 cannot reproduce its sums.
 
-    accumulator: with its seed removed (`seedless`). formats: those of a and b; None for an a of ones.
+    The result is cached. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for a means
+    that a is all ones.
     """
     way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
     if way is None:
@@ -90,7 +107,10 @@ def exactly(fmt: Format) -> CastOptions:
 
 
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
-    """Return the arguments of the kernels that compute sums in float32, or None if float32 cannot reproduce them."""
+    """Return the arguments of the kernels that compute sums in float32, or None if float32 cannot reproduce them.
+
+    formats: those of a and b; None for a means that a is all ones.
+    """
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
     nearest = accumulator.rounding is Rounding.NEAREST_EVEN
@@ -127,7 +147,11 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
 
 
 def _served(fmt: Format) -> bool:
-    """Return whether the float32 kernels can round sums to a format."""
+    """Return whether the float32 kernels can round sums to a format.
+
+    They can for FP32, and for signed formats of 8 to 11 significand bits whose values float32 holds and whose smallest
+    exponent of normal values is not below float32's.
+    """
     if fmt == FP32:
         return True
     return fmt.precision in PRECISIONS and fmt.signed and FP32.min_exponent <= fmt.min_exponent and FP32.holds(fmt)
@@ -136,7 +160,8 @@ def _served(fmt: Format) -> bool:
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
     """Return the number of the step in the float32 kernels that reproduces the accumulator; None if there is none.
 
-    precision: significand bits of a product, or of a term. terms: True if a is all ones, so that b holds the terms.
+    A step multiplies, adds and rounds; its number is PLAIN, FUSED, ROUNDED, WIDE, ODD, PAIRS or PLAIN_PAIRS. precision:
+    significand bits of a product, or of a term. terms: True if a is all ones, so that b holds the terms.
     """
     if isinstance(accumulator, Pairwise):
         return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
@@ -151,7 +176,9 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 def _join(accumulator: Accumulator) -> int | None:
     """Return how the kernels add a partial sum to the outer sum: NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
 
-    None if they cannot: the chunk is no multiple of 2 terms, or the outer format does not hold the inner values.
+    NO_OUTER: the accumulator is not Chunked, so there is no outer sum. OUTER_FP32: a float32 addition. OUTER_ROUNDED: a
+    float32 addition, rounded to the outer format. The result is None if the kernels cannot add chunks: the chunk is no
+    multiple of 2 terms, or the outer format does not hold the values of the inner one.
     """
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
@@ -177,8 +204,9 @@ class Panels(NamedTuple):
     Attributes:
       a: (rows, terms), padded with zeros of the sign that changes no sum.
       panels: (count, terms, width).
-      ranges: (2, rows + count) uint32, one column per row of a, then one per panel: the bits of the largest magnitude,
-        and those of the smallest nonzero magnitude less 1, so that a zero wraps around and is never the smallest.
+      ranges: (2, rows + count) uint32, one column per row of a, then one per panel. The first row has the bits of the
+        largest magnitude. The second row has the bits of the smallest nonzero magnitude, as an integer less 1, so that
+        a zero wraps around to the largest integer and is never the smallest.
     """
 
     a: Array
@@ -189,7 +217,12 @@ class Panels(NamedTuple):
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
     """Return (codes in the dtype that the kernels read, in C order; the constants by which they decode these codes).
 
-    Codes of a format without such constants (see `float32_layout`) are converted to float32 bit patterns.
+    The constants are the fields of a DecodeLayout. If the format has none (see `float32_layout`), codes are converted
+    to float32 bit patterns here, and the constants are those of FP32.
+
+    Args:
+      codes: codes of `fmt`.
+      fmt: a format whose values float32 holds.
     """
     layout = float32_layout(fmt)
     if layout is None:
@@ -221,7 +254,8 @@ def panels_of(
 ) -> Panels:  # fmt: skip
     """Decode (M, K) and (K, N) codes into the padded float32 arrays that the kernels read.
 
-    layouts: the constants by which codes of a and b are decoded. padding: bits of the zero with which a is padded.
+    layouts: the constants by which codes of a and b are decoded (fields of DecodeLayout). padding: bits of the zero, +0
+    or -0, with which a is padded.
     """
     (m, k), n = a.shape, b.shape[1]
     rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
@@ -237,7 +271,12 @@ def panels_of(
 def strips_kernel(how: int) -> Any:
     """Return the compiled kernel for the step number `how` that computes the sums of strips of the result.
 
-    Its arguments are those of `rows_kernel`'s kernels (kernels/float32_rows.py).
+    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. Arguments: `(a,
+    panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels. c, out: (M, N) float32
+    bits, c may be empty. given_up: 1-D uint8, one element per strip, set to 1 if float32 cannot compute the strip,
+    whose part of `out` stays as it was, else to 0. first, stop: strips first .. stop - 1 are computed. facts: uint64
+    constants of the accumulator, the fields of StripFacts. The kernel returns the number of strips that float32 cannot
+    compute.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
@@ -247,8 +286,10 @@ def strips_kernel(how: int) -> Any:
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    c: (M, N) float32 bits, or empty. given_up: 1-D uint8, one element per strip, set to 1 if sums may leave the range
-    in which float32 is exact, else to 0. The part of `out` of a strip marked 1 stays as it was.
+    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. way: arguments of the
+    kernels. operands: a and b, decoded. c: (M, N) float32 bits, or empty. out: (M, N). given_up: 1-D uint8, one element
+    per strip, set to 1 if sums may leave the range in which float32 is exact, else to 0. The part of `out` of a strip
+    marked 1 stays as it was.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -34,14 +34,18 @@ def summed(
 ) -> Sequence[Area]:  # fmt: skip
     """Fill `result` with a @ b + c in float32; return the areas of it that float32 cannot compute.
 
-    In those areas, sums may leave the range in which float32 is exact, and the values are undefined. The calling
-    thread's processor must be in IEEE 754 mode (no flushing of subnormals).
+    In those areas, sums may leave the range in which float32 is exact, and the values are undefined. If most do, the
+    whole result is one such area. The calling thread's processor must be in IEEE 754 mode (no flushing of subnormals).
 
     Args:
+      plan: the plan of the accumulator.
       a, b: codes (M, K) and (K, N) in C order.
       layouts: for a and b, the constants by which codes are decoded (fields of DecodeLayout).
       c: (M, N) float32 bits that sums start from, or NO_C, which is empty.
       result: (M, N) array of plan.dtype in C order to fill.
+
+    Returns:
+      (slice of rows, slice of columns) of each area; empty if all sums are done.
     """
     operands = panels_of(a, b, layouts, plan.way.padding)
     count, terms, width = operands.panels.shape
@@ -67,7 +71,12 @@ def summed(
 def _by_threads(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, cost: int
 ) -> int:  # fmt: skip
-    """Compute all strips as `run_strips` does, on several threads; cost: that of one strip, in elements of a cast."""
+    """Compute all strips of the result on several threads; return the number of strips that float32 cannot compute.
+
+    A strip is a block of 16 rows by a panel of columns. way: arguments of the kernels. operands: a and b, decoded. c:
+    (M, N) float32 bits, or empty. out: (M, N) uint32 bits to fill. given_up: 1-D uint8, one element per strip, set as
+    by `run_strips`. cost: time that one strip takes, as the number of elements that a cast converts in that time.
+    """
     parts: list[int] = []
 
     def work(first: int, stop: int) -> None:
@@ -81,8 +90,14 @@ def _by_threads(
 def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
     """Return a @ b in the accumulator's dtype by a path that has little overhead, or None if this path does not apply.
 
-    fmt: format of operands that are codes; None if they are floats. out: array of the result's shape in C order to
-    fill, or None; its content is undefined if None is returned.
+    It does not apply if float32 cannot reproduce the accumulator's sums or decodes operands by a table, if sums may
+    leave the range in which float32 is exact, or if an operand's dtype has integers that are no codes of its format.
+
+    Args:
+      a, b: arrays (M, K) and (K, N) of any size; callers pass short ones, for which overhead matters.
+      accumulator: the accumulator.
+      fmt: format of operands that are codes; None if they are floats.
+      out: array of the result's shape in C order to fill, or None; its content is undefined if None is returned.
     """
     plan = _plain(seedless(accumulator), fmt, a.dtype, b.dtype)
     if plan is None or plan.layouts is None or (out is not None and out.dtype != plan.dtype):
@@ -95,7 +110,10 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     """Return a short C-ordered array's sum, a scalar of the accumulator's dtype; None if this path does not apply.
 
-    fmt: format of x if it holds codes; None if it holds floats.
+    It does not apply inside a block of `general_loops`, or in one of these cases: float32 cannot reproduce the
+    accumulator's sums or decodes x by a table; x is empty or has more than SHORT (16384) elements; the processor
+    flushes subnormals or does not round to nearest; sums may leave the range in which float32 is exact; the dtype of x
+    has integers that are no codes of the format. fmt: format of x if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
@@ -118,7 +136,8 @@ def _plain(
 ) -> Float32Sums | None:  # fmt: skip
     """Return the plan for operands of these dtypes, or None if there is none, cached.
 
-    accumulator: without its seed. fmt: format of operands that are codes, None for floats. of_a: None for an a of ones.
+    accumulator: without its seed. fmt: format of operands that are codes, None for floats. of_a, of_b: dtypes of a and
+    b; of_a is None if a is all ones.
     """
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
     if b is None or (a is None and of_a is not None):
@@ -129,7 +148,8 @@ def _plain(
 def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:
     """Return the format of an operand, or None if this quick path does not accept it.
 
-    fmt: its format if it holds codes, None for floats.
+    It accepts a dtype that stores one format, if fmt is None or that format, and otherwise an integer dtype of which
+    every integer is a code of fmt. dtype: dtype of the operand; fmt: its format if it holds codes, None for floats.
     """
     stored, wanted = FORMAT_OF.get(dtype), None if fmt is None else find_format(fmt)
     if stored is not None and wanted in (None, stored):

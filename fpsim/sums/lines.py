@@ -24,7 +24,9 @@ SUBTREE = 1 << 12  # terms of each subtree into which a long pairwise sum is cut
 class Lines(NamedTuple):
     """Operands of sums along the last axis: codes of shape (..., K), one sum ("line") per index of the other axes.
 
-    a, b: factors of each term; if a, and the first of formats, is None, b holds the terms.
+    Attributes:
+      a, b: factors of each term; if a is None, b holds the terms.
+      formats: formats of a and b; the first is None if a is None.
     """
 
     a: Array | None  # None if the terms are the values of b
@@ -78,7 +80,10 @@ def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
 
 
 def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
-    """Return the sums of 2-D operands (rows, K), one per row, as 1-D codes; first: index of the first sum."""
+    """Return the sums of 2-D operands (rows, K), one per row, as 1-D codes of the accumulator's result format.
+
+    first: index of the first sum, on which random numbers depend.
+    """
     long = lines.terms > TERMS_AT_ONCE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
     if long and isinstance(accumulator, Pairwise) and lines.terms > SUBTREE:
         return _tree(accumulator, lines)
@@ -90,7 +95,8 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
     """Return the sums of 2-D operands (rows, K) as a SumProblem with one column of results.
 
-    c: (rows,) codes from which sums start, or None for 0.
+    first: index of the first sum, on which random numbers depend. c: (rows,) codes from which sums start, or None for
+    0.
     """
     start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
     if lines.a is None:
@@ -100,7 +106,10 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
-    """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals."""
+    """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals.
+
+    line: a single sum of more than TERMS_AT_ONCE terms. A subtree has SUBTREE (4096) terms.
+    """
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
     if whole < line.terms:
@@ -110,7 +119,10 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 
 
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
-    """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part."""
+    """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part.
+
+    line: a single sum of more than TERMS_AT_ONCE terms.
+    """
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run
     total: Array | None = None

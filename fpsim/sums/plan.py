@@ -36,7 +36,10 @@ def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
 
 
 def seedless(accumulator: Accumulator) -> Accumulator:
-    """Return the accumulator with seed 0 if it has a seed: a key for caches of plans, which do not depend on seeds."""
+    """Return a copy of the accumulator with the seed 0, or the accumulator itself if it has no seed or the seed 0.
+
+    Caches of plans use the result as a key, as plans do not depend on seeds.
+    """
     if not accumulator.seed:
         return accumulator
     copy = object.__new__(type(accumulator))  # whose fields have been checked
@@ -77,7 +80,10 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
-    """Return whether float64 holds running sums in `fmt`, rounded to odd, so that rounding them again is correct."""
+    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them a second time.
+
+    The second rounding, to `fmt`, then equals a single rounding of the exact sum.
+    """
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
         return False
@@ -90,8 +96,10 @@ def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
 def target(options: CastOptions, in_float64: bool) -> Array:
     """Return the constants by which kernels round sums to a format and read them back, as one uint64 array; cached.
 
-    in_float64: True for sums held as float64: fields of EncodeLayout, DecodeLayout and Settling (all 0 for FP64). False
-    for sums held as codes: fields of EncodeLayout and UnpackLayout, then the rules of core/pack.py.
+    options: format and rounding of a sum. in_float64: True for sums that are held as float64: fields of EncodeLayout,
+    DecodeLayout and Settling (all 0 for FP64, to which the processor rounds). False for sums held as codes: fields of
+    EncodeLayout and of UnpackLayout, and the sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of
+    core/pack.py.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
@@ -111,7 +119,11 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """Return the four constants (`Settling`) by which float64 loops round to a format, as uint64."""
+    """Return the four constants (`Settling`) by which float64 loops round to a format, as uint64.
+
+    They are bits of the smallest normal value; the mantissa bits, shifted to float64's exponent; bits of the largest
+    value, or of -1 if codes must decide ties; and a mask of the random bits.
+    """
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # else ties are decided by the code
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)
@@ -123,7 +135,11 @@ def _settling(options: CastOptions) -> Array:
 class ExactPlan(NamedTuple):
     """The number of digits of an exact sum, the exponent of the lowest, and how the sum is rounded.
 
-    digits: number of int64 digits, each of 32 bits of the sum. rules: those that `pack` of core/pack.py reads.
+    Attributes:
+      digits: number of int64 digits, each of 32 bits of the sum.
+      lowest: exponent of the first digit's unit.
+      layouts: constants by which codes of a, b and c are read and codes of the result are written.
+      rules: uint64 sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which `pack` of core/pack.py reads.
     """
 
     digits: int
@@ -133,13 +149,19 @@ class ExactPlan(NamedTuple):
 
 
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of Exact for operands of these formats; starts: True if sums begin with values c, False at 0."""
+    """Return the plan of Exact for operands of these formats; starts: True if sums begin with values c, False at 0.
+
+    formats: those of a and b; that of a is None if a is all ones.
+    """
     return _exact_plan(seedless(accumulator), formats, starts)
 
 
 @lru_cache(maxsize=4096)
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the result of `exact_plan` for an accumulator without its seed; cached."""
+    """Return the plan of Exact for operands of these formats, cached; accumulator: without its seed.
+
+    formats: those of a and b; that of a is None if a is all ones. starts: True if sums begin with values c, False at 0.
+    """
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]
     lowest = min(sum(lowest_place(operand) for operand in present), lowest_place(fmt) if starts else 0)

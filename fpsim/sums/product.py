@@ -89,7 +89,11 @@ def _no_codes(dtype: np.dtype[Any]) -> Array:
 
 
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (slice of rows, slice of columns) of the blocks of the result; whole rows for stochastic rounding."""
+    """Yield (slice of rows, slice of columns) of the blocks of the result, which are computed one after the other.
+
+    With stochastic rounding, blocks have whole rows, as random numbers follow the outputs' indices in C order. shape:
+    (M, N) of the result. terms: K.
+    """
     side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
     wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side
     for j in range(0, shape[1], max(wide, 1)):

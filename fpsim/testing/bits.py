@@ -36,8 +36,9 @@ class ComparedSide(NamedTuple):
       kind: "a plain array", "an EncodedArray" or "a Scaled array".
       fmt: the format of its elements, or None.
       scaling: the scaling of a Scaled array, else None.
-      parts: its arrays by name, each with the format of its elements or None. The only array of an object has the name
-        "", those of a Scaled array the names of its attributes.
+      parts: its arrays by name, each with the format of its elements or None. The name is "" for the only array of a
+        plain or an EncodedArray; a Scaled has "codes", "scales", "scale_codes", "zero_points" and "tensor_scale", those
+        that are not None.
     """
 
     kind: str
@@ -89,9 +90,13 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
 
 
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
-    """Return x, the argument `name` of `assert_bits_equal`, split into its arrays.
+    """Return an argument of `assert_bits_equal` split into its arrays.
 
-    fmt: the format of a plain array's elements, or None.
+    x: the argument: an EncodedArray, a Scaled array or anything `np.asarray` takes. name: its name in errors. fmt: the
+    format of a plain array's elements, or None.
+
+    Raises:
+      TypeError: the object holds neither real floats nor integers nor truth values.
     """
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
@@ -111,7 +116,10 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """Return a sentence on the first difference between two objects, or ""; fmt: as for `assert_bits_equal`."""
+    """Return a sentence on the first difference between two objects, or "" if they are equal.
+
+    fmt: the format that the caller of `assert_bits_equal` passed, or None.
+    """
     if got.kind != want.kind:
         kinds = [side.kind if side.fmt is None else f"{side.kind} of {side.fmt}" for side in (got, want)]
         return (
@@ -140,9 +148,10 @@ def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> s
 
 
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """Return a sentence on the first difference between two arrays, or "" if they are equal.
+    """Return a sentence on the first difference between two arrays called `part`, or "" if they are equal.
 
-    part: name of the arrays, as in `ComparedSide`. fmt: the format in which the sentence shows elements, or None.
+    part: "" for the only array of an object; else its name in a Scaled, such as "codes". fmt: the format of the arrays'
+    codes or values, in which the sentence shows them; or None.
     """
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
@@ -165,7 +174,10 @@ def _differing(got: Array, want: Array) -> Any:
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """Return a remark if `got` is `want` transposed or has scales along the other axis, else ""; part: their name."""
+    """Return a remark for the message if `got` is `want` transposed or has scales along the other axis, else "".
+
+    part: name of the arrays, such as "scale_codes".
+    """
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()
@@ -175,7 +187,10 @@ def _transposed(part: str, got: Array, want: Array) -> str:
 
 
 def _shown(value: Any, fmt: Element | None) -> str:
-    """Return a NumPy scalar as text: its bit pattern and value, and its code in `fmt` unless that is None."""
+    """Return an array element (a NumPy scalar) as text: its bit pattern and value.
+
+    fmt: the format of the element, which adds a hexadecimal float and a code to the text; or None.
+    """
     bits = words(np.asarray(value))
     pattern = hexadecimal(bits)
     if fmt is None:
@@ -200,7 +215,11 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of a NumPy scalar as text; "no value" if `fmt` lacks it, "no code" if `fmt` is no `Format`."""
+    """Return the code of `value`, a NumPy scalar, in a format as text, such as "code 0x38".
+
+    The text is "no value" if `fmt` cannot represent the value, and "no code" if `fmt` is not a float format
+    (`fpsim.Format`).
+    """
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)

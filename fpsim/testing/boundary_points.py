@@ -85,8 +85,9 @@ def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
 def _values_and_ties(fmt: Format) -> Doubles:
     """Return a format's magnitudes with the ties between them, and fractions of the smallest ones, as float64 (n,).
 
-    The two next magnitudes that the format would have above its largest value are among them. Of a format with more
-    than 16 bits, only some mantissas of each binade are used (see `points`).
+    The magnitudes are the finite ones, and the two next ones that the format would have above its largest value. The
+    fractions are 1/4, 1/2 and 3/4 of the smallest subnormal, and 1/2 of the smallest normal value. Of a format with
+    more than 16 bits, only some mantissas of each binade are used (see `points`).
     """
     places = fmt.min_exponent - fmt.mantissa_bits
     if fmt.bits <= 16:
@@ -111,9 +112,11 @@ def _values_and_ties(fmt: Format) -> Doubles:
 
 
 def _seams(source: Format) -> Doubles:
-    """Return float64 magnitudes at which casts from `source` often break: 0, 1, Inf, ends of ranges of integers.
+    """Return float64 magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, powers of two.
 
-    The ends of the ranges of `source`, and of FP16, BF16 and FP32 if `source` holds their values, are added.
+    The powers of two are ends of integer ranges. The limits are those of `source`, and of FP16, BF16 and FP32 if
+    `source` can represent all their values: the largest value, the overflow threshold, the smallest normal value, the
+    smallest subnormal, and half of each of these two.
     """
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
@@ -125,11 +128,15 @@ def _seams(source: Format) -> Doubles:
 
 
 def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int = 0) -> Array:
-    """Return inputs that checks add to `points`, (n,): values near ties, which show lost sticky bits, and random ones.
+    """Return the inputs that checks add to `points`: values near ties, which show lost sticky bits, and random values.
 
     Args:
       fmt, dtype: the target format and the dtype of the inputs, as for `points`.
-      seed: seed of the random values, of which 512 are in the format's range and 512 are any bit patterns.
+      seed: seed of the random values.
+
+    Returns:
+      Array of shape (n,) and dtype `dtype`, in no order, to be used in addition to `points`; some patterns may repeat.
+      n is 1,840 for float64 and 1,376 for others. 512 values are random in the format's range, 512 random bit patterns.
 
     Example:
       >>> from fpsim.testing.boundary_points import further_points
@@ -150,8 +157,9 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 def _ladders(fmt: Format, source: Format) -> Doubles:
     """Return float64 values (n,) on both sides of four ties: the first two above 1 and above the smallest subnormal.
 
-    Their distances from the tie are 1/4, 1/8, ... of the spacing, down to about the precision of `source`, at least
-    that of FP32. fmt: the format that has the ties.
+    Their distances from the tie are 1/4, 1/8, ... of the spacing. The smallest is 2**-(p - 1) of it, where p is the
+    number of significand bits of `source`, at least 24. fmt: the format that has the ties. source: the format of the
+    inputs.
     """
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1

@@ -68,8 +68,11 @@ class CoverageRecord:
     def note(self, x: Array, layout: str = "", *, values: bool = True) -> None:
         """Add one call to the record.
 
-        layout: the name of the array's memory layout, "" for C order. values: False for an array that repeats the
-        values of an earlier one, which are not noted again.
+        Args:
+          x: the input array.
+          layout: the name of its memory layout, "" for C order.
+          values: whether to include its values in the ranges of magnitudes and the specials; False for an array that
+            repeats the values of an earlier one.
         """
         self.calls += 1
         self.shapes.setdefault(x.shape)
@@ -80,7 +83,10 @@ class CoverageRecord:
             self._note_values(x)
 
     def _note_values(self, x: Array) -> None:
-        """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs."""
+        """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs.
+
+        Arrays of other elements than floats and integers are ignored.
+        """
         with np.errstate(all="ignore"):
             magnitude = np.abs(x.astype(np.float64))
         finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]

@@ -105,7 +105,10 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
 
 
 def _encoded(values: Floats, kind: str) -> Words:
-    """Return float64 values as codes of the operand format `kind`, saturated; of "tf32" as float32 bit patterns."""
+    """Return float64 values as codes of the operand format `kind`, such as "e4m3", saturated.
+
+    Codes of "tf32" are float32 bit patterns.
+    """
     with np.errstate(over="ignore", under="ignore"):
         codes = encode(np.asarray(values, np.float64), FORMATS[kind], overflow="saturate")
     return codes & ~DROPPED if kind == "tf32" else codes
@@ -174,7 +177,10 @@ def _ties(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) ->
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b; half of the terms are the negatives of others, except 5 % that differ by one bit."""
+    """Return codes of a and b whose terms cancel, in random order: half of them are the negatives of the other half.
+
+    In 5 % of the negatives, the last bit of b's code is flipped. shape: (M, N, K). pair: formats of a and b.
+    """
     a, b = _both(rng, shape, pair, "wide" if rng.random() < 0.5 else "normal")
     k = shape[2]
     place, half = rng.permutation(k), k // 2

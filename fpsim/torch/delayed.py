@@ -26,7 +26,7 @@ def first_state(history: int) -> Tensor:
     """Return a layer's state of delayed scales before the first step, a float32 tensor (3, 1 + history).
 
     Its rows are for the input x, the weight w and the gradient dy. Column 0 is the encode scale, 1; the other columns
-    are the amax of earlier steps, 0.
+    are the amax of earlier steps, 0. history: the number of earlier steps.
     """
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
@@ -57,8 +57,12 @@ def quantized(
 ) -> tuple[CastOperand, Tensor | None]:
     """Cast a tensor (rows, columns); return (the cast operand, its new row of delayed scales or None).
 
-    step: the layer's count of forward passes, for stochastic rounding; None without. row: the operand's row of the
-    state of delayed scales, float32 (1 + history,); None if scales are not delayed.
+    Args:
+      x: the tensor.
+      cast: format, scaling, rounding and seed key of the cast.
+      step: the layer's count of forward passes, for stochastic rounding; None without.
+      plan: the plan of the layer, which has the options of delayed scales.
+      row: the operand's row of the state of delayed scales, float32 (1 + history,); None if scales are not delayed.
     """
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
@@ -77,9 +81,10 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> tuple[DelayedScaling, dict[str, Any]]:
-    """Return a delayed scaling for an element format, and the fields of its state dict that never change; cached.
+    """Return a delayed scaling for an element format; it is cached.
 
-    delayed: its options (history, amax, margin).
+    delayed: (history, amax, margin): the number of earlier steps whose amax is used, "max" or "most_recent" for which
+    amax sets the scale, and the number of times that the format's largest value is halved first.
     """
     history, amax, margin = delayed
     scaling = DelayedScaling(element, history=history, amax=amax, margin=margin)

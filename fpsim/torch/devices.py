@@ -17,7 +17,13 @@ LIBRARIES = ("cuBLAS", "PyTorch")  # libraries whose products torch computes
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Call `fp.gpu.matmul` with `keywords` for NumPy arrays or `fp.Scaled` (M, K) and (K, N); return a NumPy array."""
+    """Call `fp.gpu.matmul` for operands in the host's memory, and return its result as a NumPy array.
+
+    a, b: (M, K) and (K, N) NumPy arrays or `fp.Scaled`. keywords: the keyword arguments of `fp.gpu.matmul`.
+
+    Raises:
+      fpsim.gpu.GpuError: there is no GPU.
+    """
     public("fpsim.gpu.device.device").require_device()
     from numba import cuda
 
@@ -30,11 +36,15 @@ def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Multiply a (M, K) by b (K, N), NumPy arrays or `fp.Scaled`, on this machine's tensor cores; return a NumPy array.
+    """Multiply two operands on this machine's tensor cores, and return a NumPy array as `fpsim.matmul` does.
 
     With a schedule of cuBLAS or PyTorch, torch multiplies; with any other schedule or none, the GPU's instructions run
-    in the schedule's order. A ValueError is raised for another chip's unit, or operands that torch does not multiply.
+    in the schedule's order (`fpsim.gpu.hardware.chain_matmul`). a, b: (M, K) and (K, N) NumPy arrays or `fp.Scaled`.
     keywords: the keyword arguments of `fpsim.matmul`.
+
+    Raises:
+      fpsim.gpu.GpuError: there is no GPU, or its tensor cores do not multiply these operands.
+      ValueError: the unit is another chip's, or torch and cuBLASLt cannot multiply these operands.
     """
     hardware, unit, schedule = public().gpu.hardware, keywords["accumulate"], keywords["schedule"]
     if schedule is None or schedule.library not in LIBRARIES:
@@ -59,15 +69,21 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Return a float32 product (M, N) plus bias (N,), rounded to nearest even to `out_fmt`; None for either."""
+    """Return a float32 product (M, N) plus the bias, rounded to nearest even to the values of a format.
+
+    bias: (N,) float32, or None. out_fmt: the format; None to leave the sum unrounded.
+    """
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:
-    """Return (recipe of `fp.gpu.hardware.scaled_mm` for two operands, (scales of a, scales of b)); ValueError if none.
+    """Return (recipe name of `fp.gpu.hardware.scaled_mm` for two operands' scales, (scales of a, scales of b)).
 
-    a, b: `fp.Scaled` arrays, or codes without scales, for which the scale is 1.
+    a, b: `fp.Scaled` arrays, or codes without scales, for which the scale is 1. unit: the matrix unit.
+
+    Raises:
+      ValueError: torch has no product for this unit and these scales.
     """
     words: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {
         ((-1, -1), (-1, -1)): "tensor", ((1, -1), (-1, 1)): "row", ((1, 128), (128, 128)): "1x128_128x128",

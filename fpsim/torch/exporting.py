@@ -181,8 +181,9 @@ def _chosen(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
 
-    linear: names of linear layers' weights, or None without a model. layout: the layout's name. A pattern in `keep`
-    raises a TypeError if it is not a str, and a ValueError if it matches nothing (except "lm_head").
+    linear: names of linear layers' weights, or None without a model. keep: shell patterns of layers or tensors that are
+    not to be quantised. layout: the layout's name. A pattern raises a TypeError if it is not a str, and a ValueError if
+    it matches nothing (except "lm_head").
     """
     quantised: list[str] = []
     kept: dict[str, str] = {}
@@ -218,7 +219,10 @@ def _chosen(
 
 
 def _matches(pattern: Any, module: str, name: str) -> bool:
-    """Return whether a shell pattern matches a layer's name (`module`), its last part, or a tensor's name."""
+    """Return whether a shell pattern matches a layer's name (`module`), its last part, or a tensor's name.
+
+    It raises a TypeError if the pattern is not a str.
+    """
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")
     return any(fnmatchcase(word, pattern) for word in (module, name, module.rpartition(".")[2]))
@@ -240,9 +244,11 @@ def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return (the folder of a checkpoint that is exported, config.json in it if `read` and there, else `config`).
+    """Return (the folder of a checkpoint that is exported, the configuration of the model).
 
-    path: the checkpoint's folder or a file in it; a ValueError is raised if `out` is one of them.
+    path: the checkpoint's folder or a file in it. The configuration is that in the folder's config.json if `read` is
+    True and the file exists, else `config`. A ValueError is raised if `out`, the path of the export, is that folder or
+    `path`, or if config.json is not JSON.
     """
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():

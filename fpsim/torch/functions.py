@@ -352,9 +352,10 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Return (a cast as JSON text, its seed as a tensor or None) after checking the keywords of a public `function`.
+    """Return (a cast as JSON text, its seed as a tensor or None) for the torch operators, after checking the keywords.
 
-    fmt, scaling: the element format, and the scaling; None for a cast without scales.
+    function: the public function, for error messages. fmt, scaling: the element format, and the scaling or None.
+    keywords: the rounding, overflow, subnormals, random_bits and seed of the call.
     """
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
@@ -370,7 +371,13 @@ _spec = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return the decode scales of a call, numbers as float32, as a tensor without a gradient; None for None."""
+    """Return the decode scales of a call as a tensor without a gradient; None for None.
+
+    A tensor keeps its dtype; numbers and arrays become float32.
+
+    Raises:
+      TypeError, ValueError: the scales are not numbers, NaN, or a tensor that is not on the CPU.
+    """
     if scales is None:
         return None
     if isinstance(scales, Tensor):

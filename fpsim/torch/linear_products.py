@@ -21,7 +21,9 @@ def _product(
     Args:
       x, weight, bias: the layer's input (tokens, in), weight (out, in) and bias (out,) or None.
       step: count of forward passes, which seeds stochastic rounding; None without.
-      state: delayed scales, as `delayed.first_state` describes; None without, and a 0 of shape () is returned.
+      state: scales from earlier steps, float32 (3, 1 + history). The rows are for x, weight and gradient; each holds
+        the encode scale to use and then the history of amax, oldest first. None if the plan has no delayed scales; the
+        returned state is then a 0 of shape ().
       live: the layer's buffer of delayed scales, which the backward pass updates; unused here.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
     """
@@ -54,7 +56,10 @@ def _gradients(
 
     Args:
       dy: gradient of the result, (tokens, out).
-      step, state: as they were in the forward pass, whose operands are x (tokens, in) and weight (out, in).
+      x, weight: the operands of the forward pass, (tokens, in) and (out, in).
+      step: number of the forward pass, which seeds stochastic rounding; None without.
+      state: delayed scales from before the forward pass, float32 (3, 1 + history), or None. The rows are for x, weight
+        and gradient; each holds the encode scale and then the history of amax, oldest first.
       live: the layer's present state of delayed scales, or None. The returned copy has a new row for dy.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
       of_x, of_weight: whether dx and dw are needed.
@@ -109,7 +114,8 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
     """Return the product of two operands, and pass it to the functions that watch products.
 
-    product: "fprop", "dgrad" or "wgrad". turned: the operand to transpose, "a", "b" or "". bias: (N,), or None.
+    product: "fprop", "dgrad" or "wgrad". a, b: the operands before and after their casts. turned: the operand to
+    transpose, "a", "b" or "". bias: (N,), or None. plan: the layer's plan, which has the arithmetic of the product.
     """
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
@@ -123,7 +129,10 @@ def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tens
 
 
 def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
-    """Return x (tokens, features) after the plan's Hadamard transform along whole blocks of tokens, as float32."""
+    """Return x (tokens, features) after the plan's Hadamard transform along the tokens, as float32.
+
+    Raises a ValueError unless the number of tokens is a multiple of the transform's size.
+    """
     if x.shape[0] % plan.hadamard:
         raise ValueError(
             f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
@@ -137,7 +146,10 @@ def _row(state: Tensor | None, row: int) -> Tensor | None:
 
 
 def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
-    """Return a copy of the state of delayed scales with new rows where not None; without a state, 0 of shape ()."""
+    """Return a copy of the state of delayed scales with some rows replaced; without a state, a tensor 0 of shape ().
+
+    rows: {INPUT, WEIGHT or GRAD: the new row, or None to keep the old one}.
+    """
     if state is None:
         return torch.zeros(())
     new = state.clone()
@@ -148,7 +160,11 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save in ctx, torch's context, what the backward pass needs of the forward operator's inputs; output is unused."""
+    """Save in torch's context `ctx` what the backward pass needs.
+
+    This is x, weight, step, the plan, the state of delayed scales before the forward pass, and the layer's buffer of
+    it. inputs: the arguments of the forward operator. output: its results, which are not used.
+    """
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)

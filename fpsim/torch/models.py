@@ -108,9 +108,10 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return a clause for each of fprop and dgrad whose K is no multiple of its recipe's block, so that zeros pad K.
+    """Return a clause for each product whose K is not a multiple of the recipe's block, so that zeros pad it.
 
-    name: the layer's. products: recipes of fprop and dgrad; further ones are ignored.
+    name: the layer's. products: the linear recipes of fprop, dgrad and wgrad; wgrad, whose K is the number of tokens,
+    is not checked.
     """
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
@@ -142,7 +143,10 @@ def _refuse_overrides(recipe: Recipe, names: Sequence[str]) -> None:
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
-    """Return one shell pattern or several as a list; a TypeError on the argument `label` for anything else."""
+    """Return one shell pattern or several as a list; raise a TypeError for anything else.
+
+    label: the argument's name, for the message.
+    """
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
@@ -152,7 +156,11 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
 def _nothing_matches(
     model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
 ) -> str:
-    """Return the error text that no layer is included but neither excluded nor kept by the recipe (shell patterns)."""
+    """Return the error text that no layer matches, with the names of the model's linear layers.
+
+    names: these names. included, excluded, kept: shell patterns of layers to quantise, of layers to leave out, and of
+    layers that the recipe does not quantise.
+    """
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
     without = [f"{', '.join(map(repr, excluded))}"] if excluded else []
     without += [f"{', '.join(map(repr, kept))}, which the recipe keeps"] if kept else []

@@ -77,7 +77,10 @@ def _scales_array(scales: Tensor | None) -> Array | None:
 
 
 def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
-    """Raise a RuntimeError that names `function` if a tensor has a tangent, which operators would drop."""
+    """Raise a RuntimeError if a tensor has a tangent, which the operators, without a forward mode, would drop.
+
+    function: the public function, for the message; tensors: by argument name.
+    """
     for name, tensor in tensors.items():
         if tensor is not None and _has_tangent(tensor):
             raise RuntimeError(
@@ -101,11 +104,15 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
-    """Register a torch operator `name`, "namespace::name", that changes none of its arguments, and return it.
+    """Register a torch operator that changes none of its arguments, and return it.
 
-    torch imports its compiler, to guard an operator's function, at the first call, which takes longer than importing
-    torch. This operator skips the guard until something else has imported the compiler. schema: in torch's schema
-    language.
+    torch guards an operator's function against its compiler, and imports the compiler for that at the first call, which
+    takes longer than importing torch. This operator skips the guard until something else has imported the compiler.
+
+    Args:
+      name: the operator's name, "namespace::name".
+      function: computes the operator, on every device.
+      schema: the arguments and results, in torch's schema language.
 
     Example:
       >>> import torch
@@ -134,7 +141,8 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
     """Return a tensor's values after a cast, float64 for a float64 tensor without scales, else float32.
 
-    spec: as of `cast_text.spec_text`; seed: a tensor of 64 bits, or None; scales: decode scales, None to compute them.
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
+    random draws; scales: decode scales, None to compute them.
     """
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
@@ -146,7 +154,10 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an uninitialised tensor like the result of a cast, `spec` as JSON text, of x, for torch.compile."""
+    """Return an uninitialised tensor of the shape of x and the dtype of its values after a cast, for torch.compile.
+
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`.
+    """
     is_wide = x.dtype == torch.float64 and spec_from(spec).scaling is None
     return x.new_empty(x.shape, dtype=torch.float64 if is_wide else torch.float32)
 
@@ -189,15 +200,20 @@ fake_quantize_op.register_fake(lambda x, spec, *_: _like_values(x, spec))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Save in ctx, torch's context, what `_straight_through` needs of `inputs`, the operator's arguments."""
+    """Save in torch's context `ctx` what `_straight_through` needs.
+
+    This is the input, the scales, the cast, and the cast of the incoming gradient with its seed. inputs: the arguments
+    of the operator. output: its result, which is not used.
+    """
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Return the incoming gradient, cast if requested, but 0 for clipped elements; None for other arguments.
+    """Return the gradient of a fake quantisation: the incoming one, cast if requested, but 0 for clipped elements.
 
-    ctx: torch's context, filled by `_setup`.
+    ctx: torch's context, filled by `_setup`. grad: the incoming gradient. The result is a tuple of the gradient of x
+    and None for each of the operator's other five arguments.
     """
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
@@ -211,7 +227,11 @@ fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
 
 
 def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return the codes of a tensor by a cast without scales, `spec` as JSON; seed: 64 bits, None without draws."""
+    """Return the codes of a tensor by a cast without scales, as unsigned integers.
+
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
+    draws.
+    """
     how = spec_from(spec)
     fmt: Any = how.element
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))

@@ -19,7 +19,13 @@ from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 
 
 class OperandCast(NamedTuple):
-    """The cast of one operand of a product."""
+    """The cast of one operand of a product.
+
+    Attributes:
+      spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; "" if the operand is not cast.
+      key: the number to which the count of forward passes is added to seed random draws; -1 if there are none.
+      delayed: whether its scale follows from the amax of earlier steps.
+    """
 
     spec: str  # JSON of `cast_text.spec_text`; "" for no cast
     key: int  # added to the count of forward passes to seed random draws; -1 without draws
@@ -30,7 +36,14 @@ NO_CAST = OperandCast("", -1)
 
 
 class ProductPlan(NamedTuple):
-    """The arithmetic of one product as text: the fields of a `fp.torch.Product`, with "" or 0 for None."""
+    """The arithmetic of one product as text: the fields of a `fp.torch.Product`, with "" or 0 for None.
+
+    Attributes:
+      unit: a matrix unit's name.
+      accumulator, schedule: Python expressions, the reprs of an accumulator and of a schedule.
+      promote: number of terms after which a partial sum is added to a float32 total.
+      out_fmt: the format of the result, as JSON.
+    """
 
     unit: str  # a matrix unit's name
     accumulator: str  # as its repr
@@ -56,7 +69,22 @@ class ProductPlan(NamedTuple):
 
 
 class LayerPlan(NamedTuple):
-    """The casts and products of one quantised layer: y = x w^T (fprop), dx = dy w (dgrad), dw = dy^T x (wgrad)."""
+    """The casts and products of one quantised layer, y = x w^T.
+
+    Attributes:
+      input, weight: casts of x and w, the operands of fprop (y = x w^T).
+      grad, weight_backward: casts of dy and w, the operands of dgrad (dx = dy w).
+      grad_backward, input_backward: casts of dy and x, the operands of wgrad (dw = dy^T x).
+      stash: cast of x before wgrad casts it with `input_backward`; NO_CAST if wgrad reads x itself.
+      fprop, dgrad, wgrad: arithmetic of the products.
+      hadamard: size of the Hadamard transform for wgrad; 0 for none.
+      signs: bit i is set if the transform changes the sign of term i.
+      delayed: (history, amax, margin) of scales from earlier steps: the number of steps whose amax is stored; the amax
+        that sets the scale, the largest ("max") or the newest ("most_recent"); and how many times the format's largest
+        value is halved first. None if scales follow from the tensor itself.
+      name: the layer's name.
+      backend: where products are computed, as for `QuantLinear`.
+    """
 
     input: OperandCast  # of x for y
     weight: OperandCast  # of w for y
@@ -91,12 +119,18 @@ class LayerPlan(NamedTuple):
         return no_cast and not self.hadamard and all(self.of(product).sums_float32 for product in PRODUCTS)
 
     def of(self, product: str) -> ProductPlan:
-        """Return the arithmetic of `product`: "fprop", "dgrad" or "wgrad"; torch's on the backend "float32"."""
+        """Return the arithmetic of `product`: "fprop", "dgrad" or "wgrad".
+
+        On the backend "float32" it has no unit and no accumulator, so that torch multiplies.
+        """
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
     def with_product(self, product: str, other: LayerPlan) -> LayerPlan:
-        """Return a copy of the plan with one product, and the casts of its operands, from another plan."""
+        """Return a copy of the plan with one product, and the casts of its operands, from another plan.
+
+        product: "fprop", "dgrad" or "wgrad". other: the plan from which they are taken.
+        """
         fields = {
             "fprop": ("input", "weight", "fprop"),
             "dgrad": ("grad", "weight_backward", "dgrad"),
@@ -121,7 +155,7 @@ def plan_from(text: str) -> LayerPlan:
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
     """Return the plan of a layer that follows a recipe.
 
-    name: the layer's, which determines its random keys. backend: the backend that multiplies.
+    name: the layer's name, from which the keys of random draws follow; backend: as for `QuantLinear`.
     """
     require_word("backend", backend, BACKENDS)
 
@@ -158,7 +192,7 @@ def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> Layer
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
-    """Return the arithmetic of a recipe's product as texts."""
+    """Return the arithmetic of a recipe's product ("fprop", "dgrad" or "wgrad") as texts."""
     how, adds = getattr(recipe, product), recipe.accumulator(product)
     unit = adds if isinstance(adds, MatrixUnit) else None
     return ProductPlan(
@@ -171,7 +205,10 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
 
 
 class Adds(NamedTuple):
-    """The fields of a `ProductPlan` as objects instead of text; None for empty ones."""
+    """The arithmetic of a `ProductPlan` as objects instead of text; None for fields that are empty in it.
+
+    The fields are those of `ProductPlan`: a MatrixUnit, an accumulator, a schedule, a number of terms, and a format.
+    """
 
     unit: MatrixUnit | None
     accumulator: Any

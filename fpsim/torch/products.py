@@ -24,9 +24,12 @@ from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
 
 class CastOperand(NamedTuple):
-    """An operand of a product: the floats `source` (rows, columns), and `encoded`, the result of their cast.
+    """An operand of a product, before and after its cast.
 
-    encoded: a `fp.Scaled`, codes of `fmt`, or `source` itself if nothing is cast. fmt: None unless it holds codes.
+    Attributes:
+      source: the floats before the cast, (rows, columns).
+      encoded: the result of the cast: a `fp.Scaled`, codes of `fmt`, or `source` itself if nothing is cast.
+      fmt: the format of codes; None for a `fp.Scaled`, or without a cast.
     """
 
     source: Array
@@ -52,7 +55,8 @@ class CastOperand(NamedTuple):
 def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
     """Return a tensor (rows, columns) as an operand, before and after its cast.
 
-    step: count of forward passes, which is added to the cast's key for stochastic rounding; None without.
+    cast: format, scaling, rounding and seed key, as text. step: count of forward passes, which is added to the cast's
+    key for stochastic rounding; None without.
     """
     source = array_of(x)
     if not cast.spec:
@@ -74,8 +78,12 @@ def multiply(
 ) -> Tensor:
     """Return the product (M, N) of two operands as a float32 tensor; float64 if torch multiplies float64 values.
 
-    turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b. bias: (N,), added to the sums in float32 before they
-    are rounded to the result's format; or None. backend: the backend that multiplies, such as "gpu" or "emulated".
+    Args:
+      a, b: the operands.
+      turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b.
+      how: the arithmetic of the product.
+      bias: (N,), added to the sums in float32 before they are rounded to the result's format; or None.
+      backend: where to multiply, as for `QuantLinear`.
     """
     if how.is_torch:
         return _by_torch(a, b, turned, how, bias)
@@ -109,9 +117,13 @@ def multiply(
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
     """Return the arithmetic `how` with the unit and schedule that its library uses for the operands' shape.
 
-    has_bias: whether the library also adds a bias. With a schedule that does not depend on the shape, `how` is
-    returned. A ValueError is raised if the library's order, or that of adding a bias, is not known, or layers cannot
-    compute it.
+    The library is the schedule of `how` if that depends on the shape, such as `fp.schedules.torch_mm("avx2")`. With any
+    other schedule, or none, `how` is returned unchanged. a, b: the operands, (..., M, K) and (..., K, N). has_bias:
+    whether the library also adds a bias.
+
+    Raises:
+      ValueError: the library's order of additions, or of adding a bias, is not known for the shape, or layers cannot
+        compute it.
     """
     library = adds_of(how).schedule
     if not isinstance(library, ShapedSchedule):
@@ -129,9 +141,10 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Return the product of the operands' values by torch, plus bias for a @ b^T, rounded to the result's format.
+    """Return the product of the operands' values plus bias by torch, rounded to the result's format.
 
-    turned: the operand to transpose, "a", "b" or "".
+    a, b: the operands. turned: the operand to transpose, "a", "b" or "". how: the arithmetic, of which only the
+    result's format is used. bias: (N,), which is added if `turned` is "b", or None.
     """
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
@@ -145,10 +158,14 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 
 
 def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Return the float32 product of BF16 or FP16 operands by torch.mm on this processor, without bias.
+    """Return the float32 product of BF16 or FP16 operands by torch.mm on this processor.
 
-    turned: the operand to transpose, "a", "b" or "". A ValueError is raised unless the schedule is `torch_mm(...)` for
-    this processor, and the result's format that of the operands.
+    a, b: the operands, codes without scales. turned: the operand to transpose, "a", "b" or "". how: the arithmetic,
+    with a schedule for this processor. bias: must be None.
+
+    Raises:
+      ValueError: the schedule is not `torch_mm(...)` for this processor, the result's format is not the operands', or
+        there is a bias.
     """
     adds = adds_of(how)
     library, fmt, dtype = adds.schedule, a.fmt, None if a.fmt is None else dtype_of(a.fmt)
@@ -179,9 +196,9 @@ def as_float(product: Array, fmt: Format) -> Array:
 
 
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
-    """Return operand x as the unit reads it: codes, a `fp.Scaled` with whole blocks, or values for TF32.
+    """Return an operand as the unit reads it: codes, a `fp.Scaled` with whole blocks, or float32 values for TF32.
 
-    side: which operand it is, "a" or "b".
+    x: the operand. side: "a" or "b", which operand it is.
     """
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
@@ -193,7 +210,10 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return x with one scale for each row and block of K (axis `along`), where a tile had one for several rows."""
+    """Return the operand x with one scale for each row and block of K, where a tile had one for several rows.
+
+    along: the axis of K, 0 or 1.
+    """
     across = 1 - along
     tall = x.scaling.block[across]
     if tall == 1:
@@ -208,7 +228,10 @@ def _one_dimensional(x: Scaled, along: int) -> Scaled:
 
 
 def _whole_blocks(x: Scaled, along: int, block: int) -> Scaled:
-    """Return x, with its scales unchanged, padded with zero codes along axis `along` to a multiple of `block`."""
+    """Return the operand x padded with zero codes along axis `along`, K, to a multiple of `block`.
+
+    The scales are not changed.
+    """
     missing = -x.codes.shape[along] % block
     if not missing:
         return x

@@ -50,13 +50,20 @@ class ProductReplay:
 
     @property
     def column_tile(self) -> int:
-        """Number of result features whose weights share a scale, for the columns of a part as `row_tile` for rows."""
+        """Number of result features whose weights share a scale.
+
+        The columns of a part must begin at a multiple of it or be within one tile.
+        """
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
         """Return a block of the layer's result, in the dtype of x.
 
-        A ValueError is raised if the slices of rows and columns, with start and stop, begin within a tile and leave it.
+        rows, columns: slices with start and stop; a part must begin at a multiple of `row_tile` and `column_tile`, or
+        be within one tile.
+
+        Raises:
+          ValueError: the part begins within a tile and extends beyond it.
         """
         a, b = self._operands()
         bias = self._layer.bias
@@ -69,7 +76,10 @@ class ProductReplay:
     def over_terms(self, slices: int) -> Tensor:
         """Return the whole result as a float32 sum of products over slices of K, rounded at the end, in the dtype of x.
 
-        Slices consist of whole tiles that share a scale, else a ValueError is raised. The bits differ from the layer's.
+        Slices consist of whole tiles that share a scale. The bits differ from those of the layer.
+
+        Raises:
+          ValueError: K has fewer tiles than slices.
         """
         a, b = self._operands()
         how = self._how()
@@ -107,7 +117,12 @@ class ProductReplay:
 
 
 def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
-    """Divide the indices 0 to length - 1 into slices of nearly equal size, of whole tiles; a ValueError for too many.
+    """Divide the indices 0 to length - 1 into `slices` slices of nearly equal size, which consist of whole tiles.
+
+    tile: number of elements of a tile; the last one may be shorter.
+
+    Raises:
+      ValueError: there are fewer tiles than slices.
 
     Example:
       >>> from fpsim.torch.replay import cut_whole
@@ -135,7 +150,10 @@ def _tile(operand: CastOperand, axis: int) -> int:
 def cut(operand: CastOperand, axis: int, part: slice) -> CastOperand:
     """Return some rows (axis 0) or columns (axis 1) of an operand, with the scales that the whole operand has.
 
-    A ValueError is raised if the slice, with start and stop, begins within a tile and extends beyond it.
+    part: a slice with start and stop.
+
+    Raises:
+      ValueError: the part begins within a tile of elements that share a scale, and extends beyond it.
     """
     index: list[slice] = [slice(None), slice(None)]
     index[axis] = part

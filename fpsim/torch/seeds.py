@@ -16,7 +16,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def constant_in_graphs(function: Function) -> Function:
-    """Mark a function so that torch.compile treats its results as constants, without importing the compiler."""
+    """Mark a function so that torch.compile treats its results as constants, and return it.
+
+    torch's compiler is not imported for that.
+    """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
@@ -28,9 +31,14 @@ def is_stochastic(rounding: Any) -> bool:
 
 
 def seed_tensor(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
-    """Return a seed as an integer tensor of one element; None, after checking it, if the mode is not stochastic.
+    """Return a seed as an integer tensor of one element for the operators; None if the rounding mode is not stochastic.
 
-    An integer in 0 .. 2**64 - 1 becomes an int64 tensor with the same 64 bits. name: the argument's name in errors.
+    A tensor is returned itself; an integer becomes an int64 tensor with the same 64 bits. name: the argument's name,
+    for error messages.
+
+    Raises:
+      ValueError: the seed is neither an integer in 0 .. 2**64 - 1 nor an integer tensor of one element, or it is None
+        although the mode is stochastic.
     """
     if isinstance(seed, Tensor):
         if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:

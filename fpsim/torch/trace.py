@@ -12,9 +12,13 @@ from fpsim.arrays import Array
 class ProductCall(NamedTuple):
     """One matrix product of a quantised layer, as watchers see it.
 
-    product: "fprop", "dgrad" or "wgrad". a, b: the operands, (M, K) and (K, N), each a `CastOperand`. how: a
-    `ProductPlan`. result: (M, N) float32; float64 if torch multiplied float64 operands. bias: (N,), added to the sums,
-    or None.
+    Attributes:
+      layer: the layer's qualified name.
+      product: "fprop", "dgrad" or "wgrad".
+      a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.CastOperand`.
+      how: the arithmetic, as `fpsim.torch.plan.ProductPlan`.
+      result: (M, N) float32; float64 if torch multiplied float64 operands.
+      bias: (N,), the bias that was added to the sums; None for none.
     """
 
     layer: str

@@ -32,10 +32,11 @@ class Storing(nn.Module):  # type: ignore[misc]
     """A module whose activations a recipe may store in a low-precision format until the backward pass."""
 
     def store(self, stash: Stash) -> None:
-        """Make the module save `stash(x)`, a tensor of x's shape and dtype, instead of each activation x.
+        """Make the module save `stash(x)` for the backward pass instead of each activation x.
 
-        Activations are float tensors with two axes or more, the last longer than 1. Parameters and statistics of rows,
-        whose last axis has one element, are saved unrounded.
+        stash: a function from a tensor to a tensor of its shape and dtype, such as `quantizer` returns. Activations are
+        float tensors with two axes or more, the last longer than 1. Parameters are saved unrounded, and so are
+        statistics of rows, whose last axis has one element.
         """
         module: Any = self
         inner = module.forward
@@ -52,12 +53,19 @@ class Storing(nn.Module):  # type: ignore[misc]
 
 
 def quantizer(spec: str) -> Stash:
-    """Return a function that casts a tensor, with tiles over its last two axes; spec: as of `cast_text.spec_text`."""
+    """Return a function that quantises a tensor, with tiles over its last two axes, and returns it in its own dtype.
+
+    spec: the cast (format, scaling, rounding) as the text that `fpsim.recipes.cast_text.spec_text` returns.
+    """
     return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)
 
 
 def store_activations(model: Any, row: Stored) -> None:
-    """Make those `Storing` modules of a model that a row's pattern names save activations in its format and scaling."""
+    """Make some modules of a model save their activations for the backward pass in a format.
+
+    model: a torch module, changed in place. row: the shell pattern of the modules' names, the format and the scaling.
+    Only modules of the class `Storing` are changed.
+    """
     spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
     for name, module in model.named_modules():
         if isinstance(module, Storing) and fnmatchcase(name, row.modules):
@@ -68,10 +76,11 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def recompute_block(block: Any) -> None:
-    """Make a module, `block`, save only its input for the backward pass, which runs the module's forward pass again.
+    """Make a module save only its input for the backward pass, which runs the module's forward pass again.
 
-    Both runs draw the same random numbers and use the same delayed scales, because only the second run, in which
-    gradients are enabled, advances step counters and scales. Products of the second run are hidden from watchers.
+    block: a torch module, whose `forward` is replaced. Both runs draw the same random numbers and use the same delayed
+    scales, because only the second run, in which gradients are enabled, advances step counters and scales. Functions
+    passed to `fpsim.torch.trace.watching` are not called in the second run.
     """
     inner = block.forward
 
@@ -118,7 +127,11 @@ def blocks_of(model: Any) -> list[Any]:
 def apply_recompute(model: Any, recompute: Recompute) -> None:
     """Make whole blocks of a model, or slices of its layers, compute their activations again in the backward pass.
 
-    A ValueError is raised if the model lacks a named layer, or a layer reads the result of another recomputed one.
+    model: a `Transformer` or `Perceptron`, changed in place. recompute: if its `by` is "layer", the number of first
+    blocks that are computed again whole; else the layers, and the axis and number of slices.
+
+    Raises:
+      ValueError: the model lacks a named layer, or a layer to recompute reads the result of another such layer.
     """
     blocks = blocks_of(model)
     for block in blocks[: recompute.blocks(len(blocks))] if recompute.by == "layer" else ():
@@ -140,7 +153,13 @@ def apply_recompute(model: Any, recompute: Recompute) -> None:
 
 @dataclass
 class Traffic:
-    """The bytes that offloading has written to files and read from them; those held in files now, and at most."""
+    """The bytes that offloading has moved.
+
+    Attributes:
+      written, read: bytes written to files and read from them since the trainer was created.
+      held: bytes of the files that exist now.
+      most: the largest value that `held` has had.
+    """
 
     written: int = 0
     read: int = 0
@@ -164,7 +183,14 @@ class Offload:
 
     A loaded tensor has the strides of the stored one (contiguous strides if that had gaps), because torch's kernels may
     choose their order of additions by strides. A file is removed when the last reference to its `OffloadedTensor` is
-    deleted. folder: the folder of the new one; None for the system's folder of temporary files.
+    deleted. A tensor that two operations save is written to two files.
+
+    Args:
+      folder: the folder in which a new folder for the files is made; None for the system's folder of temporary files.
+      traffic: the counts of bytes that `store` and `load` update.
+
+    Raises:
+      OSError: a file cannot be written, for example because the disk is full.
 
     Example:
       >>> import torch
@@ -200,7 +226,10 @@ class Offload:
         return kept
 
     def load(self, kept: OffloadedTensor) -> Tensor:
-        """Return a stored tensor, read from its file; raise a ValueError if the file's size has changed."""
+        """Return a stored tensor, read from its file; raise a ValueError if the file's size has changed.
+
+        kept: the object that `store` returned. The bytes read are added to `traffic`.
+        """
         content = torch.empty(kept.shape, dtype=kept.dtype)
         data = bytearray(kept.path.read_bytes())
         if len(data) != content.numel() * content.element_size():
@@ -229,9 +258,10 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Make a torch module, `block`, save in files what its backward pass needs.
+    """Make a torch module (`block`) save in files what its backward pass needs, by replacing its `forward`.
 
-    Parameters, buffers, tensors without axes and tensors that are not on the CPU stay in memory.
+    offload: the folder of the files. Parameters, buffers, tensors without axes and tensors that are not on the CPU stay
+    in memory.
     """
     inner = block.forward
     held = {x.untyped_storage().data_ptr() for x in (*block.parameters(), *block.buffers())}
@@ -252,7 +282,11 @@ def offload_block(block: Any, offload: Offload) -> None:
 
 
 def apply_offload(model: Any, share: float) -> Traffic | None:
-    """Make the first blocks of a model, `share` of them, save their activations in files; return the bytes moved."""
+    """Make a model's first blocks save their activations in files; return the counts of bytes, or None if `share` is 0.
+
+    model: a `Transformer` or `Perceptron`, changed in place. share: the share of the blocks, 0 to 1, rounded up to
+    whole blocks.
+    """
     if not share:
         return None
     blocks, offload = blocks_of(model), Offload()

@@ -38,7 +38,13 @@ SHOWN = 3  # most differences that an error message lists
 
 
 class Checkpoint(NamedTuple):
-    """A saved step of training; the arrays have the order of `save`, and share no memory with it."""
+    """A saved step of training.
+
+    Attributes:
+      step: the number of steps that the run had taken when the checkpoint was saved.
+      arrays: name -> array, each in separate memory, in the order in which they were passed to `save`.
+      facts: the facts that were passed to `save`.
+    """
 
     step: int
     arrays: dict[str, Array]
@@ -194,9 +200,11 @@ def steps(folder: str | Path) -> list[int]:
 
 
 def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str = "recipe") -> None:
-    """Raise a ValueError unless a checkpoint's fields, dicts of facts, equal the wanted fields, bit for bit.
+    """Raise a ValueError unless a checkpoint's fields equal the wanted fields, bit for bit.
 
-    noun: what the fields describe, for the message.
+    Args:
+      fields, wanted: dicts, nested or not, of values that `Checkpoints.save` accepts as facts.
+      noun: the word of the error message for what the fields describe.
 
     Example:
       >>> from fpsim.train.checkpoint import require_same
@@ -221,7 +229,10 @@ def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str
 
 
 def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return nested dicts as one dict: dotted name, after the prefix `before`, -> value as exact JSON text."""
+    """Return nested dicts as one dict: dotted name -> value as JSON text that keeps every bit.
+
+    before: the prefix of all names, such as "model.".
+    """
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
@@ -232,9 +243,9 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return "NAME VALUE" for the field `name`, or "no NAME" if `fields` lacks it.
+    """Return the text on a field for an error: "NAME VALUE", or "no NAME" if `fields` lacks it.
 
-    fields: dotted name -> value as JSON text. named: False for "VALUE" or "none".
+    fields: dotted name -> value as JSON text. named: False for "VALUE", or "none" if the field is missing.
     """
     if name not in fields:
         return f"no {name}" if named else "none"
@@ -246,7 +257,10 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 
 
 def _rank(path: Path) -> tuple[int, int]:
-    """Return (step, number of this step's save, from 1), larger for later ones; (-1, 0) for names of other folders."""
+    """Return (step, number of this step's save, from 1) of a checkpoint's folder; (-1, 0) for other folder names.
+
+    Later checkpoints have larger pairs.
+    """
     match = NAMES.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
@@ -260,9 +274,10 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
-    """Return (the newest undamaged checkpoint or None; whether another process removed one before it was read).
+    """Return (the newest undamaged checkpoint among `paths`, or None; whether to list the folder again).
 
-    paths: folders of checkpoints, oldest first. A warning names each damaged checkpoint.
+    paths: folders of checkpoints, oldest first. The second element is True if another process removed a checkpoint
+    before it was read. A warning names each damaged checkpoint.
     """
     for path in reversed(paths):
         try:
@@ -288,7 +303,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _read(path: Path) -> Checkpoint:
-    """Return the checkpoint in a folder; raise _Damaged, or a ValueError for another file version."""
+    """Return the checkpoint in a folder.
+
+    Raises:
+      _Damaged: a file is missing or differs from its checksum.
+      ValueError: the checkpoint has another file version than this fpsim writes.
+    """
     state = _state(path)
     try:
         content = (path / ARRAYS).read_bytes()
@@ -302,7 +322,12 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """Return the state in a checkpoint's state.json; raise _Damaged, or a ValueError for another file version."""
+    """Return the state in a checkpoint's state.json, its version and checksum checked.
+
+    Raises:
+      _Damaged: the file is missing, is not the JSON of a checkpoint, or differs from its checksum.
+      ValueError: it has another file version than this fpsim writes.
+    """
     try:
         envelope = json.loads((path / STATE).read_bytes())
         version, digest, state = envelope["version"], envelope["sha256"], envelope["state"]
@@ -322,7 +347,13 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Return (arrays as a safetensors file, with integer codes for dtypes that it lacks; {name: dtype})."""
+    """Return arrays as the bytes of a safetensors file, and the dtype of each array by name.
+
+    Dtypes of ml_dtypes that safetensors lacks are stored as integer codes.
+
+    Raises:
+      TypeError, ValueError: a name or a dtype that cannot be stored, or a masked array.
+    """
     stored, dtypes = {}, {}
     for name, x in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":

@@ -96,10 +96,12 @@ class Corpus:
         return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """Return `batches` pairs like those of the method `batch`, spread evenly over the last tenth of the text.
+        """Return passages spread evenly over the last tenth of the text, the same at each call.
 
-        They are the same at each call. batch, context: the number of passages in each pair, and of tokens in each.
-
+        Args:
+          batches, batch, context: the number of batches, of passages in each, and of tokens in each passage.
+        Returns:
+          A list of pairs like those that `batch` returns, in the order of the text.
         Raises:
           TypeError, ValueError: an argument is not a positive integer, or the text has fewer different passages.
         """
@@ -189,9 +191,13 @@ def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integer
 
 @dataclass(frozen=True)
 class Examples:
-    """Vectors (examples, 128) of one of 10 classes each: nine tenths to train with, one tenth for validation.
+    """Vectors of 128 numbers, each with one of 10 classes: nine tenths to train with, one tenth for validation.
 
-    kind: "digits" or "teacher_student". digest: SHA-256, in hex, of all vectors, then all classes, low bytes first.
+    Attributes:
+      kind: "digits" or "teacher_student".
+      digest: SHA-256, in hex, of all vectors in little-endian float32, then all classes in little-endian int64.
+      train, held_out: the vectors for training and for validation, float32 (examples, 128).
+      train_classes, held_out_classes: their classes, int64 (examples,).
     """
 
     kind: str
@@ -204,9 +210,13 @@ class Examples:
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
         """Return vectors and classes drawn at random with replacement, which depend only on the arguments.
 
-        They are float32 (batch, 128) and int64 (batch,). `context` is ignored.
-
-        seed, step, micro: integers in 0 .. 2**64 - 1; `micro` counts micro-batches of the step over all processes.
+        Args:
+          seed, step, micro: integers in 0 .. 2**64 - 1, `micro` the micro-batch's number; `context` is ignored.
+          batch: the number of examples.
+        Returns:
+          Inputs, float32 (batch, 128), and classes, int64 (batch,).
+        Raises:
+          TypeError, ValueError: an argument is not an integer or out of range.
 
         Example:
           >>> from fpsim.train.data import teacher_student
@@ -250,11 +260,15 @@ def examples(seed: int = 0) -> Examples:
 
 
 def digits(seed: int = 0) -> Examples:
-    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set; ImportError without scikit-learn.
+    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set.
 
     The seed permutes them, and the last tenth is for validation. Each pixel is standardised by its mean and standard
     deviation over the training digits, or 0 if it is constant there. Sums are integers: no library changes a bit. The
     64 numbers are features 0 .. 63 and again 64 .. 127, because zeros there would make half of all products zero.
+
+    Raises:
+      TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
+      ImportError: scikit-learn is not installed.
     """
     order_of = random_words(seed, PERMUTATION, 0, 0)
     table = _table_of_digits()
@@ -269,7 +283,10 @@ def digits(seed: int = 0) -> Examples:
 
 @cache
 def _table_of_digits() -> Integers:
-    """Return scikit-learn's digits as int64 (1797, 65), 64 pixels and the class: from its file, which is faster."""
+    """Return scikit-learn's digits as int64 (1797, 65): 64 pixels and the class.
+
+    Their file is read directly, as importing scikit-learn takes a second; if it is not found, scikit-learn is imported.
+    """
     package = importlib.util.find_spec("sklearn")
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
@@ -286,6 +303,9 @@ def teacher_student(seed: int = 0) -> Examples:
     Each number is (set bits among 64 random bits - 32) / 4: nearly normal, with standard deviation 1. The network's
     weights are drawn the same way, and it computes with integers. From each of its ten outputs the mean over all
     vectors is subtracted; the largest is the class. So every machine and every NumPy creates the same set.
+
+    Raises:
+      TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
 
     Example:
       >>> from fpsim.train.data import teacher_student
@@ -320,11 +340,16 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Return random int64 (count,) in 0 to below - 1, at most 2**31 - 1, that depend only on the arguments.
+    """Return random int64 (count,) in 0 to below - 1 that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
     counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its distributions don't.
     Each integer has probability 1 / below, up to a relative error of below / 2**32.
+
+    Args:
+      seed, step, micro: integers in 0 .. 2**64 - 1, else a TypeError or ValueError is raised.
+      count: the number of integers, at least 1.
+      below: the end of their range, in 1 .. 2**31.
 
     Example:
       >>> from fpsim.train.data import indices
@@ -342,7 +367,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
     """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
 
-    stream: a number for the purpose, such as BATCHES. seed, step, micro: integers in 0 .. 2**64 - 1.
+    stream: a number for the purpose, such as BATCHES. The others must be in 0 .. 2**64 - 1, else an error is raised.
     """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)

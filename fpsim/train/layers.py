@@ -32,7 +32,10 @@ RUNS = 0x9E3779B97F4A7C15  # multiplies a run's seed before it is added to a rec
 
 
 def name_of(module: str) -> str:
-    """Return a linear layer's name in recipes: its module's dotted name without a last ".linear" (of unit scaling)."""
+    """Return the name that recipes use for a linear layer: its module's dotted name without a last ".linear".
+
+    Unit scaling adds that part.
+    """
     return module.removesuffix(".linear")
 
 
@@ -42,12 +45,18 @@ def layers_of(model: Any) -> dict[str, Any]:
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a pattern of `recipe.keep` matches a layer, which is then float32 unless overridden."""
+    """Return whether a pattern of `recipe.keep` matches a layer, which then computes in float32 unless overridden.
+
+    layer: the layer's name, as recipes use it.
+    """
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 
 def is_governed(recipe: Recipe, layer: str) -> bool:
-    """Return whether a recipe's precision controller may change a layer's level, which `recipe.keep` rules out."""
+    """Return whether a recipe's precision controller may change a layer's precision level.
+
+    layer: the layer's name. It is False without a controller, and for layers that `recipe.keep` names.
+    """
     return (
         recipe.controller is not None
         and fnmatchcase(layer, recipe.controller.layers)
@@ -56,7 +65,11 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 
 
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
-    """Return all linear recipes that a layer's product ("fprop", "dgrad" or "wgrad") may follow in training."""
+    """Return all linear recipes that a layer's product may follow, at any training step and precision level.
+
+    layer: the layer's name. product: "fprop", "dgrad" or "wgrad" (forward product, gradient of the input, gradient of
+    the weight).
+    """
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
     linears += [
         row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
@@ -67,14 +80,18 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
 
 
 def is_float32(recipe: Recipe, layer: str) -> bool:
-    """Return whether all three products of a layer follow the float32 recipe at every training step and level."""
+    """Return whether all three products of a layer follow the float32 recipe at every training step and level.
+
+    layer: the layer's name, as recipes use it.
+    """
     return all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product))
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Turn a model's linear layers into `QuantLinear`s in place; return {name that recipes use: layer}.
+    """Turn a model's linear layers into `QuantLinear`s in place, and return these by the names that recipes use.
 
-    Layers that stay in float32 all the time remain torch's, unless `settings.arithmetic` is "specified".
+    recipe: the recipe that the layers follow. Layers that stay in float32 all the time remain torch's, unless
+    `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
     backend = "emulated" if settings.specified and settings.backend == "float32" else settings.backend
@@ -92,7 +109,8 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
     """Return a linear recipe in which an accumulator computes each matrix product whose `accumulate` is None.
 
-    everywhere: True replaces the units, accumulators and schedules of all products.
+    linear: the recipe. chain: the accumulator. everywhere: True replaces the matrix units, accumulators and schedules
+    of all three products; the formats of their results stay.
     """
     changes: dict[str, Any] = {}
     for product in PRODUCTS:
@@ -104,14 +122,23 @@ def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> Li
 
 @lru_cache(maxsize=256)
 def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """Return a linear recipe whose random draws, if it has any, depend on the run's seed; unchanged for seed 0."""
+    """Return a linear recipe whose random draws depend on the run's seed.
+
+    A recipe without draws, or with the seed 0, is returned unchanged.
+    """
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
 
 
 class FollowedRecipes:
-    """The linear recipes that a model's layers, by name, follow at each step, by overrides and precision levels."""
+    """The linear recipes that a model's layers follow at each training step, by overrides and precision levels.
+
+    Args:
+      recipe, settings: the recipe and the settings of the run.
+      layers: the quantised layers by name.
+      levels: the precision levels that a controller sets, or None without a controller.
+    """
 
     def __init__(
         self, recipe: Recipe, settings: Settings, layers: Mapping[str, QuantLinear], levels: Levels | None
@@ -120,7 +147,10 @@ class FollowedRecipes:
         self._followed: dict[str, list[LinearRecipe]] = {}
 
     def follow(self, step: int) -> None:
-        """Set the recipes of all layers to those of a step; steps after the run's last one count as the last."""
+        """Set the recipe of every layer's three products to that of a training step.
+
+        Steps after the run's last one count as the last.
+        """
         step = min(step, self._settings.steps - 1)
         for name, layer in self._layers.items():
             wanted = [self.linear(name, product, step) for product in PRODUCTS]
@@ -129,9 +159,10 @@ class FollowedRecipes:
                 self._followed[name] = wanted
 
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
-        """Return the recipe that a layer's product ("fprop", "dgrad" or "wgrad") follows at a training step.
+        """Return the linear recipe that a layer's product follows at a training step.
 
-        down: the number of precision levels below the layer's current one, where level 0 is the least precise.
+        layer: the layer's name. product: "fprop", "dgrad" or "wgrad". down: how many precision levels below the layer's
+        current level, where level 0 is the least precise; 0 for the current level.
         """
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:
@@ -141,16 +172,22 @@ class FollowedRecipes:
         return seeded(linear, self._settings.seed)
 
     def below(self, step: int) -> dict[str, LinearRecipe]:
-        """Return {layer: recipe of its weight gradient one level lower} at a step, for layers above level 0."""
+        """Return {layer: the recipe of its weight gradient one precision level lower} for all layers above level 0.
+
+        step: the number of the training step, which decides on overrides.
+        """
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
 
 class DelayedScales:
-    """The delayed scales of a model's layers, {name: layer}, during one training step.
+    """The delayed scales of a model's layers during one training step.
 
     All micro-batches use the scales from before the step. The next scales follow from the largest amax (largest
     magnitude) over all micro-batches (`micro_batches`) and over all processes (`share`).
+
+    Args:
+      layers: the quantised layers by name, before the step.
     """
 
     def __init__(self, layers: Mapping[str, QuantLinear]) -> None:
@@ -161,7 +198,8 @@ class DelayedScales:
     def micro_batches(self, count: int) -> Iterator[int]:
         """Yield the numbers of micro-batches, 0 to count - 1, each with all scales reset to those before the step.
 
-        Then set the next scales: for each operand, those of the micro-batch with its largest amax.
+        After the last one, each layer gets its next scales: for each operand, those that follow from the micro-batch
+        with the operand's largest amax (largest magnitude).
         """
         self._after = []
         for micro in range(count):
@@ -185,14 +223,18 @@ class DelayedScales:
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the name of a linear layer's weight among the parameters of its model, {name: parameter}."""
+    """Return the name of a linear layer's weight among the parameters of its model.
+
+    layer: the layer's name, as recipes use it. weights: {name: parameter} of the model.
+    """
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
 
 
 def weight_error(layers: Mapping[str, QuantLinear]) -> float:
-    """Return the relative rounding error of all layers' weights w together, sqrt(sum (w - q)^2 / sum w^2).
+    """Return the relative rounding error of all layers' weights together, sqrt(sum (w - q)^2 / sum w^2).
 
-    q: w as its layer's recipe casts it in the forward pass. The result is 0 if all weights are 0.
+    layers: the quantised layers by name. q: the weight w as its recipe casts it in the forward pass. The result is 0 if
+    all weights are 0.
     """
     noise = signal = 0.0
     for layer in layers.values():
@@ -209,9 +251,10 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
 
 
 def refuse_names(recipe: Recipe, model: Any) -> None:
-    """Raise a ValueError if a pattern of a recipe matches no part of a model, a torch module.
+    """Raise a ValueError if a pattern in a recipe's keep, overrides, stored or controller matches no part of the model.
 
-    Those in `keep`, `overrides` and `controller` name linear layers, those in `stored` name `Storing` modules.
+    model: a torch module. Patterns are matched with the names of its linear layers, those in `stored` with the names of
+    its `Storing` modules.
     """
     layers = list(layers_of(model))
     modules = [name for name, module in model.named_modules() if isinstance(module, Storing)]
@@ -230,7 +273,10 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K."""
+    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K.
+
+    layers: the quantised layers by name. settings: those of the run, whose `tokens` are the K of weight gradients.
+    """
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():

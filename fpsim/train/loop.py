@@ -50,9 +50,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def fixed_bits(method: Method) -> Method:
-    """Wrap a trainer's method to run torch on one thread, and in IEEE 754 mode if the arithmetic is "specified".
+    """Wrap a trainer's method to run torch on one thread, and with the processor in IEEE 754 mode where bits are fixed.
 
-    The bits then do not depend on the rounding mode or flushing of subnormals that the process has set.
+    Bits are fixed if the settings' `arithmetic` is "specified": the processor then rounds to nearest even and keeps
+    subnormals. So the bits do not change if the process has set it to flush subnormals or to another rounding mode.
+    With "torch" the mode of the processor is not changed.
     """
 
     @functools.wraps(method)
@@ -178,7 +180,10 @@ class Trainer:
         self._recipes.follow(self.steps)
 
     def forward(self, micro: int) -> Tensor:
-        """Return the loss of a micro-batch of the current step, in nats and of shape (); micro: its number, from 0."""
+        """Return the loss of a micro-batch of the current step, in nats, as a tensor of shape ().
+
+        micro: the number of the micro-batch in this process, from 0.
+        """
         settings = self.settings
         index = self.ranks.rank * settings.micro_batches + micro  # rank 0 has the first ones, rank 1 the next
         inputs, targets = self.data.batch(
@@ -195,14 +200,20 @@ class Trainer:
         return loss_of(self.model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.operations)
 
     def backward(self, loss: Tensor) -> dict[str, Tensor]:
-        """Return {name: gradient} of the weights that have one, still times the loss scale and the loss factor."""
+        """Return {name: gradient} for all weights that have one; the gradients are still scaled.
+
+        They are those of the loss times the loss scale and the recipe's loss factor.
+        """
         self.model.zero_grad(set_to_none=True)
         scaled: Any = loss * (self.recipe.loss_factor * self.scaler.scale)
         scaled.backward()
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients by name in place by loss scale and loss factor; return whether one was Inf or NaN."""
+        """Divide gradients in place by the loss scale and the recipe's loss factor.
+
+        gradients: {name: float32 tensor}. Return whether one was Inf or NaN before.
+        """
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
             gradient.mul_(1 / self.recipe.loss_factor)
@@ -217,7 +228,10 @@ class Trainer:
     # ---- looking at a step
 
     def _watch(self) -> StepWatch:
-        """Return the context in which the current step's products run, and which measures their operands if needed."""
+        """Return the context in which the current step's products run, and which measures their operands.
+
+        It measures in every `settings.measure`-th step, and in each step if the precision controller watches operands.
+        """
         measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
         if self.levels is None or not self.levels.watched:
             return StepWatch(self.steps, measures)
@@ -225,7 +239,11 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Store the step's measurements, and let the controller change levels by them or by unscaled gradients."""
+        """Store the step's measurements of quantised layers, and let the precision controller change levels by them.
+
+        watch: the watcher of the step's products, which measured their operands. gradients: {name: unscaled gradient},
+        for a controller that follows gradient norms.
+        """
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return
@@ -238,23 +256,31 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Set `stopped` to the reason if training must stop; overflowed: whether scaled gradients held Inf or NaN."""
+        """Set `stopped` to the reason and the operation of the first Inf or NaN, if training must stop now.
+
+        loss: that of the step. gradients: {name: unscaled gradient}. overflowed: whether the scaled gradients held Inf
+        or NaN. scales: the delayed scales of the step.
+        """
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
         if reason:
             self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _first_overflow(self, scales: DelayedScales) -> str:
-        """Run the step again from its `scales`; name the first operand, result or gradient with Inf or NaN."""
+        """Run the step once more; return a text that names the first operand, result or gradient with Inf or NaN.
+
+        scales: the delayed scales of the step, which are reset to those before it.
+        """
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
             for micro in scales.micro_batches(self.settings.micro_batches):
                 self.backward(self.forward(micro))
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the log's row of the current step without the time.
+        """Return the log's row of the current step, a dict by column, without the time.
 
-        overflowed: whether scaled gradients held Inf or NaN. report: None if the step was skipped.
+        loss: the mean loss in nats. overflowed: whether the gradients held Inf or NaN. report: metrics of the
+        optimizer's step; None if it was skipped.
         """
         row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale}
         row |= {"skipped": report is None, "overflowed": overflowed}
@@ -292,7 +318,10 @@ class Trainer:
         return model_arrays, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue, bit for bit, from what `state` of a trainer with the same recipe and settings returned."""
+        """Continue, bit for bit, from the arrays and fields that `state` returned.
+
+        The trainer that returned them must have had the same recipe and settings.
+        """
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])

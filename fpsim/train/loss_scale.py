@@ -129,7 +129,11 @@ class LossScaler:
         return self._seen.overflowed
 
     def _look(self, gradients: Mapping[str, Tensor]) -> Seen:
-        """Return the summary of scaled gradients that the policy reads; its norm is NaN unless the policy uses it."""
+        """Return the summary of scaled gradients that the policy reads.
+
+        gradients: {name: tensor}. The summary holds whether one is Inf or NaN, their largest magnitude, their norm (NaN
+        unless the policy uses it), and the largest value of the gradients' format.
+        """
         amax = 0.0
         for gradient in gradients.values():
             array = array_of(gradient)
@@ -148,7 +152,10 @@ class LossScaler:
         self.trace.append(TraceRow(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
 
     def _seen_now(self, call: str) -> Seen:
-        """Return the summary of the current step's gradients; before `unscale`, a RuntimeError names `call`."""
+        """Return the summary of the current step's gradients; raise a RuntimeError before `unscale`.
+
+        call: the name of the calling method, for the message.
+        """
         if self._seen is None:
             raise RuntimeError(f"{call} needs the gradients of this step; call unscale first.")
         return self._seen
@@ -191,7 +198,12 @@ def reason_to_stop(
     The reasons are a loss that is Inf or NaN, gradients with Inf or NaN in a step that is not skipped, and too many
     skipped steps in a row: 10 with a fixed loss scale, else 64. With a fixed scale of 1 no step counts as skipped.
 
-    scaler: after it has unscaled the gradients. suspect: True to look for Inf and NaN in the gradients.
+    Args:
+      step: the number of the step.
+      loss: the loss of the step.
+      scaler: the loss scale, after it has unscaled the gradients.
+      gradients: the unscaled gradients.
+      suspect: True if gradients may be Inf or NaN, so that all elements are checked.
     """
     policy = scaler.policy
     skips = scaler.skipped and (policy.rule != "fixed" or policy.scale != 1)  # as loss scaling does

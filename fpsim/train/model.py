@@ -154,7 +154,10 @@ class Block(nn.Module):  # type: ignore[misc]
         self.again: SlicedSum | None = None  # what computes the last result again
 
     def forward(self, x: Tensor, again: SlicedSum | None = None) -> Tensor:
-        """Return the block's result, of x's shape; again: recomputes x for its norm, None if x is stored."""
+        """Return the block's result for x (batch, length, width), of the same shape.
+
+        again: recomputes x in the backward pass for the norm that reads it; None if x is stored.
+        """
         if self.unit:
             number = 2 * self.index + 1
             y = add_branch(x, lambda x: self.attn(read_again(x, self.norm1, again)), number, math.sqrt(3))
@@ -257,8 +260,12 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
     """Return nearly normal float64 numbers of mean 0 and deviation 1 that depend only on the arguments.
 
     Each is (the sum of 12 random 32-bit integers - 6 * 2**32) * 2**-32, exactly, so it is between -6 and 6. The
-    integers are the low and high halves of six 64-bit numbers of NumPy's Philox generator. number: the index of the
-    array among all that are drawn from this seed.
+    integers are the low and high halves of six 64-bit numbers of NumPy's Philox generator.
+
+    Args:
+      seed: an integer in 0 .. 2**64 - 1.
+      number: the index of the array among all that are drawn from this seed.
+      shape: the shape of the result.
 
     Example:
       >>> from fpsim.train.model import normal_numbers
@@ -274,7 +281,10 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
 
 
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
-    """Return the mean cross entropy, in nats and of shape (), of a model's logits for a batch of tensors."""
+    """Return the mean cross entropy of a model's logits for a batch, in nats, as a tensor of shape ().
+
+    inputs, targets: as `Data.batch` returns them, but as tensors; operations: those that compute the cross entropy.
+    """
     logits = model(inputs)
     again, model.again = model.again, None
     flat = targets.reshape(-1)
@@ -287,9 +297,12 @@ def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return the new model that settings describe; data: the data set, whose vocabulary a transformer takes.
+    """Return a new model that settings describe, initialised for the recipe's parametrisation.
 
-    Unit scaling of a perceptron raises a ValueError.
+    data: the data set, whose vocabulary a transformer takes.
+
+    Raises:
+      ValueError: the recipe asks for unit scaling of a perceptron.
     """
     operations = Operations(recipe.numerics, settings.specified)
     if settings.model == "perceptron":
@@ -330,7 +343,10 @@ def scaled(x: Tensor, forwards: float, backwards: float) -> Tensor:
 
 
 class UnitLinear(nn.Module):  # type: ignore[misc]
-    """A linear layer under unit scaling: its result is divided by sqrt(inputs), its input gradient by sqrt(outputs)."""
+    """A linear layer under unit scaling: its result is divided by sqrt(inputs), its input gradient by sqrt(outputs).
+
+    Weights have variance 1. Weight gradients are not scaled, because AdamW's updates do not depend on their size.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -359,11 +375,16 @@ def unmixed(length: int) -> float:
 def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
     """Return (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all residual branches have the same weight.
 
-    The gradient enters the branch with variance 1. Where it leaves, it is multiplied by owed / sqrt(n + 1), which makes
-    it the true gradient, and the gradient of x by a constant that gives it variance 1 again.
+    Backwards, the gradient enters the branch unscaled, with variance 1. Where it leaves, it is multiplied by owed /
+    sqrt(n + 1), which makes it the true gradient. Then the gradient of x is multiplied by a constant that gives it
+    variance 1 again; all lower layers' gradients change by this one factor.
 
-    number: n, the branch's number in the model, from 1. owed: product of sqrt(outputs / inputs) over its layers, since
-    `UnitLinear` divides gradients by sqrt(outputs), where the true gradient would have sqrt(inputs).
+    Args:
+      x: the residual.
+      branch: a function of x.
+      number: n, the number of the branch in the model, from 1.
+      owed: product of sqrt(outputs / inputs) over the branch's layers: `UnitLinear` divides gradients by sqrt(outputs)
+        and not, as the true gradient would be, by sqrt(inputs).
     """
     keep, share = weights_of_sum(number)
     back = share * owed

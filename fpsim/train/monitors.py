@@ -101,7 +101,10 @@ def _saturated(operand: CastOperand) -> float:
 
 
 def _at_maximum(operand: CastOperand) -> float:
-    """Return the share of codes at a float format's largest magnitude, Inf and NaN included; 0 for other formats."""
+    """Return the share of an operand's codes at the format's largest magnitude, Inf and NaN included; else 0.
+
+    It is 0 for integer, LogFMT and table formats.
+    """
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
@@ -110,7 +113,11 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """Return {"step", "layer", "product", "operand" and the fields of `CastFigures`} for each operand of a product."""
+    """Return a dict for each operand of a matrix product: step, layer, product, operand, and rounding metrics.
+
+    The metrics are the fields of `CastFigures`. call: the layer, the product ("fprop", "dgrad" or "wgrad") and its two
+    operands. step: the number of the training step.
+    """
     return [
         {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
         for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
@@ -121,13 +128,16 @@ class StepWatch:
     """A context that watches one training step's products, measures operands, and collects a metric for the controller.
 
     Args:
-      measures: whether to measure every operand, for the attribute `rows`.
+      step: the number of the step.
+      measures: whether to measure every operand, for `rows`.
       watched: the controller's metric, a field of `CastFigures`; "" to collect none.
-      layers: the names of the layers for which it is collected.
+      layers: names of the layers for which it is collected.
       below: layer -> the recipe of its "wgrad" product one precision level below, for layers above level 0.
 
     Attributes:
-      figures, below: layer -> the largest metric of its output gradient over the micro-batches, at its level and below.
+      rows: the rows of `monitors.rows` for each product, if `measures` is True.
+      figures: layer -> the controller's metric of its output gradient, the largest over the step's micro-batches.
+      below: layer -> what that metric would be one precision level below, for layers above level 0.
     """
 
     def __init__(
@@ -151,13 +161,19 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return `figures` and `below` for the given layers, NaN where missing; the largest values over all `ranks`."""
+        """Return the attributes `figures` and `below` for the given layers, each value the largest over all `ranks`.
+
+        Both are {layer: metric}; a layer without a value has NaN. All processes get the same values.
+        """
         mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
         high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
-        """Record the measurements of a matrix product, and the controller's metric if it is a weight gradient."""
+        """Record the measurements of a matrix product, and the controller's metric if it is a weight gradient.
+
+        call: the layer, the product and its two operands.
+        """
         if self._measures:
             self.rows += rows(call, self._step)
         if self._watched and call.product == "wgrad" and call.layer in self._layers:
@@ -168,7 +184,11 @@ class StepWatch:
                 self._keep(self.below, call.layer, gradient)
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
-        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger."""
+        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger.
+
+        figures_of: {layer: metric}, changed in place. gradient: the output gradient of the layer before and after its
+        cast.
+        """
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
@@ -177,7 +197,13 @@ class StepWatch:
 
 
 class LevelChange(NamedTuple):
-    """A layer's change of precision level, of which 0 is the least precise, caused by the value of a watched metric."""
+    """A layer's change from one precision level to another.
+
+    Attributes:
+      step, layer: number of the step at which the level changed, and name of the layer.
+      watched, figure: name and value of the metric that caused the change.
+      before, after: the levels; level 0, the least precise, is that of the recipe itself.
+    """
 
     step: int
     layer: str
@@ -190,8 +216,12 @@ class LevelChange(NamedTuple):
 class Levels:
     """The precision level of every layer that a controller governs; level 0 is the recipe itself, the least precise.
 
-    layers: names of the layers; those that the controller's pattern does not match are left out. levels, log: {layer:
-    current level}, and the list of all changes of levels.
+    Args:
+      controller: the thresholds, the recipes of levels 1, 2, ..., and the metric to watch.
+      layers: names of the layers; those that the controller's pattern does not match are left out.
+
+    Attributes:
+      levels, log: {layer: current level}, and the list of all changes of levels.
 
     Example:
       >>> from fpsim.train.monitors import Levels
@@ -216,7 +246,8 @@ class Levels:
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
         """Return the recipe that a layer follows `down` levels below its current level, but not below level 0.
 
-        own_recipe: that of level 0, the least precise; level i is the controller's levels[i - 1].
+        layer: its name. own_recipe: the recipe of level 0, the least precise. Level i is the controller's levels[i -
+        1], each more precise.
         """
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
@@ -228,8 +259,11 @@ class Levels:
     ) -> list[LevelChange]:
         """Update the levels from a step's measurements, and return the changes, which hold from the next step on.
 
-        figures: layer -> its measured metric at the current level, or the norm of its gradient. below: layer -> the
-        metric that it would have one level lower, which decides whether it moves down; None to decide by `figures`.
+        Args:
+          step: the number of the step.
+          figures: layer -> its measured metric at the current level, or the norm of its gradient.
+          below: layer -> the metric that it would have at its level minus 1, a less precise recipe, which decides
+            whether it moves down; None to decide by `figures`.
         """
         changes = []
         for layer, level in self.levels.items():
@@ -251,7 +285,8 @@ class Levels:
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
         """Count a layer's metric as too high, low or neither, and return its change of level, or None.
 
-        figure: the metric; NaN counts as too high. below: the metric that the layer would have one level lower.
+        step: the number of the step. layer: its name. figure: the metric; NaN counts as too high. below: the metric
+        that the layer would have one level lower, which must be low for it to move down.
         """
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits
@@ -321,7 +356,10 @@ class Overflows:
         self._stack.close()
 
     def _see_product(self, call: ProductCall) -> None:
-        """Look for Inf and NaN in a matrix product's operands before their casts, and in its result."""
+        """Look for Inf and NaN in a matrix product's operands before their casts, and in its result.
+
+        call: the layer, the product, its operands and its result.
+        """
         names = (*OPERANDS[call.product], "result")
         for role, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
             self._look(f"{call.layer}, {call.product}", role, array)
@@ -329,7 +367,7 @@ class Overflows:
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
         """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed.
 
-        name: the module's, for the message. module, inputs: not used.
+        name: the module's name for the message. module, inputs: passed by torch, and not used.
         """
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:

@@ -98,9 +98,10 @@ class AdamW:
         return self.update(gradients, self.clip(gradients), lr)
 
     def learning_rate(self, steps_total: int, weight_error: float | None = None) -> float:
-        """Return the learning rate of the next step; a ValueError if `recipe.lr_follows_error` needs weight_error.
+        """Return the learning rate of the next step.
 
-        steps_total: steps of the whole run.
+        steps_total: steps of the whole run. weight_error: the relative quantisation error of the weights, which
+        `recipe.lr_follows_error` needs if it is set; a ValueError is raised if it is None then.
         """
         require_integer("steps_total", steps_total, 1)
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
@@ -117,14 +118,32 @@ class AdamW:
 
     @torch.no_grad()
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
-        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return a report."""
+        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return a report on it.
+
+        gradients: name -> float32 tensor of the weight's shape, for every weight.
+
+        Returns:
+          A `Clipping`, with the norm before clipping and the factor.
+
+        Raises:
+          TypeError, ValueError: gradients of other names or shapes than the weights.
+        """
         self._require_gradients(gradients)
         with self._arithmetic():
             return updates.clip(list(gradients.values()), self.recipe, self._specified)
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], clipping: Clipping, lr: float) -> StepReport:
-        """Update the weights by gradients that `clip` has clipped, with the learning rate `lr`; return a report."""
+        """Update the weights by clipped gradients, and return a report.
+
+        Args:
+          gradients: name -> float32 tensor of the weight's shape, for every weight, clipped by `clip`.
+          clipping: what `clip` returned, for the report.
+          lr: the learning rate.
+
+        Raises:
+          TypeError, ValueError: gradients of other names or shapes than the weights.
+        """
         self._require_gradients(gradients)
         with self._arithmetic():
             counts = [self._update(name, gradients[name], lr) for name in self._seen]
@@ -138,13 +157,17 @@ class AdamW:
         _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
 
     def _arithmetic(self) -> Any:
-        """Return a context in which the processor computes by IEEE 754, if the arithmetic is "specified"."""
+        """Return a context for a step's arithmetic; it does nothing if `arithmetic` is "torch".
+
+        If `arithmetic` is "specified", the thread's processor rounds to nearest even and keeps subnormals inside it.
+        """
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
-        """Update the weight `name`, and its master, in place by a clipped gradient; return the counts of its updates.
+        """Update one weight in place by a clipped gradient, round its moments, and return the counts of its updates.
 
-        lr: the learning rate.
+        name: the weight's name. lr: the learning rate. If there are float32 masters, they are updated, and the weight
+        is rounded from its master.
         """
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
@@ -194,9 +217,9 @@ class AdamW:
         return (first * -(lr / (1 - beta1**number))).div_(root)
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round a moment of the weight `name` in place into the recipe's format for it, if any.
+        """Round a moment of one weight, in place, into the format that the recipe has for it, if any.
 
-        kind: "first_moment" or "second_moment".
+        kind: "first_moment" or "second_moment". name: the weight's name.
         """
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
@@ -220,23 +243,35 @@ class AdamW:
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return (arrays, fields for JSON): everything on which later steps depend, the weights included.
 
-        The arrays are float32 copies: "weights/NAME" (the masters if there are any), "first_moment/NAME",
-        "second_moment/NAME" and "compensation/NAME".
+        Returns:
+          Copies as float32 arrays by name: "weights/NAME" (the masters if there are any), "first_moment/NAME",
+          "second_moment/NAME" and "compensation/NAME"; and a dict of the step number and settings.
         """
         return {name: array.copy() for name, array in self.arrays().items()}, self._fields()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the float32 arrays of `state` by name, not copied: later steps change them."""
+        """Return the float32 arrays of weights, moments and compensation by name, as in `state`, but not copied.
+
+        Later steps change them.
+        """
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:
-        """Return the step number, and the fields that a checkpoint must match, as a dict for JSON."""
+        """Return the step number, and the fields that a checkpoint must match, as a dict for JSON.
+
+        These are the formats of weights and moments, whether there are float32 masters, and the rounding of updates.
+        """
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned; a ValueError refuses other weights, formats and settings beforehand."""
+        """Continue from the arrays and fields that `state` returned; the model's weights are overwritten too.
+
+        Raises:
+          ValueError: the state has other weights, or formats and settings that differ from this recipe's; nothing is
+            changed then.
+        """
         own_fields = self._fields()
         for key, value in own_fields.items():
             if key not in facts or (key != "step" and facts[key] != value):
@@ -257,7 +292,10 @@ class AdamW:
 
 
 def _require_tensor(name: str, tensor: object) -> None:
-    """Raise a TypeError or ValueError unless `tensor`, called `name`, is contiguous, float32 and on the CPU."""
+    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU.
+
+    name: the name of the tensor in messages.
+    """
     require_kind(name, tensor, Tensor, "a torch tensor")
     assert isinstance(tensor, Tensor)
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():

@@ -116,7 +116,11 @@ def reduce(
 
 
 class LostRankError(ConnectionError):
-    """Raised in a rank that exchanges data with another of the `world` ranks which has ended or cannot be reached.
+    """Raised in a rank that exchanges data with another rank which has ended or cannot be reached.
+
+    Args:
+      rank: the number of the lost rank.
+      world: the number of ranks.
 
     Example:
       >>> from fpsim.train.ranks import LostRankError
@@ -234,14 +238,19 @@ class Ranks:
     def averaged(self, gradients: Mapping[str, Tensor], reduction: Reduction) -> dict[str, Tensor]:
         """Return the mean of all ranks' gradients, name -> new tensor, as `data_parallel` computes it.
 
-        gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
+        Args:
+          gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
+          reduction: the format in which they are sent, the accumulator that adds them, and the divisor of the sum.
         """
         return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return the elementwise maximum of arrays, such as amax, over all ranks; NaN if it is NaN on any rank.
 
-        arrays: name -> array, of the same names, shapes and dtypes on all ranks.
+        Args:
+          arrays: name -> array, of the same names, shapes and dtypes on all ranks.
+        Returns:
+          Name -> new array.
 
         Example:
           >>> from fpsim.train.ranks import Ranks
@@ -284,8 +293,8 @@ class Ranks:
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
         """Start sending a tensor to other ranks and receiving theirs; return pairs (other rank, torch's work object).
 
-        received: a tensor for every rank; those of `others` are written. A work object is None if torch starts no
-        transfer, as this process is outside of the group.
+        sent: this rank's tensor. received: a tensor for every rank, at the index of its number; those of `others` are
+        written. A work object is None only where torch starts no transfer, as this process is outside of the group.
         """
         works = []
         for rank in others:
@@ -303,8 +312,13 @@ class Ranks:
 class StepGradients:
     """The gradients of one training step, collected from all micro-batches of all processes.
 
-    Each process adds its micro-batches in `fmt`, or in float32 for None; then the sums are averaged over the processes.
-    One process alone without `fmt` averages its micro-batches as if each came from another process.
+    Each process adds its micro-batches in `fmt`, or in float32; then the sums are averaged over the processes. One
+    process alone without `fmt` averages its micro-batches as if each came from another process.
+
+    Args:
+      fmt: the format in which a process stores its sum, `Recipe.gradients`; None for float32.
+      reduction: the format, accumulator and divisor of the mean.
+      ranks: the processes that train together.
     """
 
     def __init__(self, fmt: Any, reduction: Reduction, ranks: Ranks) -> None:
@@ -339,8 +353,13 @@ class GradientSum:
     Each gradient is rounded into the format, to nearest even, and so is each sum. There is no float32 sum: a gradient
     smaller than half an ulp of the sum is lost.
 
-    fmt: the format, by name, dtype or object; float32 must represent its values. gradients: name -> sum so far, a
-    float32 tensor.
+    Args:
+      fmt: the format, by name, dtype or object; float32 must represent its values.
+    Raises:
+      TypeError, ValueError: fmt is not such a format.
+
+    Attributes:
+      gradients: name -> sum so far, a float32 tensor with values of the format.
 
     Example:
       >>> import torch

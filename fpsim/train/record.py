@@ -63,7 +63,10 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 
 
 def require_version(digest: str) -> None:
-    """Raise a ValueError unless a text is a digest, as of `next_digest`, of this version of training's arithmetic."""
+    """Raise a ValueError unless a digest is of this version of training's arithmetic; the message lists the changes.
+
+    digest: text as `next_digest` returns it. A text of another form raises a ValueError too.
+    """
     version, _, digits = digest.partition("-")
     if not version.isdigit() or int(version) < 1 or len(digits) != DIGITS:
         raise ValueError(f"a digest must be a version, a hyphen and 32 hexadecimal digits; got {digest!r}.")
@@ -79,7 +82,10 @@ def require_version(digest: str) -> None:
 
 
 def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -> list[tuple[str, Array]]:
-    """Return sorted (name, array) of what a digest covers: the optimizer's arrays, and weights as "model/NAME"."""
+    """Return (name, array) of all that a digest covers, sorted: the optimizer's arrays, then the model's weights.
+
+    optimizer, weights: {name: array}. Names of weights are prefixed by "model/".
+    """
     return [*sorted(optimizer.items()), *sorted((f"model/{name}", array) for name, array in weights.items())]
 
 
@@ -87,7 +93,10 @@ def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -
 
 
 def machine() -> dict[str, str]:
-    """Return {property: text} of everything on this machine that decides the bits of torch's own operations.
+    """Return {property: text} of this machine: everything that decides the bits of torch's own operations on it.
+
+    It lists system, processor, versions, torch's CPU capability, and environment variables of torch, MKL and oneDNN
+    that are set.
 
     Example:
       >>> from fpsim.train.record import machine
@@ -122,7 +131,11 @@ def save(run: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return {field: value} of a `Run` from a file of `save` or a checkpoint folder; a ValueError for anything else."""
+    """Return {field: value} of a `Run`, from a file that `save` wrote or from a run's checkpoint folder.
+
+    Raises:
+      ValueError: the file or folder cannot be read, or holds something else.
+    """
     file = path_of(path)
     if file.is_dir():
         return _kept(file)

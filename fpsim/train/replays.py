@@ -73,10 +73,12 @@ class ReplayedRun:
 
 
 class _Difference(NamedTuple):
-    """The first operation whose results differ between two runs of a training step; "" if none differ.
+    """The first operation whose results differ between two runs of a training step.
 
-    element: (index, recorded value, value here) of its first different element, or None. place: index in the trace, or
-    None.
+    Attributes:
+      operation: the operation's name; "" if no results differ.
+      element: (index, value in the recorded run, value here) of its first different element; None if not known.
+      place: the index of the operation in the trace; None if traces were not compared.
     """
 
     operation: str
@@ -156,9 +158,11 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run, by what differs from the recorded run: backend or chip, else arithmetic.
+    """Return the name of the second run in reports, such as "the run on B200" or "the run by torch arithmetic".
 
-    words: the second run's backend or chip. arithmetic: its arithmetic. It is "the run here" if neither differs.
+    The backend or chip names it if that is not the recorded run's backend. Otherwise the arithmetic does if that
+    differs; if both are equal, it is "the run here". words: the name of its backend or chip. arithmetic: "specified" or
+    "torch". recorded: the recorded run.
     """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
@@ -168,7 +172,15 @@ def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
 
 
 class _Case(NamedTuple):
-    """A recorded run and its replay on the backend or chip `words`, which has taken the first step that differs."""
+    """A recorded run and its replay, whose digests differ after a step.
+
+    Attributes:
+      recorded: the recorded run.
+      again: the replay, which has taken that step.
+      names: names of the two runs in the explanation.
+      first_settings, second_settings: the settings of the recorded run, and of the replay.
+      words: the replay's backend or chip.
+    """
 
     recorded: Run
     again: RunSide
@@ -187,9 +199,10 @@ class _Case(NamedTuple):
 
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
-    """Return the result of a replay for its first step whose digests differ.
+    """Return the result of a replay for its first step whose digests differ: the differing operation and product.
 
-    before: the state of the trainer before that step. row: the step's row in the log of the replay.
+    case: the recorded run and the replay. before: the arrays and fields of the trainer before that step, as its `state`
+    returns them. row: the step's row in the log of the replay.
     """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
     difference, divergence, remark = _Difference(""), None, ""
@@ -235,7 +248,8 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
 def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) -> _Difference:
     """Return the first difference between recorded results of a step and those of a trainer that takes it now.
 
-    alike: True if both runs have the same operations; else only results of products and modules are compared.
+    kept: (name, result) of the recorded operations. trainer: the trainer before the step. alike: True if both runs have
+    the same arithmetic, and so the same operations; else only results of products and modules are compared.
     """
     others = iter(kept)
     differences: list[_Difference] = []
@@ -259,9 +273,9 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first difference between two traces of a step, lists of (name, digest).
+    """Return the first operation whose name or digest differs between the recorded run's trace and the replay's.
 
-    theirs: the trace of the recorded run. mine: that of the replay.
+    theirs, mine: the traces of a step in the recorded run and in the replay, lists of (name, digest).
     """
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
@@ -270,9 +284,11 @@ def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
 
 
 def _probed(difference: _Difference, trainer: Trainer) -> str:
-    """Return a sentence on the order in which torch adds a differing product here; "" unless it is torch's mm or bmm.
+    """Return a sentence on the order in which torch adds a differing product here, as `fp.probe` finds it.
 
-    trainer: one before the step, which it takes once more.
+    Args:
+      difference: the operation that differs; "" is returned unless it is torch's mm or bmm.
+      trainer: a trainer before the step, which the trainer takes once more.
     """
     kernel = difference.operation.rpartition(", aten.")[2]
     if kernel not in PROBED or difference.place is None:
@@ -292,7 +308,11 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Return a product by torch's mm, or bmm of a batch that is 0 otherwise, with the operation's strides."""
+        """Return the product of two matrices by the differing operation, torch's mm or bmm.
+
+        They are copied into tensors with the shapes and strides that the operation's operands had; for bmm, into the
+        first matrices of a batch that is 0 otherwise.
+        """
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):
             (tensor if tensor.dim() == 2 else tensor[0]).copy_(matrix)
@@ -314,7 +334,10 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 
 
 def _sentence(difference: _Difference, case: _Case) -> str:
-    """Return a sentence on the first operation that differs: its element and values, and which library computes it."""
+    """Return a sentence on the first operation that differs: its element and values, and which library computes it.
+
+    difference: the operation. case: the recorded run and the replay.
+    """
     text = f"The first operation with another result is {difference.operation}"
     if difference.element is not None:
         at, theirs, mine = difference.element

@@ -252,10 +252,10 @@ def run(
 def _finished(
     trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None, trace: bool
 ) -> Run:  # fmt: skip
-    """Train to the last step, or until training stops, and return the run.
+    """Train to the last step, or until training stops, saving checkpoints on the way, and return the run.
 
-    kept: an open folder for checkpoints, or None. progress: called with (share done, text) after each step, or None.
-    trace: whether to record every operation.
+    trainer: it may have taken steps before. kept: the open folder of checkpoints, or None. progress: called with the
+    finished share of the work, 0 to 1, and a text, or None. trace: whether to record every operation.
     """
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
@@ -290,7 +290,11 @@ def traced_step(trainer: Trainer) -> dict[str, Any]:
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """Return all that must be equal for a run to continue from a checkpoint, for JSON: what can change a bit."""
+    """Return everything that must be equal for a run to continue from a checkpoint, as a dict for JSON.
+
+    These are the version of the arithmetic, the recipe, the settings that can change a bit, the digest of the data, the
+    shapes of the weights, and the number of processes.
+    """
     settings = trainer.settings.to_plain()
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
@@ -303,7 +307,7 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
-    """Save the trainer's state and the run's identity as a checkpoint."""
+    """Save the trainer's state and the run's identity as a checkpoint in the open folder `kept`."""
     arrays, fields = trainer.state()
     kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 
@@ -330,7 +334,10 @@ def _resume(trainer: Trainer, folder: Path) -> None:
 
 
 def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's identity with the current names of settings: `accumulate` became `micro_batches`."""
+    """Return a checkpoint's identity with the current names of settings: `accumulate` became `micro_batches`.
+
+    identity: a dict as the function `identity` returns it, maybe of an older fpsim.
+    """
     settings = identity.get("settings")
     if not isinstance(settings, Mapping) or "accumulate" not in settings:
         return dict(identity)

@@ -35,7 +35,12 @@ FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
 class ModelKeywords(TypedDict, total=False):
-    """The keyword arguments of every function that trains a small model; `Settings` explains them."""
+    """The keyword arguments of every function that trains a small model.
+
+    model: "transformer" or "perceptron". text: path of the training text, None for the default text. batch: sequences
+    or vectors in a micro-batch, None for the default. context: tokens in a sequence. width: the transformer's width.
+    micro_batches: micro-batches in a step.
+    """
 
     model: str
     text: str | os.PathLike[str] | None
@@ -46,7 +51,12 @@ class ModelKeywords(TypedDict, total=False):
 
 
 class RunKeywords(ModelKeywords, total=False):
-    """The keyword arguments that `fpsim.train.run` and `compare` share, besides those of the model."""
+    """The keyword arguments that `fpsim.train.run` and `fpsim.train.compare` share, besides those of the model.
+
+    steps: steps of the optimizer. backend: the backend that multiplies. arithmetic: "specified" or "torch". measure:
+    steps from one measurement to the next, 0 for none. recompute: share of the blocks that are computed again, or a
+    `Recompute`. offload: share of the blocks whose activations wait in files.
+    """
 
     steps: int
     backend: str
@@ -177,7 +187,10 @@ NOTHING = Recompute(0.0)
 
 
 def recompute_of(value: Any) -> Recompute:
-    """Return a `Recompute` unchanged, and for a number in 0 to 1 one that recomputes this share of whole blocks.
+    """Return a `Recompute` unchanged, and for a number one that recomputes this share of whole blocks.
+
+    Raises:
+      TypeError, ValueError: value is neither a Recompute nor a number in 0 to 1.
 
     Example:
       >>> from fpsim.train.settings import recompute_of
@@ -256,7 +269,7 @@ class Settings:
                 raise ValueError(f"{name} is for the transformer; got it for the {self.model}. Leave it out.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled object from its fields; in old pickles `micro_batches` is named `accumulate`."""
+        """Restore a pickled object from its fields; in old pickles the field `micro_batches` is named `accumulate`."""
         names = {"accumulate": "micro_batches"}
         self.__dict__.update({names.get(name, name): value for name, value in state.items()})
 
@@ -291,7 +304,11 @@ class Settings:
 
 
 def _own_model(model: Any) -> str:
-    """Return the error text for a user's torch module, which names its first part without specified operations."""
+    """Return the error text for a user's own model, which names the first module that torch's operations compute.
+
+    model: a torch module. Torch's operations do not have the same bits on every machine. torch.nn.Linear, Embedding and
+    ReLU are not named, because fpsim has operations for them with the same bits everywhere.
+    """
     specified = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ReLU)
     leaves = [(name, part) for name, part in model.named_modules() if not any(part.children())]
     name, part = next(((name, part) for name, part in leaves if not isinstance(part, specified)), ("", model))
@@ -306,7 +323,13 @@ setattr(Settings, "__init__", renamed_arguments(accumulate="micro_batches")(Sett
 
 
 def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
-    """Return the settings of a run from the fields of `Settings`; `batch` None means 8, or 128 for the perceptron."""
+    """Return the settings of a run from keyword arguments; `batch` None means 8, or 128 for the perceptron.
+
+    fields: the other fields of `Settings`.
+
+    Raises:
+      TypeError, ValueError: `Settings` refuses an argument.
+    """
     if batch is None:
         batch = 128 if model == "perceptron" else 8
     return Settings(model=model, batch=batch, **fields)

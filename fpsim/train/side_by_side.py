@@ -31,9 +31,13 @@ PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"
 
 
 class RunSide(NamedTuple):
-    """One of two runs that are compared step by step, between two steps.
+    """One of two runs that are compared step by step.
 
-    place: the device that multiplies, "" for this processor. remarks: sentences on what was left out of the recipe.
+    Attributes:
+      name: the name of the run in the explanation.
+      trainer: the run's trainer, between two steps.
+      place: the device that multiplies, as text; "" for this processor.
+      remarks: sentences on what was left out of the recipe to run it on the chip.
     """
 
     name: str
@@ -115,7 +119,10 @@ def _pair(name: str, value: Any) -> list[Any]:
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
-    """Return two names for the runs: backends or chips (`words`), their recipes, or "the first" and "the second"."""
+    """Return two names that distinguish the runs: their backends, their recipes, or "the first" and "the second".
+
+    words: the backends or chips.
+    """
     if words[0] != words[1]:
         return str(words[0]), str(words[1])
     if recipes[0].name != recipes[1].name:
@@ -124,10 +131,15 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: bool = True) -> RunSide:
-    """Return a run of a recipe on a backend or chip, `word`, before its first step.
+    """Return a run of a recipe, before its first step, for a comparison with another run.
 
-    name: the run's name in explanations. watched: True to make all linear layers, those in float32 too, pass their
-    products to the functions of `fpsim.torch.trace.watching`.
+    name: the run's name in explanations. word: the name of its backend or chip. settings: its other settings. watched:
+    True to make all linear layers, those in float32 too, pass their products to the functions of
+    `fpsim.torch.trace.watching`.
+
+    Raises:
+      ValueError: an unknown chip, or one that cannot compute the recipe's products.
+      fpsim.gpu.GpuError: the backend needs a GPU, and there is none.
     """
     place = ""
     remarks: tuple[str, ...] = ()
@@ -144,7 +156,11 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: b
 
 
 def _watched(trainer: Trainer) -> Trainer:
-    """Make every linear layer of a trainer's model a `QuantLinear`, whose products are watched; return the trainer."""
+    """Make every linear layer of a trainer's model pass its products to watching functions; return the trainer.
+
+    These are the functions passed to `fpsim.torch.trace.watching`. Layers that torch would compute become float32
+    `QuantLinear`s, in place.
+    """
     if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
         quantize_linears(trainer.model, FP32)
     return trainer
@@ -154,7 +170,10 @@ def _watched(trainer: Trainer) -> Trainer:
 
 
 def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
-    """Train both runs for a step, and return their first difference in products or weights; None if there is none."""
+    """Train both runs for a step, and return their first difference in products or weights; None if there is none.
+
+    first, second: the runs. names: those of both runs, for the explanation. step: the number of the step.
+    """
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
@@ -175,8 +194,10 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
 class _RunBeside:
     """A watcher that compares one run's products with the other run's recorded products, and releases these.
 
-    place: the device that multiplies in the watched run, "" for this processor. after: the last thing known to be
-    equal.
+    Args:
+      others: the recorded products, in the order in which they ran.
+      place: the device that multiplies in the watched run, "" for this processor.
+      after: the last thing known to be equal, as text.
     """
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
@@ -184,7 +205,10 @@ class _RunBeside:
         self._pair: tuple[Product | None, Product | None] | None = None
 
     def see(self, call: ProductCall) -> None:
-        """Compare a product with the next recorded one of the other run, unless a difference was found before."""
+        """Compare a matrix product with the next recorded one of the other run, unless a difference was found before.
+
+        call: the layer, the product, its operands and its result.
+        """
         if self._pair is not None:
             return
         mine, other = as_product(call, self._place), self._others.popleft() if self._others else None
@@ -194,7 +218,10 @@ class _RunBeside:
             self._after = f"{mine.layer}, {mine.product}"
 
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
-        """Return the first difference in products once the step is complete; None if there is none."""
+        """Return the first difference in products once the step is complete; None if there is none.
+
+        names: those of the two runs. step: the number of the step. Both are for the explanation.
+        """
         if self._pair is None and self._others:
             self._pair = self._others[0], None
         if self._pair is None:
@@ -204,7 +231,11 @@ class _RunBeside:
 
 
 def as_product(call: ProductCall, place: str = "") -> Product:
-    """Return a watched product as a record for `fpsim.divergence`; place: the device, "" for this processor."""
+    """Return a watched matrix product as a record for `fpsim.divergence`, without copying its arrays.
+
+    call: the layer, the product, its operands and its result. place: the device that computed it, "" for this
+    processor.
+    """
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
@@ -221,7 +252,10 @@ def _kept(product: Product) -> Product:
 
 
 def _copy(operand: Any) -> CastOperand:
-    """Return a copy of an operand whose cast values are copied only if they are its source, as without a cast."""
+    """Return a copy of an operand, whose values before its cast are copied.
+
+    The values after the cast are copied only if they are the same array, as without a cast.
+    """
     source = operand.source.copy()
     copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded

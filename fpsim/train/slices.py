@@ -18,9 +18,13 @@ Function: Any = torch.autograd.Function
 
 
 class SlicedResult:
-    """The result of a linear layer, `shape`, that is not stored for the backward pass, but computed again in slices.
+    """The result of a linear layer that is not stored for the backward pass, but computed again in slices.
 
-    factor: the number that multiplies the result after the product (unit scaling).
+    Args:
+      replay: the layer's forward product, which can be repeated.
+      shape: the shape of the result, (..., features).
+      recompute: the axis ("m", "n" or "k") and number of slices.
+      factor: the number that multiplies the result after the product (unit scaling).
     """
 
     def __init__(self, replay: ProductReplay, shape: Any, recompute: Recompute, factor: float = 1.0) -> None:
@@ -70,7 +74,13 @@ class SlicedResult:
 
 
 class SlicedSum(NamedTuple):
-    """The sum keep * residual + share * result of a residual and a sliced layer; only the residual is stored."""
+    """The sum keep * residual + share * result of a residual and a layer; only the residual is stored.
+
+    Attributes:
+      residual: the residual.
+      result: the layer's result, which is computed again in slices.
+      keep, share: the factors; 1 without unit scaling.
+    """
 
     residual: Tensor
     result: SlicedResult
@@ -86,8 +96,10 @@ class SlicedSum(NamedTuple):
 def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult | SlicedSum | None) -> Tensor:
     """Return then(x) without storing x or intermediate results; the backward pass computes x and then(x) again.
 
-    then: an operation, whose layers draw the same random numbers in both runs. again: recomputes x, a layer's result or
-    its sum with a residual; None to store as usual.
+    Args:
+      x: the result of a layer, or its sum with a residual.
+      then: the operation that reads x; its layers draw the same random numbers in both runs.
+      again: recomputes x; None to call `then` alone, so that it stores what its backward pass needs.
     """
     if again is None or not torch.is_grad_enabled():
         return then(x)
@@ -99,9 +111,10 @@ def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult 
 
 
 class _ReadAgain(Function):  # type: ignore[misc]
-    """The torch function y = then(x) whose backward pass computes x as again(kept), and then(x), again.
+    """The torch function y = then(x) that saves neither x nor the intermediate results of `then`.
 
-    kept: a tensor that is saved for `again` (the residual of a `SlicedSum`), or None.
+    Its backward pass computes x again as again(kept), calls `then` again, and differentiates that. kept: a tensor that
+    is saved for `again` (the residual of a `SlicedSum`), or None.
     """
 
     @staticmethod
@@ -123,9 +136,12 @@ class _ReadAgain(Function):  # type: ignore[misc]
 
 
 def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
-    """Return `slices` slices of 0 to length - 1, each of whole tiles or each within one tile, else raise a ValueError.
+    """Return `slices` slices of 0 to length - 1, each of whole tiles or each within one tile.
 
     tile: the number of neighbouring elements that share a scale.
+
+    Raises:
+      ValueError: there are fewer elements than slices, or slices would cross the edge of a tile.
 
     Example:
       >>> from fpsim.train.slices import cut_evenly
@@ -148,8 +164,12 @@ def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
 def sliced_result(owner: Any, name: str, x: Tensor) -> SlicedResult | None:
     """Return an object that recomputes a layer's result in slices; None if the layer isn't sliced or gradients are off.
 
-    Call this before the layer, whose forward pass advances its counter of random draws. owner: the module that has the
-    layer `name`, and `sliced`: {layer: how its result is recomputed}.
+    Call this before the layer, whose forward pass advances its counter of random draws.
+
+    Args:
+      owner: the module that contains the layer; `owner.sliced` is {layer: how its result is recomputed}.
+      name: the layer's name in `owner`.
+      x: the layer's input, (..., features).
     """
     recompute = owner.sliced.get(name)
     if recompute is None or not torch.is_grad_enabled():
@@ -163,7 +183,8 @@ def sliced_result(owner: Any, name: str, x: Tensor) -> SlicedResult | None:
 def sum_again(branch: Any, residual: Tensor, factors: tuple[float, float] = (1.0, 1.0)) -> SlicedSum | None:
     """Return an object that recomputes a residual plus a branch; None if the branch's last layer is not sliced.
 
-    It resets `branch.again`, which the branch's forward pass has set. factors: those of the residual and the branch.
+    branch: a module after its forward pass, which has set `branch.again` to the `SlicedResult` of its last layer, or
+    to None; this function resets it to None. factors: the numbers that multiply the residual and the branch.
     """
     again, branch.again = branch.again, None
     return None if again is None else SlicedSum(residual, again, *factors)
@@ -172,7 +193,8 @@ def sum_again(branch: Any, residual: Tensor, factors: tuple[float, float] = (1.0
 class SwiGLU(Storing):
     """The module silu(gate) * up, where gate and up are the halves of the input's last axis.
 
-    It saves only its input for the backward pass, or nothing if `again` recomputes the input slice by slice.
+    It saves only its input for the backward pass, or nothing if `again` is passed to `forward`, which recomputes the
+    input slice by slice.
     """
 
     def __init__(self, operations: Operations) -> None:
@@ -181,7 +203,10 @@ class SwiGLU(Storing):
         self.stash: Stash | None = None
 
     def store(self, stash: Stash) -> None:
-        """Make the module save `stash(x)`, a tensor of x's shape and dtype, instead of its input x."""
+        """Make the module save `stash(x)` instead of its input x for the backward pass.
+
+        stash: a function from a tensor to a tensor of its shape and dtype.
+        """
         self.stash = stash
 
     def forward(self, x: Tensor, again: SlicedResult | None = None) -> Tensor:
@@ -192,7 +217,11 @@ class SwiGLU(Storing):
 
 @reported
 class _SwiGLU(Function):  # type: ignore[misc]
-    """A torch function: SwiGLU for x (..., 2 n); it saves nothing if `again` recomputes x, else x or stash(x)."""
+    """A torch function: SwiGLU, silu(gate) * up, for an input x (..., 2 n) whose halves are gate and up.
+
+    For the backward pass it saves nothing if `again` recomputes x slice by slice; else stash(x), or x itself if `stash`
+    is None.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedResult | None, operations: Operations) -> Tensor:

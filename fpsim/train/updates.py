@@ -25,7 +25,13 @@ FAINTEST = 2.0**-32  # in ulps: a smaller update never changes a sum that 32 ran
 
 
 class Clipping(NamedTuple):
-    """The norm of all gradients before clipping by norm; share of elements that clip_value limited; norm's factor."""
+    """The result of clipping gradients.
+
+    Attributes:
+      norm: the norm of all gradients together, after clipping by value and before clipping by norm.
+      share: share of the elements that clip_value limited.
+      factor: the factor by which clipping by norm multiplied all gradients; 1.0 if it changed nothing.
+    """
 
     norm: float
     share: float
@@ -35,7 +41,8 @@ class Clipping(NamedTuple):
 def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) -> Clipping:
     """Clip gradients in place, by value and then by norm, as torch.nn.utils does; return norm, share and factor.
 
-    specified: True to add the norm in 32 partial sums in float64, False for torch's norm.
+    gradients: float32 tensors. recipe: it has the limits, `clip_value` and `clip_norm`, None for no limit. specified:
+    True to add the norm in 32 partial sums in float64, False for torch's norm.
     """
     limit, most, limited = recipe.clip_value, recipe.clip_norm, 0
     if limit is not None:
@@ -53,7 +60,10 @@ def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) 
 
 
 def norm(gradients: Sequence[Tensor], specified: bool) -> float:
-    """Return the Euclidean norm of all elements of float32 gradients together, in float32; specified: as for `clip`."""
+    """Return the Euclidean norm of all elements of several float32 gradients together, as a float32 number.
+
+    specified: True to add squares in 32 partial sums in float64, False for torch's norm.
+    """
     if specified:
         with np.errstate(over="ignore"):  # of large gradients it may be Inf
             return float(np.float32(math.sqrt(sum_of_squares(gradients))))
@@ -62,7 +72,10 @@ def norm(gradients: Sequence[Tensor], specified: bool) -> float:
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> float:
-    """Return the float64 sum of squares of float32 tensors, each added by `kernels.sum_of_squares`."""
+    """Return the float64 sum of squares of all elements of float32 tensors, added tensor by tensor.
+
+    Each tensor's sum is that of `kernels.sum_of_squares`.
+    """
     total = 0.0
     for tensor in tensors:
         flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
@@ -138,7 +151,11 @@ def add_rounded(
 
 
 def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to `fmt`."""
+    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to `fmt`.
+
+    With R for that rounding, of exact results in float64: u = R(update), y = R(u - compensation), s = R(weight + y),
+    compensation = R(R(s - weight) - y), weight = s.
+    """
 
     def rounded(x: Tensor) -> Tensor:
         return tensor_of(quantize(array_of(x), fmt))
@@ -202,7 +219,14 @@ class StepReport:
 
 
 class UpdateCounts(NamedTuple):
-    """The counts of the updates of one weight tensor's elements; the fields are those of `StepReport`."""
+    """The counts of the updates of one weight tensor's elements.
+
+    Attributes:
+      updates: number of elements whose update is not 0.
+      unchanged: number of these whose weight did not change.
+      lost: number of unchanged ones whose update changed no compensation either, and could not be rounded up by chance.
+      ratios: int64 (254,), number of elements by exponent of abs(update / weight), from -126 on.
+    """
 
     updates: int
     unchanged: int
@@ -211,7 +235,11 @@ class UpdateCounts(NamedTuple):
 
 
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
-    """Return the counts of a weight's updates; lost: a bool tensor, None if all unchanged ones are lost."""
+    """Return the counts of a weight's updates: nonzero, unchanged, lost, and by exponent of update / weight.
+
+    before, weight: float32, the weight before and after the update. update: float32 of this shape. lost: bool tensor,
+    or None if all unchanged ones are lost.
+    """
     exponents = np.zeros(256, np.int64)  # 0 counts zero and subnormal quotients, 255 quotients by a weight of 0
     moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
     return UpdateCounts(
@@ -222,7 +250,11 @@ def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor |
 def report_of(
     step: int, lr: float, clipping: Clipping, counts: Sequence[UpdateCounts], nonfinite: tuple[str, ...]
 ) -> StepReport:
-    """Return the report of a step, adding up the counts of all weights."""
+    """Return the report of a step, adding up the counts of all weights.
+
+    lr: the learning rate. clipping: the result of clipping the gradients. counts: one for each weight. nonfinite: names
+    of arrays that hold an Inf or NaN.
+    """
     ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
     return StepReport(
         step, lr, *clipping,

@@ -29,10 +29,20 @@ KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1
 def tabulated_kernel(mode: int) -> Any:
     """Return the GPU kernel (a, codes, flags, significands, fields, states, out, rules, seed) -> None of look-ups.
 
-    It rounds the exact result of each code of `a`, read from a table, by the rounding mode number `mode`. significands,
-    fields: significand and exponent field of each exact result. states: its sign in bit 0, its kind in bits 1 and 2 (0
-    finite, 1 Inf, 2 NaN), and from bit 3 on the flags that it raises before rounding. The other arguments are described
-    in gpu/arithmetic/exact_kernels.py.
+    It reads the exact result of each code in a table, rounds it to the result's format, and writes the code.
+
+    Args:
+      mode: number of the rounding mode.
+
+    Arguments of the kernel:
+      a: 1-D codes, which are indices of the table.
+      codes, flags: receive the codes and the flags of the results; an empty `flags` is not written.
+      significands, fields: significand and exponent field of each exact result.
+      states: bits of each exact result: bit 0 is the sign; bits 1 and 2 are the kind (0 finite, 1 Inf, 2 NaN); bits
+      from 3 on are the flags that it raises before rounding.
+      out: an EncodeLayout, the constants by which the result is encoded, as integers.
+      rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py, which decide flags.
+      seed: low and high 32 bits of the seed of stochastic rounding.
     """
 
     def look_up(

@@ -21,10 +21,15 @@ from fpsim.gpu.device.launch import fetched, launch, zeroed
 def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
     """Return the result of the elementwise operation `name` on GPU arrays, as an array of the operands' library.
 
-    values: the operands: arrays, of which at least one is on the GPU, and numbers. keywords: keyword arguments of the
-    call, as for `fpsim.add`. target: the format that convert and from_int round to, or the dtype of to_int; None for
-    other operations. With the keyword `flags`, the result is a tuple: True adds a uint8 array with the flags of each
-    element, "any" the Flags that at least one element raised.
+    Args:
+      name: an operation, such as "add".
+      values: the operands: arrays, of which at least one is on the GPU, and numbers.
+      keywords: keyword arguments of the call, as for `fpsim.add`.
+      target: the format that convert and from_int round to, or the dtype of to_int; None for other operations.
+
+    Returns:
+      The result alone if the keyword `flags` is False. If it is True, (result, uint8 array with the flags of each
+      element). If it is "any", (result, Flags that at least one element raised).
     """
     chosen, integer = complete(name, keywords), None
     if name == "from_int":

@@ -31,11 +31,21 @@ STOCHASTIC = int(Rounding.STOCHASTIC)
 
 @cache
 def rounding_kernel(name: str, mode: int) -> Any:
-    """Return the GPU kernel (a, b, c, steps, codes, flags, layouts, rules, seed) -> None of the operation `name`.
+    """Return the GPU kernel of an operation that rounds, such as "add", "sqrt" or "fma".
 
-    name: such as "add" or "sqrt". mode: the Rounding, as an integer. Operands that the operation does not have are not
-    read. steps: for each operand, the distance from one element to the next: 1, or 0 for a single element. layouts:
-    rows of integers: the UnpackLayouts of a, b and c, and the EncodeLayout of the result.
+    Its arguments are (a, b, c, steps, codes, flags, layouts, rules, seed).
+
+    Args:
+      name: the operation.
+      mode: number of the rounding mode.
+
+    Arguments of the kernel:
+      a, b, c: 1-D codes of the operands; those that the operation does not have are not read.
+      steps: for each operand, the distance from one element to the next: 1, or 0 for a single element.
+      codes, flags: receive the codes and, as uint8, the flags of the results; an empty `flags` is not written.
+      layouts: rows of integers: the UnpackLayouts that decode a, b and c, and the EncodeLayout of the result.
+      rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py, which decide flags.
+      seed: low and high 32 bits of the seed of stochastic rounding.
     """
     is_unary, is_binary = name in UNARY, name in BINARY
     unary: Any = UNARY.get(name)
@@ -68,7 +78,9 @@ def rounding_kernel(name: str, mode: int) -> Any:
 def comparison_kernel(name: str) -> Any:
     """Return the GPU kernel (a, b, sa, sb, results, flags, la, lb) -> None of "equal", "less" or "less_equal".
 
-    sa, sb: distance from one element of a or b to the next: 1, or 0 for a single element. results: uint8, 1 for True.
+    a, b: 1-D codes. sa, sb: distance from one element of a or b to the next: 1, or 0 for a single element. results:
+    uint8, receives 1 for True, 0 for False. flags: receives the flags as uint8, unless it is empty. la, lb: the
+    UnpackLayouts, constants that decode a and b, as integers.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -87,7 +99,11 @@ def comparison_kernel(name: str) -> Any:
 
 @cache
 def neighbour_kernel(downward: int) -> Any:
-    """Return the GPU kernel (a, codes, flags, la, out) -> None of next_up (downward 0) or next_down (downward 1)."""
+    """Return the GPU kernel (a, codes, flags, la, out) -> None of next_up (downward 0) or next_down (downward 1).
+
+    a: 1-D codes. codes: receives the codes of the neighbours. flags: receives the flags as uint8, unless it is empty.
+    la, out: the constants that decode and encode the format, an UnpackLayout and an EncodeLayout, as integers.
+    """
 
     def compute(a: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
         fa, f = unpack_fields(la), encode_fields(out)
@@ -105,7 +121,8 @@ def neighbour_kernel(downward: int) -> Any:
 def sign_kernel(name: str) -> Any:
     """Return the GPU kernel (a, results, la, out) -> None of "negative", "absolute" or "classify".
 
-    results: receives codes, or the numbers of classes for "classify".
+    a: 1-D codes. results: receives codes, or the numbers of classes for "classify". la, out: the constants that decode
+    and encode the format, an UnpackLayout and an EncodeLayout, as integers.
     """
 
     def negate(a: Any, codes: Any, la: Any, out: Any) -> None:
@@ -132,8 +149,11 @@ def sign_kernel(name: str) -> Any:
 def from_integer_kernel(mode: int) -> Any:
     """Return the GPU kernel (n, codes, flags, sign, out, rules, seed) -> None that rounds integers to a format.
 
-    mode: the Rounding, as an integer. n: 1-D bits of integers of up to 64 bits, unsigned or in two's complement. sign:
-    uint64, the integers' sign bit; 0 if they are unsigned.
+    mode: number of the rounding mode. n: 1-D bits of integers of up to 64 bits, unsigned or in two's complement. sign:
+    uint64, the integers' sign bit; 0 if they are unsigned. codes: receives the codes. flags: receives the flags as
+    uint8, unless it is empty. out: the constants that encode the format, an EncodeLayout, as integers. rules: sum of
+    LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py, which decide flags. seed: low and high 32
+    bits of the seed of stochastic rounding.
     """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:
@@ -156,11 +176,15 @@ def from_integer_kernel(mode: int) -> Any:
 
 @cache
 def to_integer_kernel(mode: int) -> Any:
-    """Return the GPU kernel (a, n, flags, la, lowest, highest, random_mask, mask, seed) -> None of to_int.
+    """Return the GPU kernel of to_int, which rounds codes to integers.
 
-    mode: the Rounding, as an integer. n: receives the bits of integers of 8 to 64 bits. lowest, highest: largest
-    magnitudes of negative and of positive results. random_mask: mask of the random bits that stochastic rounding uses.
-    mask: mask of the bits of a result.
+    Its arguments are (a, n, flags, la, lowest, highest, random_mask, mask, seed).
+
+    mode: number of the rounding mode. a: 1-D codes. n: 1-D integers of 8 to 64 bits, which receive the bits of the
+    results. flags: receives the flags as uint8, unless it is empty. la: the constants that decode a, an UnpackLayout,
+    as integers. lowest, highest: largest magnitudes of negative and of positive results. random_mask: mask of the
+    random bits that stochastic rounding uses. mask: mask of the bits of a result. seed: low and high 32 bits of the
+    seed of stochastic rounding.
     """
 
     def compute(

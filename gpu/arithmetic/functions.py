@@ -72,7 +72,10 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
 
 
 def described(function: Callable[..., Any], about: str, ending: str) -> str:
-    """Return a GPU function's docstring: summary and arguments of the CPU's `function`, with `about` and `ending`."""
+    """Return the docstring of a function's GPU version: the function's summary and arguments, `about`, and `ending`.
+
+    about: text after the summary. ending: the sections after the arguments.
+    """
     text = function.__doc__ or ""
     summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
     arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
@@ -80,7 +83,10 @@ def described(function: Callable[..., Any], about: str, ending: str) -> str:
 
 
 def _example(called: ArrayOperation) -> Iterator[str]:
-    """Yield the arguments, as code, of an example call of an operation with arrays of codes."""
+    """Yield the arguments, as code, of an example call with arrays of codes.
+
+    called: the operation, with the names of its operands, of its target (such as "fmt") and of its keywords.
+    """
     yield from ["codes"] * len(called.operands)
     if called.target in TARGETS:
         yield TARGETS[called.target]

@@ -95,10 +95,10 @@ def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
 
 
 def _number(value: Any, wanted: Any, label: str) -> GpuArray:
-    """Return a number on the CPU as a GPU operand of one element.
+    """Return a number on the CPU as a GPU operand of one element, validated as by the CPU's functions.
 
-    value: a NumPy float, or a code as an integer. wanted: the format of a code; None for a float. label: name in
-    errors.
+    value: a NumPy float, or a code as a Python or NumPy integer. wanted: the format if it is a code; None for a float.
+    label: the operand's name in errors.
     """
     code, fmt, typed = read_operand(value, None if wanted is None else find_format(wanted), label)
     words = uploaded(np.asarray(code).reshape(1).view(fmt.storage))
@@ -151,7 +151,11 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
     """Return (x as a GPU array, the format of its elements).
 
     x: array on the GPU of codes or of floats. wanted: the format of codes; None if x has a float dtype. name: the
-    argument in errors: a TypeError if x is not on the GPU or has another format, a ValueError as for `format_of_codes`.
+    argument that errors name.
+
+    Raises:
+      ValueError: the codes have no format, or are outside it.
+      TypeError: x is not on the GPU, or has another format than wanted.
     """
     array = gpu_array(x, name)
     if array.fmt is not None and wanted not in (None, array.fmt):

@@ -32,9 +32,12 @@ def elements_at_once(bits: int, target_bits: int) -> Any:
 
 @cache
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
-    """Return a scalar function (a, b, c, table) -> table[a], or table[a << bits[1] | b] for two codes; c is not used.
+    """Return a compiled scalar function (a, b, c, table) -> entry of a 1-D table for one or two codes; c is not used.
 
-    bits: the width of each code. word_bits: width of the integers that hold the codes, whose further bits are ignored.
+    The entry is table[a] for one code, and table[a << bits[1] | b] for two.
+
+    bits: the widths of the codes, one number for each code. word_bits: width of the integers that hold the codes; bits
+    above a code's width are ignored.
     """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code

@@ -38,10 +38,12 @@ NO_WORDS = np.zeros(1, np.uint32)
 def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
     """Write the results of an elementwise operation to `results`, and its flags to `flags` unless that is empty.
 
-    results: 1-D unsigned integers: codes, truth values, classes or integers. flags: 1-D uint8.
+    operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
+    truth values, classes or integers. flags: 1-D uint8.
 
     Three implementations give the same bits. Without flags and stochastic rounding, a table of all results serves
-    operands of up to 16 bits in all, and float32 arithmetic some wider ones. Integer arithmetic serves the others.
+    operands of up to 16 bits in all, and float32 arithmetic some wider ones (see `_is_short`). Integer arithmetic
+    serves the others.
     """
     if inputs.size == 0:
         return
@@ -58,9 +60,13 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write results and flags, as `compute` does, by kernels that serve all formats and rounding modes.
+    """Write the results and flags of an elementwise operation by kernels that serve all formats and rounding modes.
 
-    They compute in integers, but elementary functions in float32 for FP32, and from a table of exact results otherwise.
+    They compute in integers. Exceptions are elementary functions: for float32 they use float arithmetic, for other
+    formats they round exact results from a table.
+
+    operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
+    truth values, classes or integers. flags: 1-D uint8, not written if empty.
     """
     name, integer = operation.name, operation.integer
 
@@ -109,7 +115,10 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def no_flags() -> Any:
-    """Return an empty uint8 array, one for each GPU for the sake of CUDA graphs, for kernels that write no flags."""
+    """Return an empty uint8 array on the GPU, which tells kernels to write no flags.
+
+    Each GPU has one such array, so that CUDA graphs can record calls.
+    """
     return _nothing(device_number(), "u1")
 
 
@@ -120,7 +129,11 @@ def _nothing(device: int, dtype: str) -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return (arrays, steps) of exactly three operands, with the first one, at step 0, in place of missing ones."""
+    """Return (arrays, steps) of exactly three operands, with the first one in place of those that are missing.
+
+    arrays: 1-D unsigned integers. steps: the distance from one element to the next: 1, or 0 for a single or missing
+    one.
+    """
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
@@ -128,7 +141,8 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 def _is_short(operation: Operation) -> bool:
     """Return whether float32 arithmetic computes the bits of an operation.
 
-    It needs one format for all operands and the result, nearest even, overflow to Inf or NaN, and subnormals that stay.
+    It does for the operations and formats of `float_arithmetic.serves`, with one format for all operands and the
+    result, rounding to nearest even, overflow to Inf or NaN, and subnormals that stay.
     """
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
@@ -169,7 +183,10 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
-    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results."""
+    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results.
+
+    operation: the operation with its formats and rounding. inputs: its operands.
+    """
     if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
@@ -179,9 +196,10 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _table(operation: Operation, dtype: str, device: int) -> Any:
-    """Return the table, 1-D on the GPU number `device`, of an operation's results for all codes of its operands.
+    """Return the table of an operation's results for all codes of its operands, 1-D on the GPU, computed there.
 
-    The index of a pair (a, b) is a << bits of b | b. dtype: NumPy dtype string of the results.
+    The index of a pair (a, b) is a << bits of b | b. dtype: NumPy dtype string of the results. device: number of the
+    current GPU, so that each GPU has its own cached table.
     """
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))

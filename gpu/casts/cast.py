@@ -190,8 +190,8 @@ def fill_codes(
 ) -> None:
     """Write the codes of floats, rounded as the options say, to `codes`, a 1-D array of unsigned integers.
 
-    With target (FP32 or FP64) and back (the plan that decodes the codes to it), the float bits of the codes' values are
-    written instead.
+    source: the floats. With target (FP32 or FP64) and back (the plan that decodes the codes to that format), the values
+    of the codes are computed too, and their float bits are written instead of the codes.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
@@ -217,7 +217,8 @@ def fill_codes(
 def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
     """Write the values of codes to `values`, a 1-D unsigned array that receives float bits.
 
-    owner: the array whose stream and size are used. codes: 1-D codes of the format `fmt`. target: FP32 or FP64.
+    owner: the array whose stream and size are used. codes: 1-D codes of the format `fmt`. target: FP32 or FP64, the
+    format of the values.
     """
     plan = decode_plan(fmt, target.bits)
     if plan is None:
@@ -232,9 +233,10 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch the kernel of a cast from `source` to `target`, 1-D arrays of unsigned integers.
 
-    like: the array whose library's stream is used. plans: those to decode the source, to encode, and to decode the
-    result, or None; kernels read their constants from arrays, except those that `way` compiles in. seed: 0 if there is
-    none.
+    way: the kernel's compile-time parameters. like: the array whose library's stream is used. plans: three plans: to
+    decode the source, to encode, and to decode the result; None for a stage that the cast does not have. The kernel
+    reads the constants of the plans from arrays, except those that `way` compiles in. seed: the seed of stochastic
+    rounding, or 0.
     """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)
@@ -261,7 +263,10 @@ def is_named(fmt: Format) -> bool:
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Return codes of `fmt` as new codes of `wide`, a format that holds all its values; a NaN keeps its sign."""
+    """Return codes of the format `fmt` as codes of `wide`, a format that holds all its values; a NaN keeps its sign.
+
+    source: the codes. The result is a new GpuArray of the same shape.
+    """
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))
@@ -276,5 +281,8 @@ def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
-    """Return the float bits of the values of all codes of `fmt`, 1-D unsigned; target: FP32 or FP64."""
+    """Return the float bits of the values of all codes of the format `fmt`, as a 1-D NumPy array of unsigned integers.
+
+    target: FP32 or FP64, the format of the floats.
+    """
     return decode_on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

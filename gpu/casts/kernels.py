@@ -57,16 +57,20 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """Grouping of elements: eight at once, or with stochastic rounding four, which share a draw of random words."""
+        """Grouping of elements: a thread processes eight at once.
+
+        With stochastic rounding it processes four, since the random generator computes four words at a time.
+        """
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
 
 
 @cache
 def _reader(way: CastWay) -> Any:
-    """Return a scalar function (code, layout) -> float bits, of `way.width` bits, that decodes a code of the source.
+    """Return a compiled scalar function (code, layout) -> float bits that decodes a code of the source.
 
-    If the cast rounds, NaNs may keep payloads here, because rounding makes them canonical.
+    way: the cast; its width says whether floats have 32 or 64 bits. layout: the constants of the source's format. If
+    the cast rounds, NaNs may keep payloads here, because rounding makes them canonical.
     """
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     if way.rounds and way.of_source is not None and way.of_source in _SHORT:
@@ -87,7 +91,10 @@ def _reader(way: CastWay) -> Any:
 
 @cache
 def _encoder(way: CastWay) -> Any:
-    """Return a scalar function (float bits, random number, layout) -> code that rounds as `way` says."""
+    """Return a compiled scalar function (float bits, random number, layout) -> code that rounds as `way` says.
+
+    way: the cast. layout: the constants of the result's format. The random number matters for stochastic rounding only.
+    """
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
     if way.to_code is not None and serves(way.to_code, way.width, kind, mode):
@@ -110,9 +117,10 @@ def _encoder(way: CastWay) -> Any:
 def cast_kernel(way: CastWay) -> Any:
     """Return the GPU kernel (source, target, wide, wide_target, l0, l1, l2, k0, k1) -> None of a cast.
 
-    source, target: 1-D unsigned integers; target is written. wide, wide_target: the same arrays as groups, integers
-    that hold several elements, or empty. l0, l1, l2: layouts to decode the source, to encode, and to decode the result.
-    k0, k1: low and high 32 bits of the seed of stochastic rounding.
+    way: compile-time choices of the cast. source, target: 1-D unsigned integers; target is written. wide, wide_target:
+    the same arrays as groups, integers that hold several elements, or empty. l0, l1, l2: layouts (constants of a
+    format) to decode the source, to encode, and to decode the result. k0, k1: low and high 32 bits of the seed of
+    stochastic rounding.
     """
     word: Any = u32 if way.width == 32 else u64
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64

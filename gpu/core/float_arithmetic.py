@@ -41,7 +41,11 @@ FORMATS = (FP16, BF16, FP32, *EIGHTHS)
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether `float_function` has the operation `name` for operands and a result of the format `fmt`."""
+    """Return whether `float_function` has the operation `name` for operands and a result of the format `fmt`.
+
+    That is "fma" for FP16, BF16, E4M3 and E5M2; "add", "subtract", "multiply", "divide" and "sqrt" for FP16, BF16 and
+    FP32.
+    """
     if name == "fma":
         return fmt in FORMATS and fmt != FP32
     return fmt in FORMATS and fmt not in EIGHTHS and name in OPERANDS
@@ -70,7 +74,7 @@ def load_bfloat(code: Any) -> Any:
 
 @scalar
 def _load_single(code: Any) -> Any:
-    """Return the float32 with the bits of an FP32 code."""
+    """Return the float32 value of an FP32 code, an unsigned integer: the float with the same 32 bits."""
     return u32(code).view(np.float32)
 
 
@@ -101,7 +105,11 @@ def _load_byte(fmt: Format) -> Any:
 
 @cache
 def _store(fmt: Format) -> Any:
-    """Return a scalar function from float32 bits, as uint32, to the nearest code, ties to even; NaNs give one code."""
+    """Return a compiled scalar function that rounds a float32 to a code of the format `fmt`, to nearest even.
+
+    The function takes the bits of the float32 as uint32, and returns the code as uint32. NaN with either sign gives the
+    same code.
+    """
     if fmt == FP32:
         return _store_single
     plan = encode_plan(fmt, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
@@ -126,10 +134,11 @@ SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 @cache
 def float_function(fmt: Format, name: str) -> Any:
-    """Return a scalar function (a, b, c, table) -> code, as uint32, of an operation on codes, rounded to nearest even.
+    """Return a compiled scalar function (a, b, c, table) -> code of an operation on codes of the format `fmt`.
 
-    name: an operation for which `serves(fmt, name)` is True. Operands that it does not have are ignored, and so is
-    `table`, in which other functions with these arguments look results up.
+    name: an operation for which `serves(fmt, name)` is True. a, b, c: codes of the operands, as unsigned integers. The
+    function ignores operands that the operation does not have, and always ignores `table`; other functions with these
+    arguments look results up in it. The result is rounded once to nearest even; its code is a uint32.
     """
     if fmt == BF16 and name in ("multiply", "divide"):
         from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat
@@ -155,10 +164,11 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """Return a scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
+    """Return a compiled scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
 
-    load: scalar function from a code to its float32 value. store: scalar function from float32 bits to the nearest
-    code. The product is exact: it is computed in float64 for BF16, and in float32 for the other formats.
+    a, b, c: codes of the format `fmt`. load: scalar function from a code to its float32 value. store: scalar function
+    from float32 bits to a code, rounded to nearest even. The product is computed in float64 for BF16 and in float32 for
+    the other formats, where it is exact.
     """
     if fmt != BF16:
         fused_32 = real_width(32).fused

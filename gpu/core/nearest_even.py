@@ -26,11 +26,14 @@ ZERO, ONE = u32(0), u32(1)
 
 
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
-    """Return whether `nearest_encoder` is correct for casts of floats of `width` bits to a format.
+    """Return whether `nearest_encoder` is correct for casts of floats to a format.
 
-    layout: the constants of the format's integer encoder. kind: the special cases that it checks, PLAIN, FULL or
-    UNUSUAL of fpsim/core/encode.py. mode: number of the rounding mode. It is correct for float32, nearest even, and
-    signed formats with zero (not UNUSUAL) that drop 1 to 22 of the 23 fraction bits, if the constant that it adds is
+    layout: the constants with which the integer encoder shifts and rounds to the format. width: bits of a source float,
+    32 or 64. kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py. mode: the
+    number of a rounding mode in fpsim/core/rounding.py.
+
+    The answer is True if the source is float32, the mode nearest even, and the format signed and with zero (not
+    UNUSUAL). The cast must also drop 1 to 22 of the 23 fraction bits, and the constant that the method adds must be
     finite.
     """
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
@@ -41,10 +44,11 @@ def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
 
 @cache
 def nearest_encoder(layout: EncodeLayout, kind: int) -> Any:
-    """Return a scalar function that rounds float32 bits to a code, both as uint32, to nearest even.
+    """Return a compiled scalar function that rounds a float32 to a code of a format, to nearest even.
 
-    layout: the constants of the format's encoder, as Python integers, for which `serves` is True. kind: PLAIN or FULL
-    of fpsim/core/encode.py.
+    The function takes the bits of the float32 as uint32 and returns the code as uint32. layout: the constants of the
+    format's encoder, as Python integers; `serves` must be True for it. kind: the special cases that the encoder checks,
+    PLAIN or FULL of fpsim/core/encode.py.
     """
     f = constants_of(EncodeLayout, u32, layout)
     dropped = u32(layout.place - layout.depth)

@@ -53,7 +53,8 @@ def gpu_array(x: Any, name: str) -> GpuArray:
 def _flat(array: Any, like: Any, name: str) -> Any:
     """Return a numba GPU array as a flat one, copied on the GPU if its memory is not contiguous in C order.
 
-    like: the caller's array, on whose library's stream the copy runs. name: the array's name in errors.
+    like: the caller's array; the copy runs on the stream of its library. name: the argument's name in the message.
+    Raises a TypeError if a stride is not a multiple of the element's size.
     """
     if array.is_c_contiguous():
         return array.reshape(math.prod(array.shape))
@@ -79,7 +80,8 @@ def _on_other_device(name: str, device: str) -> str:
 def _through_dlpack(x: Any, name: str) -> GpuArray:
     """Return a `GpuArray` of an array that offers its memory only by DLPack, imported by torch or else by cupy.
 
-    The import synchronises the streams of both libraries. name: x's name in errors.
+    The import synchronises the streams of both libraries. name: the argument's name in messages. Raises a TypeError if
+    neither torch nor cupy is installed.
     """
     for library in ("torch", "cupy"):
         if library in sys.modules or importlib.util.find_spec(library):
@@ -124,9 +126,16 @@ def _torch_array(x: Any, name: str) -> GpuArray:
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
     """Return (result array, the same memory as a flat numba array of unsigned integers).
 
-    source: the operand whose library and device the result gets. shape, dtype: those of the result; the dtype is
-    replaced as `kept_dtype` says. out: the caller's array, to be returned instead of a new, uninitialised one, or None;
-    an error is raised if it has another library, shape or dtype, or is not contiguous.
+    Args:
+      source: the operand whose library and device the result gets.
+      shape, dtype: shape and dtype of the result. A dtype that the library lacks, such as one of ml_dtypes, is replaced
+        by the unsigned integer dtype of the same size, which holds codes.
+      out: the caller's array, to be returned instead of a new one, or None. A new array is uninitialised.
+
+    Raises:
+      TypeError: `out` is not an array on the GPU.
+      ValueError: `out` has another library, shape or dtype, or is not contiguous.
+      GpuError: the GPU has no memory for a new array.
     """
     if out is not None:
         taken = gpu_array(out, "out")
@@ -178,7 +187,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Any:
 def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
     """Return `dtype` if the library of the array `like` has it, else the unsigned integer dtype of the same size.
 
-    cupy and numba have only NumPy's built-in dtypes, and none of ml_dtypes.
+    torch is asked for a dtype of that name. cupy and numba have only NumPy's built-in dtypes.
     """
     built_in = dtype.num <= np.dtype(np.float16).num
     known = hasattr(sys.modules["torch"], dtype.name) if arrays.is_torch(like) else built_in

@@ -18,10 +18,11 @@ from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 
 @cache
 def gather_kernel() -> Any:
-    """Return the GPU kernel (source, target, origin, lengths, steps), which copies an array with any strides.
+    """Return the compiled GPU kernel (source, target, origin, lengths, steps), which copies an array with any strides.
 
-    The elements, in C order, are copied from the flat `source` to the flat `target` of the same dtype. origin: index in
-    `source` of the first element. lengths, steps: int64, the length of each axis and the stride along it in elements.
+    Taken in C order, the elements are copied from the flat array `source` to the flat array `target` of the same dtype.
+    origin: index in `source` of the first element, an int64. lengths, steps: flat int64 arrays with the length of each
+    axis and the stride along it, in elements.
     """
 
     def gather(source: Any, target: Any, origin: Any, lengths: Any, steps: Any) -> None:
@@ -60,7 +61,8 @@ def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
     """Return `size` elements of `dtype` in a numba array's memory, from its lowest address on, as a flat array.
 
-    low: distance in bytes from the array's first element to its lowest address, at most 0.
+    low: distance in bytes from the array's first element to its lowest address: 0, or negative where strides are
+    negative.
     """
     address = address_of(array) + low
     if is_simulated():
@@ -91,7 +93,10 @@ def gathered(array: Any, like: Any) -> Any:
 
 
 def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
-    """Return `x` broadcast to `shape`, to which it must broadcast: a copy, or `x` itself if it has that shape."""
+    """Return `x` broadcast to `shape` by NumPy's rule: a new contiguous copy, or `x` itself if it has that shape.
+
+    shape: a shape to which `x.shape` can be broadcast; this is not checked.
+    """
     if x.shape == shape:
         return x
     padded = (1,) * (len(shape) - len(x.shape)) + x.shape
@@ -106,7 +111,10 @@ def broadcast(x: GpuArray, shape: tuple[int, ...]) -> GpuArray:
 
 
 def axis_last(x: GpuArray, axis: int) -> GpuArray:
-    """Return a copy of `x` with an axis, counted from 0, moved to the end; `x` itself if that axis is the last."""
+    """Return a copy of `x` with one axis moved to the end; `x` itself if that axis is the last.
+
+    The other axes stay in their order. axis: the axis to move, counted from 0; it must not be negative.
+    """
     if axis == len(x.shape) - 1:
         return x
     count, behind = x.shape[axis], math.prod(x.shape[axis + 1 :])
@@ -117,9 +125,10 @@ def axis_last(x: GpuArray, axis: int) -> GpuArray:
 
 
 def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps: tuple[int, ...], like: Any) -> None:
-    """Copy elements of the flat `source` to the flat `target` in C order of `shape`, on the stream of `like`.
+    """Copy elements of the flat array `source` to the flat array `target` in C order of `shape`, on the GPU.
 
-    origin: index in `source` of the first element. steps: stride along each axis of `shape` in elements; 0 repeats one.
+    origin: index in `source` of the first element. steps: the stride in `source` along each axis of `shape`, in
+    elements; 0 repeats an element. like: the caller's array, on whose library's stream the kernel runs.
     """
     lengths, strides = (uploaded(np.array(axis or (1,), np.int64)) for axis in (shape, steps))
     launch(gather_kernel(), like, target.size, source, target, np.int64(origin), lengths, strides)
@@ -128,8 +137,8 @@ def _gather(source: Any, target: Any, origin: int, shape: tuple[int, ...], steps
 def apart(x: Any, out: Any, like: Any) -> Any:
     """Return the flat array `x`, or a copy of it if a kernel that writes `out` could overwrite `x` too early.
 
-    It is `x` if the two share no memory, or have the same first address, number of elements and element size. like: the
-    caller's array, on whose library's stream the copy runs.
+    x, out: flat numba arrays. `x` itself is returned if the two share no memory, or if they have the same first
+    address, number of elements and element size. like: the caller's array, on whose library's stream the copy runs.
     """
     same = address_of(x) == address_of(out) and x.size == out.size and x.dtype.itemsize == out.dtype.itemsize
     return x if same or not share(x, out) else gathered(x, like)

@@ -72,7 +72,13 @@ def _run_nothing() -> None:
 
 @cache  # success is cached, an error is not
 def require_device() -> None:
-    """Raise a GpuError if there is no usable GPU."""
+    """Raise a GpuError if there is no usable GPU.
+
+    Example:
+      >>> from fpsim.gpu.device.device import available, require_device
+      >>> if available():
+      ...     require_device()
+    """
     missing = _missing()
     if missing:
         raise GpuError(

@@ -45,7 +45,10 @@ def grouping(*bits: int, elements: int = 8) -> Grouping:
 
 @cache
 def _no_groups(bits: int, device: int) -> Any:
-    """Return an empty array of unsigned integers of `bits` bits on the GPU number `device`, the current one."""
+    """Return an empty GPU array of unsigned integers that are `bits` wide: 8, 16, 32 or 64.
+
+    device: index of the current GPU, so that each GPU has its own cached array.
+    """
     return cuda.device_array(0, WORDS[bits])
 
 

@@ -43,8 +43,11 @@ def stream_of(like: Any) -> Any:
 def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, each: int = 1) -> None:
     """Run a kernel over `size` elements on the stream of the library of the array `like`; do nothing if `size` is 0.
 
-    arguments: those of the kernel. each: number of elements that a thread processes at once. Raises a GpuError if the
-    GPU's memory is full, or the launch failed.
+    arguments: the arguments of the kernel. each: number of elements that a thread processes at once. It determines the
+    number of blocks; blocks have 256 threads.
+
+    Raises:
+      GpuError: the GPU's memory is full, or the launch failed.
     """
     if size == 0:
         return
@@ -71,9 +74,12 @@ def _configured(kernel: Any, *configuration: Any) -> Any:
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel in `blocks` blocks of `threads` threads; do nothing if `blocks` is 0.
+    """Run a kernel in `blocks` blocks of `threads` threads, on the stream of the library of the array `like`.
 
-    like: an array, on whose library's stream the kernel runs.
+    arguments: the arguments of the kernel. If `blocks` is 0, nothing is run.
+
+    Raises:
+      GpuError: the GPU's memory is full, or the launch failed.
     """
     if blocks == 0:
         return
@@ -84,12 +90,14 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel over `size` elements, with `shared` bytes of dynamic shared memory per block.
+    """Run a kernel with `shared` bytes of dynamic shared memory per block; return whether the GPU allows so much.
 
-    Return False, without running it, if the GPU does not allow so much; True otherwise, also for 0 elements, for which
-    nothing runs. Every block first fills its shared memory, so there are only as many blocks as the multiprocessors
-    hold at once. Raises a GpuError if a launch with at most 48 KiB fails. like: an array, on whose library's stream the
-    kernel runs. each: number of elements that a thread processes at once.
+    If it returns False, the kernel has not run. Every block first fills its shared memory, so there are only as many
+    blocks as the multiprocessors hold at once.
+
+    like: an array, on whose library's stream the kernel runs. size: number of elements; if it is 0, nothing is run and
+    True returned. arguments: the arguments of the kernel. each: number of elements that a thread processes at once.
+    Raises a GpuError if a launch with at most 48 KiB of shared memory fails.
     """
     if size == 0:
         return True
@@ -139,14 +147,20 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
 
 
 def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
-    """Return a function compiled for the GPU without fast math; registers: the most that a thread may use, or None."""
+    """Return a function compiled for the GPU without fast math.
+
+    registers: largest number of registers that a thread may use; None for no limit.
+    """
     limits = {} if registers is None or is_simulated() else {"max_registers": registers}
     return cuda.jit(function, fastmath=False, **limits)
 
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
-    """Return a cached copy on the current GPU, number `device`, of an array given as bytes, dtype string and shape."""
+    """Return a copy on the GPU of an array, given as bytes, NumPy dtype string and shape; cached by these arguments.
+
+    device: index of the current GPU, so that each GPU has its own copy.
+    """
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
@@ -159,12 +173,19 @@ def uploaded(layout: Words) -> Any:
 
 
 def uploaded_rows(*layouts: Words) -> Any:
-    """Return flat NumPy arrays of one dtype, padded with zeros to one length, as the rows of an `uploaded` matrix."""
+    """Return flat NumPy arrays of one dtype, which never change, on the GPU as the rows of a matrix.
+
+    Shorter arrays are padded with zeros at the end. Equal matrices are copied once and share the copy.
+    """
     return uploaded(as_rows(*layouts))
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-    """Return an uninitialised array on the GPU; raise a GpuError if its memory is full or a CUDA graph is recorded."""
+    """Return an uninitialised array on the GPU for an intermediate result.
+
+    Raises:
+      GpuError: the GPU's memory is full, or a CUDA graph is being recorded.
+    """
     refuse_capture()  # memory can't be allocated while a graph is recorded
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
@@ -172,7 +193,11 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
 
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
-    """Return a flat GPU array of `size` zeros, which kernels on every stream can read at once; errors as `scratch`."""
+    """Return a flat GPU array of `size` zeros of `dtype`, which kernels on every stream can read at once.
+
+    Raises:
+      GpuError: the GPU's memory is full, or torch is recording a CUDA graph.
+    """
     refuse_capture()
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
@@ -190,7 +215,11 @@ def refuse_capture() -> None:
 
 
 def fetched(array: Any) -> Words:
-    """Return a GPU array of numba as a NumPy array, after the work of all streams is done; errors as `scratch`."""
+    """Return a GPU array of numba as a NumPy array, after the work of all streams is done.
+
+    Raises:
+      GpuError: the copy failed, or torch is recording a CUDA graph.
+    """
     refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()

@@ -23,8 +23,13 @@ USUAL = Path("/usr/local/cuda")
 def point_to_toolkit() -> None:
     """Make numba-cuda find libnvvm if nvcc is installed, but neither a Python package nor a variable points to it.
 
-    It sets CUDA_HOME to the toolkit's folder, since toolkits do not register libnvvm with Linux's loader. A library
-    outside of NVIDIA's usual subfolder is loaded.
+    It sets CUDA_HOME to the toolkit's folder. Toolkits do not register libnvvm with Linux's loader, so that numba-cuda
+    would report that there is none. If a Python package has the library, nothing is changed. A library outside of
+    NVIDIA's usual subfolder is loaded.
+
+    Example:
+      >>> from fpsim.gpu.device.toolkit import point_to_toolkit
+      >>> point_to_toolkit()
     """
     if any(map(_is_installed, PACKAGES)):
         return
@@ -46,7 +51,11 @@ def point_to_toolkit() -> None:
 def lend_row_stack() -> None:
     """Make numba-cuda 0.30 import with NumPy 2.5, which lacks the `numpy.row_stack` that numba-cuda uses.
 
-    The name, an alias of `vstack`, is set only while numba-cuda's module is imported.
+    The name, an alias of `vstack`, is set only while numba-cuda's module is imported. Nothing is done if NumPy has it.
+
+    Example:
+      >>> from fpsim.gpu.device.toolkit import lend_row_stack
+      >>> lend_row_stack()
     """
     if hasattr(np, "row_stack"):
         return
@@ -69,7 +78,10 @@ def _is_installed(package: str) -> bool:
 
 
 def _found() -> Path | None:
-    """Return the folder of `nvcc`'s toolkit, or else /usr/local/cuda; None if neither has libdevice."""
+    """Return the folder of the toolkit that `nvcc` belongs to, or else /usr/local/cuda; None if neither has libdevice.
+
+    libdevice is the folder nvvm/libdevice with NVIDIA's device library.
+    """
     nvcc = shutil.which("nvcc")
     roots = [*([Path(nvcc).resolve().parent.parent] if nvcc else []), USUAL]
     return next((root for root in roots if (root / "nvvm" / "libdevice").is_dir()), None)

@@ -14,9 +14,9 @@ from fpsim.gpu.device.launch import gpu_kernel, launch, stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
-    """Return a GPU array as a NumPy array of the same shape and dtype, after the work that its library has queued.
+    """Copy a GPU array of torch, cupy or numba to a NumPy array of the same shape and dtype, and return it.
 
-    name: the argument's name, for error messages.
+    The copy waits for the work that the array's library has queued. name: the argument's name, for error messages.
     """
     array = gpu_array(x, name)
     stream = stream_of(array.like)

@@ -73,9 +73,9 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """Return the calls to measure: a copy, and those of the given parts; None for all.
+    """Return the calls to measure: a copy, and those of the given parts.
 
-    short: True for only the calls whose names are in SHORT.
+    parts: names of parts, such as "casts"; None for all. short: True for only the calls whose names are in SHORT.
     """
     return [
         work for work in WORKS

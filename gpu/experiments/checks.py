@@ -35,7 +35,14 @@ NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
 
 
 class Check(NamedTuple):
-    """A comparison to run: the validation's part, the compared call, its inputs' name, and the function that runs."""
+    """A comparison to run: names for the report, and a function that computes it.
+
+    Attributes:
+      part: the validation's part.
+      name: the compared call.
+      inputs: name of the inputs.
+      run: function without arguments that compares, and returns the report row.
+    """
 
     part: str
     name: str
@@ -64,7 +71,10 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu; first those over all float32 inputs, which are fast."""
+    """Yield comparisons of casts by PTX, torch and fp.gpu; those over all float32 inputs, which are fast, come first.
+
+    lab: the settings of the validation.
+    """
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
@@ -138,7 +148,10 @@ OPERATIONS = {
 
 
 def arithmetic(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's."""
+    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's.
+
+    lab: the settings of the validation.
+    """
     for fmt in (E4M3, E5M2, FP16, BF16, FP32):
         for name, count in OPERATIONS.items():
             modes: tuple[dict[str, Any], ...] = ({},)
@@ -171,7 +184,8 @@ CHAINED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
 def matmuls(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of fp.gpu.matmul and of chained tensor-core instructions with the CPU's fp.matmul.
 
-    They cover matrix units that add by different rules (matrix_units/rule.py), promotions and schedules.
+    They cover matrix units that add by different rules (matrix_units/rule.py), promotions and schedules. lab: the
+    settings of the validation.
     """
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
@@ -225,9 +239,10 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 
 
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
-    """Compare the operation `name` of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
+    """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
 
-    options: keyword arguments of the operation.
+    lab: the settings. name: the function, such as "add". fmt: format of the operands `codes`. options: keyword
+    arguments.
     """
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)

@@ -32,7 +32,10 @@ TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """Yield the cases of torch.mm for FP16, BF16 and TF32; those with both operands contiguous along K come first."""
+    """Yield the cases of torch.mm for FP16, BF16 and TF32; those with both operands contiguous along K come first.
+
+    lab: the settings of the validation.
+    """
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
     along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]
@@ -50,9 +53,15 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
 def _half(
     lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[LibraryModel], layout: str = "nn"
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch.mm of two operands of the format `kind`, with a result of the format `out`.
+    """Return the case of a product by torch.mm.
 
-    layout: "nn", or "tn" for both operands contiguous along K.
+    Args:
+      lab: the settings.
+      shape: (M, N, K).
+      kind: the format of the operands, "fp16", "bf16" or "tf32".
+      out: the format of the result.
+      models: the models to try.
+      layout: "nn", or "tn" for both operands contiguous along K.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
@@ -65,8 +74,8 @@ def _half(
 def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryModel]:
     """Return models of cuBLAS's kernel families for FP16 and BF16, the likeliest for the shape (M, N, K) first.
 
-    along_k: True if both operands are contiguous along K; then torch.mm uses nvjet kernels for a single row too (H100,
-    cuBLAS 13.1).
+    lab: the settings of the validation. along_k: True if both operands are contiguous along K; then torch.mm uses nvjet
+    kernels for a single row too (H100, cuBLAS 13.1).
     """
     m, n, k = shape
     splits = splits_of(k, 64)
@@ -95,7 +104,10 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
 
 
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
-    """Yield the cases of cublasLtMatmul, whose algorithm can be read; operands contiguous along K come first."""
+    """Yield the cases of cublasLtMatmul, whose algorithm can be read; operands contiguous along K come first.
+
+    lab: the settings of the validation.
+    """
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
                               (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
                               (1, 1, 5000), (257, 72, 712)]  # fmt: skip
@@ -115,8 +127,8 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
     """Return the case of a product by cublasLtMatmul.
 
-    out: format of the result, such as "bf16". fast: True for fast accumulation of FP8. layout: "nn", or "tn" for both
-    operands contiguous along K.
+    lab: the settings. shape: (M, N, K). pair: formats of the operands. out: format of the result. fast: True for fast
+    accumulation of FP8. layout: "nn", or "tn" for both operands contiguous along K.
     """
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}

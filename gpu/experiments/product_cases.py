@@ -33,7 +33,10 @@ ORDERS = ("product", "a_first", "b_first")
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models."""
+    """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models.
+
+    lab: the settings of the validation.
+    """
     plans: list[tuple[Pair, int, int | None, str]] = [
         (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
         (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),
@@ -55,7 +58,10 @@ def units(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton kernels that apply the scales of each block, as CUTLASS and DeepGEMM do."""
+    """Yield cases of Triton kernels that apply the scales of each block, as CUTLASS and DeepGEMM do.
+
+    lab: the settings of the validation.
+    """
     shape = (64, 64, 256) if lab.small else (64, 128, 896)
     m, n, k = shape
     scales = {
@@ -78,7 +84,10 @@ def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K."""
+    """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K.
+
+    lab: the settings of the validation.
+    """
     half, emulated = f"{lab.chip}_f16_f32", f"{lab.chip}_mma_e4m3_f32"
     models = [LibraryModel("FLAT")]
     of_fp8 = [LibraryModel("FLAT", half, k_order="pairs"), LibraryModel("FLAT", half), LibraryModel("FLAT", emulated)]
@@ -104,7 +113,10 @@ def _loop(
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation."""
+    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation.
+
+    lab: the settings of the validation.
+    """
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
         shapes = [(32, 32, 512), (16, 16, 2048)]
@@ -127,9 +139,14 @@ def _scaled(
 ) -> ProductCase:  # fmt: skip
     """Return the case of a product by torch._scaled_mm.
 
-    part: the part of the validation, such as "tensorwise". recipe: the elements that share a scale, such as "tensor",
-    "row" or "1x128_128x128". fast: True for fast accumulation. out: format of the result. more: scale_a, scale_b and
-    bias of the product.
+    Args:
+      lab, part, shape: the settings, the validation's part, and (M, N, K).
+      pair: formats of the operands.
+      recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`.
+      fast: True for fast accumulation.
+      models: the models to try.
+      out: format of the result.
+      more: scale_a, scale_b and bias of the product.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
@@ -148,7 +165,10 @@ def _scaled(
 
 
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per row of a and per column of b."""
+    """Yield cases of torch._scaled_mm with one scale per row of a and per column of b.
+
+    lab: the settings of the validation.
+    """
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
     for fast, shape in product((True, False), shapes):
         m, n, k = shape
@@ -170,7 +190,8 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
     """Yield cases of torch._scaled_mm with one scale per block of 128 terms.
 
-    Some have powers of two as scales. The cases with other scales show in which order scales are multiplied.
+    Some have powers of two as scales. The cases with other scales show in which order scales are multiplied. lab: the
+    settings of the validation.
     """
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
     recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
@@ -191,7 +212,7 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
     """Return models of block-scaled products with every order of the scales, with K whole and in slices.
 
-    k: number of terms, K.
+    lab: the settings of the validation. k: number of terms, K.
     """
     cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]

@@ -66,7 +66,7 @@ def record(
 def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
     """Append the products of a part to `entries` until the time `end` of time.monotonic().
 
-    left_out: receives a sentence for each product that is left out.
+    part: such as "blockwise". lab: the settings. left_out: receives a sentence for each product that is left out.
     """
     try:
         for case in PRODUCTS[part](lab):

@@ -15,7 +15,13 @@ E4M3_MAX, E5M2_MAX = 448.0, 57344.0
 
 
 class TorchRun(NamedTuple):
-    """Losses of the steps in nats per token, seconds of the steps, and the largest GPU memory of torch in MB."""
+    """The result of training by torch.
+
+    Attributes:
+      losses: the loss of each step, in nats per token.
+      seconds: the time of each step, all GPU work included.
+      megabytes: the largest GPU memory that torch had allocated, in MB.
+    """
 
     losses: list[float]
     seconds: list[float]

@@ -39,8 +39,12 @@ LAST = 20  # number of last steps whose losses are averaged
 class TrainingCase(NamedTuple):
     """A training by one recipe, to be run on several backends and compared.
 
-    beside_torch: True to train by torch itself as well. chip: a chip and a library that multiply, such as "H100
-    cuBLAS"; "" for those of the recipe.
+    Attributes:
+      recipe: name of the training recipe.
+      width: the transformer's width.
+      steps: number of training steps.
+      beside_torch: True to train by torch itself as well.
+      chip: a chip and a library that multiply, such as "H100 cuBLAS"; "" for those of the recipe.
     """
 
     recipe: str
@@ -152,8 +156,8 @@ def run_case(
 ) -> None:  # fmt: skip
     """Train a case emulated on the CPU and on each backend, and pass a report row for each run to `each_row`.
 
-    deadline: the time of time.monotonic() at which the case ends. text: path of a text to train on; None for Python's
-    help topics.
+    deadline: the time of time.monotonic() at which the case ends. backends: names, such as "gpu". text: path of a text
+    to train on; None for Python's help topics.
     """
     began = time.monotonic()
     share = (deadline - began) / (len(backends) + 2)
@@ -242,10 +246,10 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
 def _command(
     name: str, minutes: float, backends: Sequence[str], text: str | None, steps: int | None, file: Path
 ) -> list[str]:
-    """Return the command line that runs the case `name` in a process, which appends its report rows to `file`.
+    """Return the command line that runs one case in a process, which appends its report rows to `file`.
 
-    minutes: time limit. text: path of a text to train on; None for Python's help topics. steps: number of training
-    steps; None for the case's own.
+    name: name of the case. minutes: time limit of the case. backends: names of the backends to compare. text: path of a
+    text to train on; None for Python's help topics. steps: number of steps; None for the case's own.
     """
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",

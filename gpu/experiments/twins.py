@@ -41,7 +41,9 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 def scaling(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of codes, scales and values for every scaling, and for one with a zero point.
 
-    The seed selects the scaling that comes first, so that short validations with different seeds cover all of them.
+    `encode_scaled` is compared with rounding to nearest even, with stochastic rounding, and with rounding up and
+    subnormals flushed; `quantize_scaled`, and all if lab.small, with rounding to nearest even only. lab: the settings.
+    Its seed selects the scaling that comes first, so that short validations with different seeds cover all of them.
     """
     cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))
@@ -58,7 +60,10 @@ def scaling(lab: Lab) -> Iterator[Check]:
 
 
 def sums(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of sums and products by accumulators, and of one instruction of every matrix unit."""
+    """Yield comparisons of sums and products by accumulators, and of one instruction of every matrix unit.
+
+    lab: the settings of the validation.
+    """
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
@@ -91,7 +96,10 @@ def sums(lab: Lab) -> Iterator[Check]:
 
 
 def functions(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of decoding, classification, comparisons of codes, and conversions to formats and integers."""
+    """Yield comparisons of decoding, classification, comparisons of codes, and conversions to formats and integers.
+
+    lab: the settings of the validation.
+    """
     for fmt in NAMED.values():
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -124,7 +132,10 @@ NORMS: tuple[dict[str, Any], ...] = (
 
 
 def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags."""
+    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags.
+
+    lab: the settings of the validation.
+    """
     shape = (6, 40) if lab.small else (300, 2000)
     for fmt in (FP32, BF16):
         x = as_words(public().encode(_magnitudes(lab, shape), fmt))
@@ -154,7 +165,10 @@ STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def stacks(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of stacks of products by units and by accumulators, and of products of integers."""
+    """Yield comparisons of stacks of products by units and by accumulators, and of products of integers.
+
+    lab: the settings of the validation.
+    """
     floats: list[tuple[Any, dict[str, Any]]] = [
         (find_unit(name), {}) for name in ("hopper_e4m3_f32", "hopper_bf16_f32", "x86_avx512_bf16_f32")
     ]
@@ -185,9 +199,9 @@ def stacks(lab: Lab) -> Iterator[Check]:
 
 
 def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
-    """Compare all results of the function `name` of fp.gpu with those of the same function on the CPU.
+    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row.
 
-    Return the report row. operands, options: arguments and keyword arguments of the function.
+    lab: the settings. name: the function, such as "dot". operands, options: its arguments and keyword arguments.
     """
     want = arrays_of(getattr(public(), name)(*operands, **options))
     got = lab.hardware.twin(name, *operands, **options)
@@ -204,12 +218,19 @@ def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Valid
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return the result of a function of the CPU as arrays of bit patterns: those of `parts_of`."""
+    """Return the results of a function as arrays of bit patterns.
+
+    result: an array, a tuple of arrays, or a scaled array, which gives its codes, scales, scale codes, zero points and
+    tensor scale, as far as they exist, and its decoded values.
+    """
     return tuple(np.atleast_1d(as_words(np.asarray(part))) for part in parts_of(result))
 
 
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
-    """Return random float32 numbers of many magnitudes, with some zeros, NaN, Inf and subnormals."""
+    """Return random float32 numbers of many magnitudes, with some zeros, NaN, Inf and subnormals.
+
+    lab: the settings, whose seed is used. shape: shape of the array.
+    """
     rng = np.random.default_rng([lab.seed, *shape])
     x = (rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 20, (shape[0], 1))).astype(np.float32)
     flat = x.reshape(-1)
@@ -220,9 +241,9 @@ def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
 
 
 def _near_one(lab: Lab, shape: tuple[int, ...], salt: int) -> Any:
-    """Return normally distributed float16 numbers of mean 0 and standard deviation 1/4, by lab.seed and `salt`.
+    """Return normally distributed float16 numbers of mean 0 and standard deviation 1/4, with the given shape.
 
-    They are so small that their sums stay finite in narrow formats.
+    They are so small that their sums stay finite in narrow formats. lab.seed and `salt` determine them.
     """
     return (np.random.default_rng([lab.seed, *shape, salt]).standard_normal(shape) / 4).astype(np.float16)
 

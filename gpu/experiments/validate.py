@@ -123,10 +123,12 @@ def run_part(
     part: str, lab: Lab, deadline: float, each_row: Callable[[ValidationRow], Any] = lambda row: None,
     keep: Path | None = None,
 ) -> list[ValidationRow]:  # fmt: skip
-    """Run a part of the validation until the time `deadline` of time.monotonic(), and return its comparisons.
+    """Run a part of the validation until its time is over, and return its comparisons.
 
-    each_row: called with each comparison. keep: folder in which to store products whose bits no model
-    predicts, or None.
+    Args:
+      part, lab, deadline: name of the part, settings, and the time of time.monotonic() at which it ends.
+      each_row: called with each comparison; None for nothing.
+      keep: folder in which to store products whose bits no model predicts, or None.
     """
     rows: list[ValidationRow] = []
     left_out = 0
@@ -173,7 +175,10 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store up to MOST_KEPT products of a case whose bits no model predicts in an .npz file; write none without any."""
+    """Store up to MOST_KEPT products of a case whose bits no model predicts in a file; write none if there are none.
+
+    judgement: the result of the case. path: the .npz file, which `fpsim.gpu.replay` reads.
+    """
     model = judgement.best
     unfit = [
         Entry(f"{case.part}: {case.name}, {problem.name}", problem, output, model, row.differing)
@@ -185,7 +190,7 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Return the parts `chosen` in groups of those to run at once.
+    """Return the parts `chosen`, names of parts of a validation, in groups of those to run at once.
 
     If isolated, the first group has all parts but "speed" and the second one "speed", without empty groups. Otherwise
     each group has one part.
@@ -229,7 +234,8 @@ def _in_processes(
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
     """Return the command line that runs a part in a process, which appends its results to `file`.
 
-    seconds: time limit of the part. keep: folder in which to store products whose bits no model predicts, or None.
+    seconds: time limit of the part. lab: settings, with the name of the hardware's module. keep: folder in which to
+    store products whose bits no model predicts, or None.
     """
     python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
     if part == SPEED:

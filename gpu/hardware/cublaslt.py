@@ -43,7 +43,11 @@ class _Result(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """Return the library libcublasLt, from torch's environment or else from the system; raise a GpuError without it."""
+    """Return the loaded library libcublasLt, from torch's environment or else from the system; cached.
+
+    Raises:
+      GpuError: the library is not found.
+    """
     tried = [*_packaged(), "libcublasLt.so.13", "libcublasLt.so.12", ctypes.util.find_library("cublasLt")]
     for name in filter(None, tried):
         try:
@@ -97,7 +101,7 @@ def version() -> str:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Call a function of cuBLASLt; raise a GpuError with its name and status if it fails."""
+    """Call the function `name` of cuBLASLt with `arguments`; raise a GpuError with name and status if it fails."""
     status = getattr(library(), name)(*arguments)
     if status:
         why = {7: " (invalid value)", 15: " (not supported: no algorithm for these operands)"}.get(status, "")
@@ -106,7 +110,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 @cache
 def _handle() -> Any:
-    """Return the handle of cuBLASLt, a ctypes pointer."""
+    """Return the handle of cuBLASLt, a ctypes pointer, created at the first call and cached."""
     handle = ctypes.c_void_p()
     _call("cublasLtCreate", ctypes.byref(handle))
     return handle
@@ -127,9 +131,10 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
-    """Set an attribute, by its number, of the cuBLASLt descriptor `where` to a ctypes value.
+    """Set an attribute of a cuBLASLt descriptor to a ctypes value.
 
-    kind: type of the descriptor, such as "MatmulDesc".
+    kind: type of the descriptor, such as "MatmulDesc". where: the descriptor. attribute: number of the attribute in
+    cublasLt.h.
     """
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
@@ -209,9 +214,9 @@ def lt_matmul(
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
     """Run the first algorithm of cuBLASLt's heuristic on torch's stream, wait, and return the algorithm's fields.
 
-    The product is written into the tensor of `sides.d`. scales: for FP8, one-element float32 tensors (scale of sides.a,
-    scale of sides.b); None for other formats. fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM. workspace: bytes that the
-    algorithm may use.
+    sides: the operands and the result; the product is written into the tensor of `sides.d`. scales: for FP8,
+    one-element float32 tensors (scale of sides.a, scale of sides.b); None for other formats. fast_accum: value of
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM. workspace: bytes of workspace that the algorithm may use.
     """
     torch = torch_module()
     with ExitStack() as made:
@@ -246,7 +251,10 @@ def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspa
 
 
 def _fields(best: _Result) -> Fields:
-    """Return the attributes CUBLASLT_ALGO_CONFIG_* of the algorithm that a heuristic has selected; 0 for none."""
+    """Return the configuration of the algorithm that a heuristic has selected: id, tile, stages, split-K and others.
+
+    They are cuBLASLt's attributes CUBLASLT_ALGO_CONFIG_*, as integers; 0 for one that the algorithm does not have.
+    """
     values = []
     for attribute in range(len(Fields._fields)):
         value, written = ctypes.c_uint32(), ctypes.c_size_t()

@@ -148,7 +148,8 @@ def _block_scales(scales: Any, kind: str) -> Any:
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
     """Raise ValueError for arguments of `scaled_mm` that torch does not support.
 
-    recipe: the elements that share a scale, such as "tensor" or "1x128_128x128". out: format of the result.
+    a, b: (M, K) and (K, N) FP8 codes. pair: their formats. recipe: the elements that share a scale. out: format of the
+    result. fast_accum: whether sums are to be accumulated fast. bias: (N,) values, or None.
     """
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
@@ -223,7 +224,8 @@ def _settings(torch: Any, reduced: bool) -> Iterator[None]:
 
     TF32 is allowed, FP16 accumulation is not, and reductions have reduced precision if `reduced`. A reduction has two
     settings: whether its precision may be reduced, and whether K may be split at all; setting the first resets the
-    second to True. Setting TF32 by its older name, allow_tf32, changes the newer fp32_precision too.
+    second to True. TF32 is set by its newer name, fp32_precision, if torch has it, because setting the older one,
+    allow_tf32, changes both.
     """
     settings = torch.backends.cuda.matmul
     tf32 = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)

@@ -39,7 +39,11 @@ class TensorCores(Cpu):
 
     @staticmethod
     def add_product(total: Array, product: UnitProduct) -> None:
-        """Add a @ b of a product to `total`, (M, N) float32, in place."""
+        """Add a @ b of a product to `total`, (M, N) float32, in place.
+
+        product: codes a (M, K) and b (K, N), their matrix unit, the number of terms after which a partial sum is added
+        to `total` in float32 (0: one sum), and the scales of the partial sums.
+        """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
             return
@@ -55,7 +59,7 @@ class TensorCores(Cpu):
                     add_part(total, partial, product.factors, part)
 
     def lane_product(self, *parts: Any) -> NoReturn:
-        """Raise ValueError: a schedule that adds in lanes does not use tensor cores."""
+        """Raise ValueError, whatever the arguments: a schedule that adds in lanes does not use tensor cores."""
         raise ValueError("the schedule adds in lanes, without tensor cores. Take fp.gpu.matmul.")
 
 
@@ -108,7 +112,11 @@ def chain_matmul(a: Any, b: Any, c: Any = None, *, accumulate: str | MatrixUnit,
 
 
 def _chain(start: Array, product: UnitProduct) -> Array:
-    """Return start + a @ b, (M, N) float32, by consecutive matrix instructions; scales and partial sums are ignored."""
+    """Return start + a @ b as (M, N) float32, computed by consecutive matrix instructions on the GPU.
+
+    start: (M, N) float32. product: codes a (M, K) and b (K, N) with their matrix unit; its scales and partial sums are
+    ignored.
+    """
     m, n = start.shape
     pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
     terms = TERMS[pair[0]]
@@ -118,7 +126,10 @@ def _chain(start: Array, product: UnitProduct) -> Array:
 
 
 def _scaled_chains(start: Array, product: UnitProduct) -> Array:
-    """Return start + a @ b, (M, N) float32, with each sum of 128 terms multiplied by its scales before it is added."""
+    """Return start + a @ b as (M, N) float32, with each sum of 128 terms multiplied by its scales before it is added.
+
+    start: (M, N) float32. product: codes a (M, K) and b (K, N), their matrix unit, and the scales of the partial sums.
+    """
     m, n = start.shape
     pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
     a, b, factors = _padded(product.a, TILE, BLOCK), _padded(product.b, BLOCK, TILE), product.factors

@@ -34,10 +34,10 @@ def torch_module() -> Any:
 
 
 def tensor(x: Any, kind: str) -> Any:
-    """Return codes or floats as a contiguous tensor on the GPU, with the torch dtype of the format `kind` in DTYPES.
+    """Return codes or floats as a contiguous tensor on the GPU, with the torch dtype of the format `kind`.
 
-    x: NumPy array or torch tensor, whose bits are reinterpreted, not converted. Raises TypeError if the elements have
-    another size.
+    x: NumPy array or torch tensor, whose bits are reinterpreted, not converted. kind: "e4m3", "e5m2", "fp16", "bf16",
+    "fp32", "tf32" (float32) or "fp64". Raises TypeError if the elements have another size.
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])

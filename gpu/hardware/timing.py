@@ -28,19 +28,25 @@ class TorchArrays:
     """A factory of random operands as torch tensors on the GPU."""
 
     def floats(self, kind: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of N(0, 1) values of the dtype `kind`, "float32" or "bfloat16"."""
+        """Return a tensor of N(0, 1) values of the dtype `kind`, "float32" or "bfloat16", of this shape."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE, dtype=getattr(torch, kind))
 
     def codes(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of uniformly random codes of the format named `fmt`, uint8 for up to 8 bits, else uint16."""
+        """Return a tensor of this shape of uniformly random codes of a format of up to 16 bits.
+
+        fmt: name of the format. The dtype is uint8 for formats of up to 8 bits, else uint16.
+        """
         torch, bits = torch_module(), find_format(fmt).bits
         if bits <= 8:
             return torch.randint(0, 1 << bits, shape, device=DEVICE, dtype=torch.uint8)
         return torch.randint(-(1 << 15), 1 << 15, shape, device=DEVICE, dtype=torch.int16).view(torch.uint16)
 
     def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of N(0, 1) values in the torch dtype of a format: "E4M3", "E5M2", "FP16" or "BF16"."""
+        """Return a tensor of N(0, 1) values of this shape, in the torch dtype of a format.
+
+        fmt: "E4M3", "E5M2", "FP16" or "BF16".
+        """
         torch = torch_module()
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 
@@ -53,9 +59,13 @@ class TorchArrays:
 def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> Call:
     """Return the function without arguments that a benchmark row measures.
 
-    If the benchmarked function has an argument `out`, each call writes into the result of the first call. size: number
-    of elements of an operand; for products, the side of square matrices. arrays: makes operands by the methods of
-    `TorchArrays`. functions: has the functions to call as attributes; None for `fpsim.gpu`.
+    If the benchmarked function has an argument `out`, each call writes into the result of the first call.
+
+    Args:
+      work: the benchmark row: name of the function, formats or dtypes of its operands, and keyword arguments.
+      size: number of elements of an operand; for products, the side of square matrices.
+      arrays: an object that makes operands, with the methods of `TorchArrays`.
+      functions: an object that has the functions to call as attributes; None for `fpsim.gpu`.
     """
     shape = (size, size) if work.is_product else (size // ROW, ROW)
     if work.function == "cublas":
@@ -85,7 +95,8 @@ def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> C
 def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
     """Return a function without arguments that multiplies two random matrices by torch on tensor cores.
 
-    fmt: format of the operands, in KINDS; for FP8 both are contiguous along K, and the result is BF16.
+    fmt: format of the operands, "E4M3", "E5M2", "FP16" or "BF16"; for FP8 both are contiguous along K, and the result
+    is BF16. shape: (side, side) of both.
     """
     torch, arrays = torch_module(), TorchArrays()
     require_capability(FP8_CAPABILITY if fmt in ("E4M3", "E5M2") else (8, 0), f"cuBLAS's product of {fmt}")
@@ -125,7 +136,10 @@ def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
 
 
 def _timed(torch: Any, call: Call, calls: int) -> float:
-    """Return the mean seconds of a call among `calls` consecutive ones of the function `call`, by CUDA events."""
+    """Return the mean seconds of a call among `calls` consecutive ones of the function `call`, by CUDA events.
+
+    torch: the module torch.
+    """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):

@@ -71,10 +71,10 @@ def scaled_dot_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Add a @ b to d, where the sum over each block of 2 * tile terms of K is multiplied by its scales first.
 
-    A Triton program computes tile x tile elements of d. All matrices are pointers: a (m, k) row-major, b (k, n)
-    column-major, d (m, n) float32, scale_a (m, blocks) and scale_b (blocks, n) float32. a_first: multiply the sum by
-    scale_a, then by scale_b, instead of by their product. fused: multiply by the last factor and add to d with one
-    rounding.
+    The sum of a block starts from +0, and its result is scale_a * scale_b * sum. A Triton program computes tile x tile
+    elements of d. All matrices are pointers: a (m, k) row-major, b (k, n) column-major, d (m, n) float32, scale_a (m,
+    blocks) and scale_b (blocks, n) float32, with blocks = k / (2 * tile). a_first: multiply the sum by scale_a, then by
+    scale_b, instead of by their product. fused: multiply by the last factor and add to d with one rounding.
     """
     block: tl.constexpr = 2 * tile
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
@@ -158,9 +158,10 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
 
 def convert(source: Any, codes: Any, target: str) -> None:
-    """Launch `convert_kernel` with the instruction `cvt.rn` (FP8 saturates) to the format `target`, on CUDA tensors.
+    """Launch `convert_kernel`, which writes codes by PTX's `cvt.rn` (FP8 saturates), on CUDA tensors.
 
-    source: flat float32. codes: flat int32, which receives the codes.
+    source: flat float32. codes: flat int32 of the same size, written. target: format of the codes, "e4m3", "e5m2",
+    "fp16" or "bf16".
     """
     size, block = source.numel(), 1024
     convert_kernel[(-(-size // block),)](source, codes, size, block=block, asm=CONVERSIONS[target])

@@ -95,8 +95,9 @@ Tried = tuple[LibraryModel, list[WordDifference]]
 def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
     """Return (model, its difference for each product) of each model that can be computed, in the order of trying.
 
-    known: what the library reported on its algorithm. done: pairs (product, output of the hardware). deadline: as for
-    `judged`. If no model can be computed, the first error is raised.
+    case: the products and their models. known: what the library reported on its algorithm. done: pairs (product, output
+    of the hardware). deadline: time of time.monotonic() beyond which models are tried only until one fits or four were
+    tried. If no model can be computed, the first error is raised.
     """
     tried: list[Tried] = []
     failure: Exception | None = None

@@ -47,7 +47,12 @@ class Lab(NamedTuple):
 def unit_name(chip: str, pair: Pair) -> str:
     """Return the name of a chip's matrix unit for two formats, such as "hopper_e4m3_f32", with sums in float32.
 
-    chip: the chip by any of its names; "" for a GPU whose units are not known, which raises a ValueError.
+    Args:
+      chip: the chip by any of its names; "" for a GPU whose units are not known.
+      pair: names of the operands' formats, such as ("e4m3", "e5m2").
+
+    Raises:
+      ValueError: the chip's units are not known.
     """
     if not chip:
         known = ", ".join(capability for row in CHIPS.values() for capability in capabilities(row.sm))
@@ -62,7 +67,8 @@ def unit_name(chip: str, pair: Pair) -> str:
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
     """Return a product of a shape (M, N, K) for each named set of inputs; in a small validation for one set only.
 
-    pair: names of the operands' formats. sets: names from SETS. more: further fields of `ProductProblem`.
+    lab: the settings. pair: names of the operands' formats. sets: names of sets of inputs, from SETS, such as
+    "cancelling". more: further fields of `ProductProblem`.
     """
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
@@ -84,7 +90,10 @@ def always(models: Sequence[LibraryModel]) -> Models:
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return the numbers of slices in SPLITS into which k terms divide with at least `grain` terms each, and 1."""
+    """Return those numbers in SPLITS into which K can be divided so that a slice has at least `grain` terms.
+
+    k: number of terms, K. The number 1 is always included.
+    """
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 
@@ -101,26 +110,28 @@ def titled(call: str, options: Mapping[str, Any]) -> str:
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
     """Return models of cuBLAS's FP8 products with each number of slices of `splits_of(k, 128)`, and other models.
 
-    The others are "FLAT", instructions one after another over all of K, and CUTLASS's sums, promoted every 32 to 512
-    terms. fast: True to put cuBLAS with fast accumulation first, False to put cuBLAS with promoted sums first.
+    The others are "FLAT", instructions one after another over all of K, and CUTLASS's sums, promoted every 32, 64, 128,
+    256 or 512 terms. lab: the settings. k: number of terms. fast: True to put cuBLAS with fast accumulation first,
+    False to put cuBLAS with promoted sums first.
     """
     models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
     return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
-    """Return the model of cuBLAS's schedule on the chip of `lab`, with K in `split` slices.
+    """Return the model of cuBLAS's schedule on the chip of `lab`, the settings.
 
-    fast: whether it accumulates fast, without promoted sums.
+    split: number of slices of K. fast: whether it accumulates fast, without promoted sums.
     """
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
     return LibraryModel(f"cublas({', '.join(words)})")
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation by the functions of `silicon`, with the chip that `about` names.
+    """Return the settings of a validation, with the chip that `about` names.
 
-    seed: of the random inputs. small: True for few and small products.
+    silicon: an object with the functions of `fpsim.gpu.hardware`. about: facts on the GPU; its "capability", such as
+    "9.0", selects the chip. seed: seed of the inputs. small: True for few and small products.
     """
     capability = about.get("capability", "")
     if not capability:

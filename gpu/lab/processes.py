@@ -31,7 +31,14 @@ class Ended(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A running process, the file for its lines, and the one that receives its standard error."""
+    """A running process and the files that it writes to.
+
+    Attributes:
+      name: name of the process.
+      process: the process.
+      file: the file for its lines.
+      errors: the file that receives its standard error.
+    """
 
     name: str
     process: subprocess.Popen[bytes]

@@ -38,7 +38,15 @@ class Replay(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A product to record: the hardware's bits, the best model, and the number of elements that it gets wrong."""
+    """A product to record: its inputs, the hardware's bits, the best model, and the number of elements it gets wrong.
+
+    Attributes:
+      name: name of the product.
+      problem: the product.
+      output: the hardware's result, (M, N) words.
+      model: the model that fits best.
+      differing: number of elements that the model predicts wrongly.
+    """
 
     name: str
     problem: ProductProblem

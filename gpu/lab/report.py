@@ -57,9 +57,12 @@ class ValidationRow:
 
 
 class WordDifference(NamedTuple):
-    """The difference between two arrays of bit patterns, with the first one as text ("" if there is none).
+    """The difference between two arrays of bit patterns.
 
-    other_nans: number of NaNs with another payload, which count as equal.
+    Attributes:
+      compared, differing: numbers of compared and of differing elements.
+      other_nans: number of NaNs with another payload, which count as equal.
+      first: the first difference as text; "" if there is none.
     """
 
     compared: int
@@ -108,7 +111,7 @@ def difference(got: Words, want: Words, fmt: str) -> WordDifference:
 
 
 def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
-    """Return `words`, codes of the format `fmt` or integers if it is "integer", as float64 values."""
+    """Return `words`, codes of the format `fmt`, as float64 values; or integers as float64 if `fmt` is "integer"."""
     if fmt == "integer":
         return words.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -207,7 +210,7 @@ COLUMNS = ("part", "what", "inputs", "compared", "differing", "verdict", "model"
 
 
 def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
-    """Return the table's cells for the comparisons of one call with several sets of inputs."""
+    """Return the table's cells for the comparisons of one call with several sets of inputs, in the order of COLUMNS."""
     first, differing = rows[0], sum(row.differing for row in rows)
     errors = sum(bool(row.error) for row in rows)
     equal = sum(row.equal for row in rows)

@@ -25,26 +25,29 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class GpuNorms:
-    """The GPU as a backend of softmax and norms.
+    """The GPU as a backend of softmax and norms: the array operations of which these consist.
 
-    `NormBackend` in fpsim/norms/backend.py describes the methods. The codes of an operand `Values` are a `GpuArray`
-    here.
+    `NormBackend` in fpsim/norms/backend.py describes the methods. An operand is a pair `Values`: its codes, a
+    `GpuArray` here, and their format.
     """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype).
+        """Return (x as an operand: its codes with their format, whether x has a float dtype).
 
-        fmt: format of x if it holds codes; None if x has a float dtype. name: x's name in errors.
+        x: array on the GPU. fmt: the format of codes; None if x has a float dtype. name: the argument that errors name.
         """
         array, of_codes = code_operand(x, fmt, name)
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return `x` with another shape of the same number of elements, without a copy."""
+        """Return the operand `x` with another shape of the same number of elements, without a copy."""
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`.
+
+        operands: codes with their formats, which may differ. The result has codes of `fmt`.
+        """
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
@@ -62,11 +65,14 @@ class GpuNorms:
         return _evaluated(name, operands, {"out_fmt": fmt, "out": result, **keywords})
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return `x` rounded to nearest even to the format `fmt`."""
+        """Return the operand `x` rounded to nearest even to the format `fmt`, with the same shape."""
         return _held(evaluate("convert", (x.codes,), {}, fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, whose length becomes 1; NaN if an element is NaN."""
+        """Return the largest element along an axis, which stays in the shape with size 1; NaN if an element is NaN.
+
+        The result has the format of `x`.
+        """
         real = FP32 if FP32.holds(x.fmt) else FP64
         before, count, behind = around(x.codes, axis)
         words = _floats(x, real)
@@ -80,7 +86,11 @@ class GpuNorms:
         return Values(array, real) if x.fmt == real else _held(encode(array, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the FP32 sums of x, or of its squares, along an axis, in the lanes of `accumulate`."""
+        """Return the sums of x, or of its squares if `squares`, along an axis, as FP32 values without that axis.
+
+        Each of accumulate.lanes partial sums adds every lanes-th element, in order from +0. The upper half of the
+        partial sums is then added to the lower half, until one is left.
+        """
         before, count, behind = around(x.codes, axis)
         like, lanes = x.codes.like, accumulate.lanes
         totals = scratch(before * lanes * behind, np.float64 if squares else np.float32)
@@ -91,7 +101,10 @@ class GpuNorms:
         return Values(GpuArray(sums, shape, FP32, like), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of x, or of its squares, along an axis, in the accumulator's result format."""
+        """Return the sums of x, or of its squares if `squares`, along an axis, without that axis.
+
+        accumulate: the accumulator that adds, in whose result format the sums are.
+        """
         if squares:
             rows = axis_last(x.codes, axis)
             sums = dot(rows, rows, accumulate=accumulate)
@@ -101,14 +114,14 @@ class GpuNorms:
 
 
 def _held(array: Any, fmt: Format) -> Values:
-    """Return `array`, codes of the format `fmt` on the GPU, as an operand."""
+    """Return `array`, codes of the format `fmt` on the GPU, as an operand: the codes with their format."""
     return Values(gpu_array(array, "a result")._replace(fmt=fmt), fmt)
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of the elementwise operation `name`, such as "divide".
+    """Return the result of the elementwise operation `name`, such as "divide", on the GPU.
 
-    keywords: out_fmt (format of the result), out (array for the result), and options of its rounding.
+    operands: codes with their formats. keywords: out_fmt (format of the result), out, and options of its rounding.
     """
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})

@@ -40,7 +40,10 @@ ENDING = """    Returns:
 
 
 def described_as(function: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Return a decorator that sets the signature and docstring of a GPU function from the CPU's `function`."""
+    """Return a decorator that sets the signature and docstring of a GPU function from the CPU's `function`.
+
+    The docstring gets the summary and arguments of `function`, with the GPU's results and errors.
+    """
     name = function.__name__
 
     def describe(twin: Function) -> Function:

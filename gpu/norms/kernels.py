@@ -21,12 +21,15 @@ f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 
 @cache
 def lanes_kernel(squares: bool) -> Any:
-    """Return the GPU kernel `(terms, totals, count, lanes, behind)` that adds terms, or their `squares`, in lanes.
+    """Return the GPU kernel `(terms, totals, count, lanes, behind)` that adds terms, or their squares, in lanes.
 
     Lane l adds the terms l, l + lanes, l + 2 * lanes, ... along the axis, one after another from +0, as `fp.LaneSum`
-    does. terms: float32 bits (before, count, behind). totals: receives the sums (before, lanes, behind), float32, or
-    float64 for squares. The square of a float32 is exact in float64, so a compiler that fuses square and addition
-    changes no bits.
+    does.
+
+    squares: whether squares are added. terms: float32 bits in the shape (before, count, behind): the axes before the
+    one summed together, that axis, and the axes after it together. totals: receives the sums, (before, lanes, behind),
+    float32, or float64 for squares. Both arrays are flat. Squares are computed and added in float64. The square of a
+    float32 is exact there, so a compiler that fuses square and addition changes no bits.
     """
     real: Any = f64 if squares else f32
 
@@ -47,8 +50,9 @@ def lanes_kernel(squares: bool) -> Any:
 def join_kernel() -> Any:
     """Return the GPU kernel `(totals, sums, lanes, behind)` that adds the sums of all lanes to one.
 
-    The upper half of the lanes, a power of two, is added to the lower half until one is left. totals: (before, lanes,
-    behind) from `lanes_kernel`, overwritten. sums: receives float32 bits (before, behind).
+    totals: sums of lanes from `lanes_kernel`, flat, in the shape (before, lanes, behind); overwritten. The upper half
+    of the lanes is added to the lower half until one is left. sums: receives that last sum as float32 bits, in the
+    shape (before, behind). lanes: a power of two. behind: number of elements along the axes after the summed one.
     """
 
     def join(totals: Any, sums: Any, lanes: Any, behind: Any) -> None:
@@ -68,9 +72,10 @@ def join_kernel() -> Any:
 def largest_kernel(bits: int) -> Any:
     """Return the GPU kernel `(floats, largest, count, parts, behind)` that finds largest elements along an axis.
 
-    floats: bits of floats of `bits` bits, 32 or 64, (before, count, behind). Part p of the axis has every `parts`-th
-    element from p on. largest: receives the bits of the largest element of each part, (before, parts, behind); NaN if
-    an element is NaN.
+    floats: flat bit patterns of floats of `bits` bits, 32 or 64, in the shape (before, count, behind): the axes before
+    the searched one together, that axis, and the axes after it together. parts: number of parts of the axis, at most
+    `count`; part p has the elements p, p + parts, p + 2 * parts, .... largest: receives the bits of the largest element
+    of each part, (before, parts, behind); NaN if an element is NaN.
     """
     word: Any = u32 if bits == 32 else u64
     fmt = FP32 if bits == 32 else FP64
@@ -78,7 +83,10 @@ def largest_kernel(bits: int) -> Any:
 
     @scalar
     def in_order(x: Any) -> Any:
-        """Return an unsigned integer that grows with the float of bits x; largest for NaN; +0 is above -0."""
+        """Return an unsigned integer that grows with the float of bits x; largest for NaN; +0 is above -0.
+
+        x: uint32 or uint64 bits of a float32 or float64. The result has the same dtype.
+        """
         if word(x & word(~sign)) > infinity:
             return word(~word(0))
         return word(~x) if word(x & sign) != word(0) else word(x | sign)

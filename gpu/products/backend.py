@@ -99,7 +99,10 @@ class Gpu(IntegerMatrices):
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
         """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands.
 
-        name: x's name in errors.
+        name: the argument that errors name.
+
+        Raises:
+          TypeError: x is an fpsim.Scaled, which is on the CPU.
         """
         if not isinstance(x, (Scaled, CpuScaled)):
             return None
@@ -109,17 +112,21 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return the record of a product over all terms of K, in ascending order; nothing is computed yet.
+        """Return the record `GpuProduct` of a product over all terms of K, in ascending order; nothing is computed yet.
 
-        a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for units without them.
+        unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for
+        units without them.
         """
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
         """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels).
 
-        out: the caller's array; None for a new one of `shape` and `dtype`. a, others: operands and scales, which `out`
-        must not overlap on the GPU.
+        out: the caller's array; None to allocate one. shape, dtype: (M, N) and dtype of the result. a: the codes of a.
+        others: the codes of b, and the scales of a and b.
+
+        Raises:
+          ValueError, TypeError: `out` does not fit, or overlaps an operand.
         """
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
@@ -128,14 +135,18 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a matrix of bit patterns filled with one value of a float dtype; out: the matrix to fill, or None."""
+        """Return a matrix of bit patterns filled with one value of a float dtype.
+
+        shape: (M, N). out: the matrix to fill; None for a new one.
+        """
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
         """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums).
 
-        out: the matrix for the bits; None for a new one.
+        c: codes of the unit's results, or floats of their dtype. shape: (M, N), which c must have. out: the matrix for
+        the bits; None for a new one.
         """
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
@@ -143,7 +154,8 @@ class Gpu(IntegerMatrices):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
         """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64).
 
-        c: codes or floats of the unit's result format, or floats of another dtype than float64.
+        c: codes or floats of the unit's result format, or floats of another dtype than float64. shape: (M, N), which c
+        must have.
         """
         codes = gpu_array(c, "c")
         fmt = codes.fmt
@@ -152,14 +164,21 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes of the format `fmt`, of the shape `shape`, as float32 bits; FP64 codes are unchanged."""
+        """Return codes of the format `fmt` as a matrix of float32 bits of their values; FP64 codes are unchanged.
+
+        Raises:
+          ValueError: the codes do not have the shape `shape`.
+        """
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """Return x, float32 bits, rounded to nearest even to `fmt`, as new float32 bits; x itself for FP32."""
+        """Return the GPU matrix x, float32 bits, rounded to nearest even to `fmt`, as float32 bits.
+
+        Overflow in FP8 saturates, as in NVIDIA's cvt. For FP32, x itself is returned, otherwise a new matrix.
+        """
         if fmt == FP32:
             return x
         flat = self._flat(x)
@@ -169,22 +188,27 @@ class Gpu(IntegerMatrices):
         return result
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place."""
+        """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place.
+
+        total: the values at which the sums start. product: a, b, their scales and the matrix unit.
+        """
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return the sum of a product over the range `terms` of K, added without matrix units, as float32 bits.
+        """Return the sum of a product over the terms `terms` of K, added in lanes without matrix units.
 
-        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds before the
-        next lane.
+        product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes
+        are joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K.
+        The sums are (M, N) float32 bits.
         """
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Round `total`, float bits, to the format `fmt`, once to nearest even, and write the codes to `target`.
+        """Round `total` to the format `fmt`, once to nearest even, and write the codes to `target`.
 
-        `target` may be `total` for FP32 and FP64, which are not rounded. nan: the code that every NaN becomes; None to
-        leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes; it may be `total`
+        for FP32 and FP64, which are not rounded. nan: the code that every NaN becomes; None to leave NaNs to the cast.
+        overflow: as in `fpsim.encode`.
         """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
@@ -200,7 +224,11 @@ class Gpu(IntegerMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """Write c + a @ b, added by a generic accumulator, to `target`, which may be the memory of c."""
+        """Write c + a @ b, added by a generic accumulator, to `target`, as codes of its result format.
+
+        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: formats of a and b.
+        target: (M, N) codes.
+        """
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory

@@ -34,9 +34,10 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 def operation_kernel(name: str) -> Any:
     """Return the GPU kernel (x, y, z, steps, out, columns, of_float, to_float) -> None of "add", "multiply" or "fma".
 
-    x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. steps: six integers, the distance from one row
-    to the next and from one column to the next in x, y and z. columns: number of columns of `out`. of_float, to_float:
-    the UnpackLayout and the EncodeLayout of float32, as integers.
+    x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. out: receives the result, rounded to nearest
+    even. steps: six integers, the distance from one row to the next and from one column to the next in x, y and z.
+    columns: number of columns of `out`. of_float, to_float: constants that decode and encode float32, an UnpackLayout
+    and an EncodeLayout as integers.
     """
     is_fma, is_add = name == "fma", name == "add"
 
@@ -122,15 +123,27 @@ class FloatMatrices:
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y as float32 bits, rounded once to nearest even; out: result matrix, None for a new one."""
+        """Return x + y as float32 bits (uint32) on the GPU, rounded once to nearest even.
+
+        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
+        result, or None for a new one.
+        """
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y as float32 bits, rounded once to nearest even; out: result matrix, None for a new one."""
+        """Return x * y as float32 bits (uint32) on the GPU, rounded once to nearest even.
+
+        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
+        result, or None for a new one.
+        """
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z as float32 bits, rounded once to nearest even; out: result matrix, None for a new one."""
+        """Return x * y + z as float32 bits (uint32) on the GPU, rounded once to nearest even.
+
+        x, y, z: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for
+        the result, or None for a new one.
+        """
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
@@ -158,7 +171,10 @@ class FloatMatrices:
         return GpuArray(x.reshape(size), (size,), fmt, self.like)
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """Return the GPU matrix x of float32 bits as codes of the format `fmt`, which holds all its values."""
+        """Return the GPU matrix x of float32 bits as codes of the format `fmt`, rounded to nearest even.
+
+        The caller ensures that the format holds all values of x.
+        """
         codes = scratch(x.shape, fmt.storage)
         fill_codes(self._flat(x), self._flat(codes).words, cast_options(fmt))
         return codes
@@ -171,9 +187,10 @@ class FloatMatrices:
         self.copied(widened_codes(self._flat(codes, fmt), fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a GPU matrix filled with the bit pattern `word`, a NumPy unsigned integer.
+        """Return a GPU matrix of the given shape filled with one bit pattern.
 
-        out: the matrix to fill, or None for a new one of the dtype of `word`.
+        word: the pattern, a NumPy unsigned integer, whose dtype a new matrix has. out: the matrix to fill; None for a
+        new one.
         """
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
@@ -181,7 +198,10 @@ class FloatMatrices:
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
-        """Return a copy of a GPU matrix of bit patterns; `out` may overlap the source."""
+        """Return a copy of a GPU matrix of bit patterns.
+
+        out: the matrix to copy to, which may overlap the source; None for a new one.
+        """
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         words = result.reshape(size)
@@ -197,6 +217,9 @@ class FloatMatrices:
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Set codes[i], 1-D, to the code `nan` wherever element i of `total`, (M, N) float32 bits, is NaN, in place."""
+        """Set codes[i] to the code `nan` wherever element i of `total` is NaN, in place.
+
+        total: (M, N) float32 bits on the GPU. codes: 1-D codes of another format, M * N of them.
+        """
         size = math.prod(total.shape)
         launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

@@ -105,12 +105,17 @@ def place_of(terms: Any, k: Any) -> Any:
 
 @cache
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
-    """Return the GPU functions (fetch_a, fetch_b, largest, add_cuts) of one matrix instruction of `terms` terms.
+    """Return the GPU functions (fetch_a, fetch_b, largest, add_cuts) of one matrix instruction.
 
-    fetch_a and fetch_b decode terms to values and exponents, `to` and `e`, in shared memory, (terms, rows or columns).
-    Their other arguments: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms, if `scaled`;
+    fetch_a and fetch_b decode the terms of an instruction to values and exponents in shared memory; largest finds the
+    largest exponent of the products of each result; add_cuts adds the products, truncated to integers. The sum is not
+    rounded yet. terms: number of terms of an instruction. scaled: whether operands have block scales. tile: the results
+    of a block of threads.
+
+    Arguments of fetch_a and fetch_b: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms;
     places, the indices along K of the terms in order; start, the number of the instruction's first term; first, the
-    tile's first row or column; f, constants of the format.
+    tile's first row or column; f, constants of the format; to and e, values and exponents to fill, (terms, rows or
+    columns).
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,
@@ -158,9 +163,10 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
     @scalar
     def largest(ea: Any, eb: Any, top: Any, side: Any, x: Any, tops: Any) -> None:
-        """Set tops[r], int32, to the largest exponent of an instruction's products, for each result r of this thread.
+        """Set tops[r] to the largest exponent of the products of an instruction, for each result r of this thread.
 
-        ea, eb: exponents in shared memory. top, side: the thread's first row and column. x: scratch, `rows` int32.
+        ea, eb: exponents of operands in shared memory. top, side: the thread's first row and column. x: scratch array
+        of `rows` int32. tops: int32.
         """
         for r in range(rows * columns):
             tops[r] = i32(2 * NO_TERM)
@@ -200,17 +206,23 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mode: int, tile: Tile) -> Any:
     """Return the GPU kernel that adds a product to `total` (M, N) by tiles, and marks results it cannot compute.
 
-    terms: number of terms of an instruction, a multiple of 4. bits: the most bits of its sum: SHORT (24, a float32),
-    MIDDLE (31, an int32) or LONG (63, an int64). half: whether sums are rounded to FP16. codes: whether `total` holds
-    FP16 codes; otherwise it holds float32 bits. scaled: whether operands have block scales. mode: how partial sums of
-    `promotion` instructions are multiplied by their scales, left (M, partial sums) and right (partial sums, N), before
-    they are added to the total: ADD (no scales), PRODUCT, ROWS_FIRST or COLUMNS_FIRST; NEVER for one sum over all of K.
+    Args:
+      terms: number of terms of an instruction, a multiple of 4.
+      bits: the most bits of its sum: SHORT (24, a float32), MIDDLE (31, an int32) or LONG (63, an int64).
+      half: whether sums are rounded to FP16.
+      codes: whether `total` holds FP16 codes; otherwise it holds float32 bits.
+      scaled: whether operands have block scales.
+      mode: how partial sums of `promotion` instructions are multiplied by their scales, left (M, partial sums) and
+        right (partial sums, N), before they are added to the total: ADD (no scales), PRODUCT, ROWS_FIRST or
+        COLUMNS_FIRST; NEVER for one sum over all of K.
+      tile: the results of a block of threads.
 
     Arguments of the kernel: `(total, marks, any_mark, a, b, scale_a, scale_b, places, left, right, of_a, of_b, u,
-    block, promotion)`. a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their blocks of `block` terms.
-    places: the indices along K of the terms in order, -1 for a zero term. left, right: float32 scales. promotion:
-    number of instructions of a partial sum. Every result is written, or marked by 1 in `marks` (M, N) and left
-    unchanged; any_mark[0] becomes 1 if one is marked.
+    block, promotion)`. a (M, K), b (K, N): codes; of_a, of_b: the constants of their formats, OperandFacts. scale_a,
+    scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a
+    zero term. left, right: float32 scales. u: properties of the instruction, StepNumbers. promotion: number of
+    instructions of a partial sum. Every result is written, or marked by 1 in `marks` (M, N) and left unchanged;
+    any_mark[0] becomes 1 if one is marked.
     """
     high, wide, rows, columns, registers = tile
     (tall, broad), results = tile.shape, rows * columns
@@ -302,12 +314,18 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
 @cache
 def specified_kernel(rule: Rule) -> Any:
-    """Return the GPU kernel that computes the results of `total` with mark 1 in integer arithmetic, as `rule` says.
+    """Return the GPU kernel that computes marked results of `total` in integer arithmetic, as `rule` defines them.
 
+    One kernel serves all units of a rule, as compiling it takes long. total (M, N) is updated where marks (M, N) is 1.
     Its arguments: `(total, marks, a, b, scale_a, scale_b, places, left, right, layouts, facts, half, block, promotion,
-    mode)`. One kernel serves all units of a rule, as compiling it takes long. layouts, facts: constants of the unit's
-    formats and of the unit, as integers. half: whether sums are FP16. promotion: 0 for one sum over all of K. The other
-    arguments are those of `tile_kernel`.
+    mode)`.
+
+    a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along
+    K of the terms in the order in which they are added; -1 for a zero term. left (M, partial sums), right (partial
+    sums, N): float32 scales of partial sums of `promotion` instructions (0 for one sum over all of K). mode: how they
+    multiply a partial sum that is added to the total: ADD (no scales), PRODUCT (left * right), ROWS_FIRST (left, then
+    right) or COLUMNS_FIRST. layouts, facts: constants of the unit's formats and of the unit, as integers. half: whether
+    sums are FP16.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

@@ -31,7 +31,13 @@ SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every s
 
 
 class _Plan(NamedTuple):
-    """Constants of a unit that its kernels need; bits: size of an instruction's sum, SHORT, MIDDLE or LONG."""
+    """Constants of a matrix unit that its kernels need.
+
+    Attributes:
+      bits: size of the sum of an instruction, SHORT (at most 24 bits), MIDDLE (31) or LONG (63).
+      of_a, of_b: constants of the operands' formats.
+      step: properties of the unit's instruction.
+    """
 
     bits: int
     of_a: OperandFacts
@@ -40,7 +46,12 @@ class _Plan(NamedTuple):
 
 
 def takes(unit: MatrixUnit) -> bool:
-    """Return whether `add_fused` has a kernel for a matrix unit."""
+    """Return whether `add_fused` has a kernel for a matrix unit.
+
+    The unit's rule is FUSED or SCALED (operands of up to 8 bits); its number of terms and fraction bits are within the
+    kernels' bounds; both operands' formats are in OPERANDS; sums are FP32, or FP16 with all its bits; and the floor
+    exponent is at most 0.
+    """
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
         and unit.terms in FUSED_TERMS
@@ -55,9 +66,13 @@ def takes(unit: MatrixUnit) -> bool:
 def add_fused(total: Any, p: GpuProduct, like: Any) -> None:
     """Add a[:, terms] @ b[terms] to `total` in place, with the additions and roundings of the product's unit.
 
-    total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0. p: for
-    Rule.SCALED, the terms of each instruction must be in one block of scales. like: the array on whose stream the
-    kernels run.
+    Args:
+      total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0.
+      p: the product; for Rule.SCALED, the terms of each instruction must be in one block of scales.
+      like: the array on whose stream the kernels run.
+
+    Raises:
+      GpuError: the GPU has too little memory, or the launch failed.
     """
     if 0 in (*total.shape, p.terms.size):
         return
@@ -90,9 +105,10 @@ def add_tiles(total: Any, p: GpuProduct, like: Any, tile: Tile | None = None) ->
 
 
 def add_marked(total: Any, marks: Any, p: GpuProduct, like: Any) -> None:
-    """Add p to the results of `total` that have the mark 1 in `marks`, by integer arithmetic.
+    """Add the product p to those results of `total`, in place, that `add_tiles` has marked, by integer arithmetic.
 
-    like: the array on whose stream the kernel runs.
+    total: as for `add_fused`. marks: (M, N) uint8 from `add_tiles`, 1 for results to compute. like: the array on whose
+    stream kernels run.
     """
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)

@@ -109,8 +109,9 @@ def operand(code: Any, f: OperandFacts) -> Any:
 def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
     """Return (float32 bits, exponent) of an operand times its block scale 2**(scale - 127).
 
-    pattern, exponent: those of the unscaled operand, as `operand` returns them. scale: E8M0 code; that of NaN makes the
-    exponent SPECIAL, unless the operand is not `inside` the matrix.
+    pattern, exponent: float32 bits as int32, and exponent, of the unscaled operand, as `operand` returns them. scale:
+    E8M0 code of its block's scale; the code of NaN makes the exponent SPECIAL. inside: whether the operand is within
+    the matrix; otherwise a scale of NaN is ignored.
 
     A result that is subnormal in float32 is exact: operands have at most 4 significant bits and are at least 2**-16.
     """
@@ -129,7 +130,10 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 
 @scalar
 def accumulator_exponent(c: Any, least: Any) -> Any:
-    """Return the exponent of the accumulator c, float32 bits as int32, at least `least`; NO_TERM if it is zero."""
+    """Return the exponent of an accumulator, at least `least`; NO_TERM if it is zero.
+
+    c: float32 bits of the accumulator, as int32. least: int32.
+    """
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
 
@@ -138,9 +142,11 @@ def accumulator_exponent(c: Any, least: Any) -> Any:
 def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of 2**(F - M), by which terms are multiplied before they are truncated to integers, or 0.
 
-    F: u.fraction_bits. M: the largest exponent of products (`largest`) and accumulator (float32 bits c), or u.low if
-    that is larger. 0 means that another kernel must compute the result: the largest exponent is above LAST (a NaN, an
-    Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
+    F: u.fraction_bits. M: the largest exponent of products and accumulator, or u.low if that is larger. 0 means that
+    float32 does not give the exact result, and another kernel must compute it. It is returned if the largest exponent
+    is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
+
+    largest: the largest exponent of the products. c: float32 bits of the accumulator.
     """
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
@@ -156,16 +162,19 @@ def cut(value: Any, power: Any) -> Any:
 
 @scalar
 def cut_accumulator(c: Any, power: Any) -> Any:
-    """Return the accumulator c, float32 bits, times 2**p, truncated to an int32; 0 if power is 0.
+    """Return the accumulator times 2**p, truncated to an int32; 0 if power is 0.
 
-    power: the float32 bits of 2**p, from `power_of_step`.
+    c: float32 bits of the accumulator. power: the float32 bits of 2**p, from `power_of_step`.
     """
     return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
 
 
 @scalar
 def restored(near: Any, negative: Any, power: Any) -> Any:
-    """Return the float32 near / 2**p, with a minus sign if `negative`; power: the float32 bits of 2**p."""
+    """Return the float32 near / 2**p, with a minus sign if `negative`.
+
+    near: a magnitude, float32. power: the float32 bits of 2**p, from `power_of_step`.
+    """
     signed = i32(f32(near).view(i32) | (SIGN if negative else i32(0)))
     return f32(i32(signed).view(f32) * i32(POWER_OF_ZERO - power).view(f32))
 
@@ -174,7 +183,8 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of total / 2**p, as an instruction returns them; NAN_PATTERN if power is 0.
 
-    total: int32 sum of at most 24 bits. power: the float32 bits of 2**p. u: its mask u.kept is applied to the result.
+    total: int32 sum of at most 24 bits. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the
+    instruction, whose mask u.kept is applied to the result.
     """
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
@@ -184,7 +194,8 @@ def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
 
-    total: int32 sum. power: the float32 bits of 2**p. u: its mask u.kept is applied to the result.
+    total: int32 sum. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the instruction, whose
+    mask u.kept is applied to the result.
     """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -197,7 +208,8 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
 
-    total: int64 sum. power: the float32 bits of 2**p. u: its mask u.kept is applied to the result.
+    total: int64 sum. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the instruction, whose
+    mask u.kept is applied to the result.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))

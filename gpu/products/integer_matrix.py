@@ -93,8 +93,8 @@ def zero_point_kernel() -> Any:
 def range_kernel() -> Any:
     """Return the GPU kernel (words, lowest, highest, is_outside) -> None that looks for integers out of a range.
 
-    words: 1-D bits of 8-bit integers, as uint8; they are signed if lowest < 0. is_outside[0] becomes 1 if there are
-    any.
+    words: 1-D bits of 8-bit integers, as uint8; they are signed if lowest < 0. is_outside[0] becomes 1 if an integer is
+    below lowest or above highest.
     """
 
     def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
@@ -153,12 +153,21 @@ class IntegerMatrices(FloatMatrices):
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
         """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits.
 
-        x: array on the GPU of the element's dtype. name: x's name in errors.
+        x: array on the GPU. element: the unit's element of the operand. name: the argument that errors name.
+
+        Raises:
+          ValueError: x has another dtype, or integers out of range.
+          TypeError: x is not an array on the GPU.
         """
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
-        """Return a new (M, N) matrix of the integers at which an integer unit's sums start: c, or zeros for None."""
+        """Return a new (M, N) matrix of the integers at which an integer unit's sums start: c, or zeros for None.
+
+        Raises:
+          ValueError: c has another dtype or shape.
+          TypeError: c is not an array on the GPU.
+        """
         if c is None:
             return self.filled(shape, np.uint32(0))
         start = integers_on_gpu(c, unit.d, unit, "c")
@@ -167,13 +176,17 @@ class IntegerMatrices(FloatMatrices):
         return self.copied(start.matrix)
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Add a @ b by an integer unit to `total`, a matrix of 32-bit sums, in place."""
+        """Add a @ b by an integer unit to `total`, a matrix of 32-bit sums, in place.
+
+        a, b: GPU matrices of the bits of 8-bit integers, (M, K) and (K, N).
+        """
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        left, right: the operands, with the attributes `codes` and `zero_points` (None: without).
+        total: (M, N) bits of sums, as uint32. left, right: the operands with their codes, and zero points or None.
+        unit: the integer unit, which says whether codes are signed.
         """
         if left.zero_points is None and right.zero_points is None:
             return
@@ -203,7 +216,11 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Write `total`, integers or (if `floats`) float32 bits, to the array `target` of an integer dtype."""
+        """Write `total` to the array `target` of an integer dtype.
+
+        floats: False if `total` holds integers, which are copied. True if it holds float32 bits: they are rounded to
+        nearest even and clipped to the range of the dtype, with 0 for NaN, and `total` may be overwritten.
+        """
         if not floats:
             self.copied(total, target)
             return

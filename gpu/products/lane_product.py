@@ -79,8 +79,9 @@ def lane_sums_kernel() -> Any:
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
     """Return the sum of a product over the terms `terms` of K, added in a schedule's lanes: (M, N) float32 bits.
 
-    lanes: which lane (partial sum of an output) adds which terms, and how lanes are joined. run: number of consecutive
-    terms that a lane adds before the next lane. backend: the GPU, which adds the sums of lanes.
+    product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes are
+    joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K. backend:
+    the GPU, which adds the sums of lanes.
     """
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
@@ -109,7 +110,7 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
     FORWARD adds one lane after the other; BUTTERFLY adds the second half of the lanes to the first until one is left;
     BLOCKS does so after adding up every lanes / THREADS adjacent lanes. sums: (lanes, outputs) float32 bits,
-    overwritten. total: (1, outputs).
+    overwritten. facts: number of lanes and order of additions. total: (1, outputs). backend: the GPU, which adds.
     """
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
@@ -126,9 +127,9 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """Add the second half of the first `count` rows, a power of two, to the first half until `left` are left.
+    """Add the second half of the rows of `sums` to the first, in place, until `left` are left; return their number.
 
-    Return their number. sums: float32 bits, overwritten.
+    sums: float32 bits. count: number of rows at the start, a power of two. backend: the GPU, which adds.
     """
     half = count // 2
     while half >= left:

@@ -76,9 +76,9 @@ def dot_add(
 
 
 def _integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Any:
-    """Return c + sum of a[n, k] * b[n, k] for every row n by an integer unit, as `dot_add` does.
+    """Return c + sum of a[n, k] * b[n, k] for every row n by an integer unit, as an array of a's library.
 
-    scale_a, scale_b: must be None.
+    Arguments are those of `dot_add`; scale_a and scale_b must be None.
     """
     refuse_scales(unit, scale_a, scale_b)
     left, right = integers_on_gpu(a, unit.a, unit, "a"), integers_on_gpu(b, unit.b, unit, "b")

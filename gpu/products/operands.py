@@ -19,9 +19,13 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 
 
 def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
-    """Return x, codes or floats of the element's dtype on the GPU, as a GPU array of codes of a matrix unit's element.
+    """Return x as a GPU array of codes of a matrix unit's element; name: the argument that errors name.
 
-    name: the argument in errors: a ValueError for another format, a TypeError if x is not an array on the GPU.
+    x: codes, or floats of the element's dtype, on the GPU. element: the format that the unit reads for this operand.
+
+    Raises:
+      ValueError: x has another format.
+      TypeError: x is not an array on the GPU.
     """
     codes = gpu_array(x, name)
     fits = codes.fmt in (None, element.carrier) and codes.words.dtype.itemsize == element.dtype.itemsize

@@ -122,7 +122,10 @@ def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
     """Return (shape of the result, (a, b) as matrices of codes (number of results, K)).
 
-    a, b: operands (..., K). Raises a ValueError if the last axes differ in length, or the others do not broadcast.
+    a, b: operands (..., K), whose axes before the last broadcast to the shape of the result.
+
+    Raises:
+      ValueError: the last axes differ in length, or the axes before them do not broadcast.
     """
     check_terms(a, b)
     shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), whole=(a.shape, b.shape))
@@ -145,7 +148,7 @@ def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
 def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
     """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
 
-    fmt: must be None, as a unit has the formats of its operands.
+    unit: a matrix unit or its name. fmt: must be None, as a unit has the formats of its operands.
     """
     unit = find_unit(unit)
     if fmt is not None:

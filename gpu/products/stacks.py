@@ -41,8 +41,8 @@ class StackedResult(Gpu):
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
         """Return (array of all results, memory of the current product's result as a matrix of unsigned integers).
 
-        The first call allocates the array (*stack, *shape) of `dtype`, or checks the caller's. out, a, others: ignored,
-        as the constructor was passed those of the stack.
+        The first call allocates the array of shape (*stack, *shape), or checks the caller's. shape, dtype: shape (M, N)
+        and dtype of one result. out, a, others: ignored, as the constructor was passed those of the stack.
         """
         if self.array is None:
             self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)
@@ -57,9 +57,12 @@ class StackedResult(Gpu):
 def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.gpu.matmul`.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.gpu.matmul`. request: its other keyword arguments. Further errors
-    are raised for leading axes that do not broadcast, Scaled operands, scales of more than two axes, and stochastic
-    sums, whose random numbers would repeat.
+    a, b, c, accumulate, fmt, out: as for `fpsim.gpu.matmul`. request: the other keyword arguments of
+    `fpsim.gpu.matmul`.
+
+    Raises:
+      ValueError, TypeError: as for `fpsim.gpu.matmul`; also for leading axes that do not broadcast, Scaled operands,
+        scales of more than two axes, and stochastic sums, whose random numbers would repeat from product to product.
     """
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Scaled):

@@ -59,7 +59,8 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 def gather_kernel(along_rows: bool) -> Any:
     """Return the GPU kernel (source, places, out) -> None that copies rows or columns of the matrix `source` to `out`.
 
-    Row (if along_rows) or column i of `out` is the one with index places[i], or zeros if that is -1.
+    along_rows: True to copy rows, False to copy columns. Row (or column) i of `out` is the one with index places[i], or
+    zeros if that is -1.
     """
 
     def gather(source: Any, places: Any, out: Any) -> None:
@@ -78,8 +79,9 @@ def gather_kernel(along_rows: bool) -> Any:
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total` in place.
 
-    total: (M, N) matrix on the GPU of float32 bits, or float64 bits for units whose sums are float64. FP16 sums are
-    held as float32 of the same value.
+    total: (M, N) matrix on the GPU. Its elements are uint32 bit patterns of float32 sums; for units whose sums are
+    float64, uint64 bit patterns of float64. FP16 sums are held as float32 of the same value. backend: the GPU, on whose
+    stream the kernels run.
     """
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:
@@ -97,7 +99,10 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add the product p to `total`, (M, N) float32 bits, in place, by a kernel that computes tiles of the result."""
+    """Add the product p to `total` in place, by a kernel whose blocks of threads compute tiles of the result.
+
+    total: (M, N) float32 bits. backend: the GPU, on whose stream the kernels run.
+    """
     operands = p._replace(terms=backend.sent(p.terms))
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
@@ -111,7 +116,11 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total`, (M, N) float bits, in place as one sum, by `product_kernel`."""
+    """Add a product to `total` in place as one sum, by `product_kernel`, the integer code that defines the results.
+
+    total: (M, N) float32 bits, or float64 bits for units with float64 sums. backend: the GPU, on whose stream kernels
+    run.
+    """
     fmt = product.unit.d.fmt
     codes = total if fmt in (FP32, FP64) else backend.codes_of(total, fmt)
     flat = codes.reshape(math.prod(total.shape))
@@ -121,7 +130,11 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """Return the product p with its operands and scales in the order in which terms are added."""
+    """Return the product p with its operands and scales in the order in which terms are added.
+
+    If all terms are in ascending order already, the product itself is returned; otherwise operands and scales are
+    copied. backend: the GPU, on whose stream the kernels run.
+    """
     if np.array_equal(p.terms, np.arange(p.a.shape[1], dtype=np.int32)):
         return p
     terms, block = np.arange(p.terms.size, dtype=np.int32), p.unit.block
@@ -135,7 +148,10 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return a copy of the rows (if along_rows) or columns of a GPU matrix at the indices `places`; zeros for -1."""
+    """Return a copy of the rows (if along_rows) or columns of a GPU matrix at the indices `places`.
+
+    An index of -1 gives zeros. backend: the GPU, on whose stream the kernel runs.
+    """
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)
@@ -159,9 +175,9 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16.
+    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16, else unchanged.
 
-    like: the array on whose stream the kernel runs.
+    codes: GPU matrix. element: the unit's element that the codes are of. like: the array on whose stream kernels run.
     """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes

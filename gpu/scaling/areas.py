@@ -80,11 +80,16 @@ area_fields = fields_of(Areas)
 
 
 class TilePart(NamedTuple):
-    """The part of one tile on which a block of threads works, and the first element (row, column) of one thread in it.
+    """The part of one tile on which a block of threads works, and the first element of one thread in it.
 
-    The thread processes elements that are threads_y rows and threads_x columns apart. tile: flat index of the tile
-    among all tiles. is_tile: False for threads beyond the last tile or beyond the area. top, bottom: first row of the
-    part and the row after its last one, counted over all matrices of the batch. left, right: the same of columns.
+    The thread processes elements that are threads_y rows and threads_x columns apart.
+
+    Attributes:
+      tile: flat index of the tile among all tiles.
+      is_tile: False for threads beyond the last tile or beyond the area.
+      top, bottom: first row of the part and the row after its last one, counted over all matrices of the batch.
+      left, right: first column of the part and the column after its last one.
+      row, column: the thread's first element.
     """
 
     tile: Any
@@ -101,7 +106,8 @@ class TilePart(NamedTuple):
 def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
     """Return the part of a tile that a thread works on.
 
-    area: index of the area of the thread's block. thread: index of the thread in its block.
+    area: index of the area of the thread's block. thread: index of the thread in its block. g: how the array is
+    divided.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
@@ -155,7 +161,10 @@ class Walk(NamedTuple):
 
 @scalar
 def walk_of(part: TilePart, g: Areas) -> Walk:
-    """Return the number and the order of the elements that a thread processes."""
+    """Return the number and the order of the elements that a thread processes.
+
+    part: the thread's part of a tile. g: how the array is divided among blocks of threads.
+    """
     wide = i64(i64(i64(part.right - part.column) + i64(g.threads_x - 1)) >> g.shift_x)
     high = i64(i64(i64(part.bottom - part.row) + i64(g.threads_y - 1)) >> g.shift_y)
     wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
@@ -168,7 +177,10 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 
 @scalar
 def step_of(i: Any, column: Any, w: Walk) -> Any:
-    """Return (flat index, column) of the element that a thread processes after the one at `i` in `column`."""
+    """Return (flat index, column) of the element that a thread processes after the one at `i` in `column`.
+
+    w: the steps of the thread.
+    """
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
         i, column = i64(i + w.jump), i64(column - w.span)
@@ -210,7 +222,8 @@ def merged(tiling: Tiling) -> Tiling:
 def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
     """Return how an array of tiles is divided among blocks of threads; cached.
 
-    threads: number of threads of a block, a power of two. cut: whether a tile may be divided among several blocks.
+    tiling: shape of the array and of its tiles. threads: number of threads of a block, a power of two. cut: whether a
+    tile may be divided among several blocks.
     """
     tiling = merged(tiling)
     batch, bands, tiles = tiling.tiles

@@ -25,8 +25,14 @@ NOTHING = np.zeros(1, np.uint8)  # in place of an array that a kernel does not u
 def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width: int) -> None:
     """Decode a scaled array into `values`: code * scale, or (code - zero point) * scale, for each element.
 
-    codes: the memory of scaled.codes. values: flat GPU array, which receives bits of floats of `width` bits, 32 or 64.
-    Raises a ValueError if float64 does not hold the format's values as normal numbers, or the values overlap the codes.
+    Args:
+      scaled: codes with scales, and their format and scaling. Scales are read from it.
+      codes: the memory of scaled.codes.
+      values: flat GPU array, which receives bits of float32 or float64.
+      width: bits of a value, 32 or 64.
+
+    Raises:
+      ValueError: float64 does not hold the format's values as normal numbers, or the values overlap the codes.
     """
     tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
     areas = areas_of(tiles, block_threads(), cut=True)

@@ -92,13 +92,16 @@ class GpuTileJob(NamedTuple):
         return _no_layout(self) if plan is None else plan.layout
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        """Return (new uninitialised array of the source's library, the same memory as flat unsigned integers)."""
+        """Return (new uninitialised array of the source's library, the same memory as flat unsigned integers).
+
+        shape, dtype: shape and NumPy dtype of the array.
+        """
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """Return how the array, as one tile if `whole`, is divided among blocks of threads.
+        """Return how the array is divided among blocks of threads.
 
-        cut: whether a tile may be divided among several blocks.
+        cut: whether a tile may be divided among several blocks. whole: whether to treat the whole array as one tile.
         """
         tiles = self.tiling
         if whole:
@@ -158,9 +161,11 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the arrays that kernels fill if only `values` are wanted, a flat GPU array of float32 bits.
+    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary ones.
 
-    scales_known: whether the caller gives the scales, so that no scale codes are computed.
+    job: the array, its format and its scaling. values: flat GPU array of float32 bits. The temporary arrays are for
+    scales, their codes and counts. scales_known: whether the caller gives the scales, so that no scale codes are
+    computed.
     """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -177,7 +182,8 @@ def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
 def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
     """Queue the GPU kernels that encode an array; they fill all arrays of `fill`.
 
-    user_scales: the caller's scales, a float32 NumPy array with one per tile; None to compute them.
+    job: the array, its format and its scaling. user_scales: the caller's scales, a float32 NumPy array with one per
+    tile; None to compute them.
     """
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
@@ -250,8 +256,9 @@ def _run_short_tiles(
     """Queue `short_tiles_kernel` and return True, or return False if it cannot process the array.
 
     It needs tiles that `tile_threads_of` accepts, elements that are scaled in float32 without a zero point, and memory
-    that is aligned to 64 bits. words: the source's memory. more: the kernel's last arguments: (seed, numbers, plan,
-    table).
+    that is aligned to 64 bits. job: the array, its format and its scaling. fill: the arrays to fill. e: compile-time
+    choices of the kernel. encoder: the constants by which elements are encoded. words: the source's memory. more: the
+    last arguments of `short_tiles_kernel`: (seed, numbers, plan, table).
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:
@@ -272,7 +279,10 @@ def _run_short_tiles(
 
 
 def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
-    """Launch a GPU kernel with one block of threads per area, on the stream of the job's source."""
+    """Launch a GPU kernel with one block of threads per area, on the stream of the job's source.
+
+    areas: how the array is divided among blocks. arguments: the arguments of the kernel.
+    """
     launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
@@ -282,8 +292,8 @@ def _find_tops(
     """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
 
     With zero points, `tops` receives those of the positive elements and `lows` those of the negative ones; otherwise
-    `lows` is set to 0. from_source: (memory of the source, constants that decode it). widened: whether kernels decode
-    elements to a wider float.
+    `lows` is set to 0. job: the array and its scaling. from_source: (memory of the source, constants that decode it).
+    widened: whether kernels decode elements to a wider float. areas: the parts on which blocks of threads work.
     """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
@@ -294,9 +304,9 @@ def _find_tops(
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
     """Return the numbers of the scale rule on the GPU: largest values and limits of elements and scales (ScaleNumbers).
 
-    For a second-level scale, kernels are queued first, which fill fill.tensor and may increase fill.counts.
-    from_source: (memory of the source, constants that decode it). widened: whether kernels decode elements to a wider
-    float.
+    If the scaling has a second-level scale, its kernels are queued first, which fill fill.tensor and may increase
+    fill.counts. job: the array and its scaling. from_source: (memory of the source, constants that decode it). widened:
+    whether kernels decode elements to a wider float.
     """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

@@ -57,7 +57,12 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 
 
 class PlanReaders(NamedTuple):
-    """Functions from a row of 64-bit integers to the constants that encode and decode, Encode- and DecodeLayout."""
+    """Functions that read the constants of a format from a row of a matrix of 64-bit integers.
+
+    Attributes:
+      encoder: function row -> EncodeLayout, the constants that encode.
+      decoder: function row -> DecodeLayout, the constants that decode.
+    """
 
     encoder: Any
     decoder: Any
@@ -76,11 +81,20 @@ _rules_of = fields_of(ScaleRules, i64)
 def settler(s: ScaleChoices) -> Any:
     """Return the scalar function `(top, specials, numbers, plan, table) -> (scale, code, factor, events)` for one tile.
 
-    s: choices that are compiled in, such as the rule by which amax becomes a scale. top: bits of the tile's amax, a
-    float of s.width bits. plan: row SCALE_ENCODER has the EncodeLayout of scales; row RULES has ScaleRules,
-    ScaleChoices, and the bits of two float64: largest element and lowest amax. scale, code: float32 bits of the decode
-    scale, and its code in the scale format. factor: the float by which the tile's elements are divided or multiplied,
-    as s.applied says. events: bit k is 1 if the tile counts for counter k of the report, such as ZERO_TILES.
+    s: choices that are compiled in, such as the rule by which amax becomes a scale.
+
+    Arguments of the function:
+      top: bits of the tile's amax, a float of s.width bits.
+      specials: flags HAS_NAN and HAS_INFINITY of fpsim/core/tile_scale.py.
+      numbers: floats, the fields of ScaleNumbers: largest values and limits of elements and scales.
+      plan: matrix of 64-bit integers. Row SCALE_ENCODER has the EncodeLayout of scales. Row RULES has ScaleRules,
+      ScaleChoices, and the bits of two float64: largest element and lowest amax.
+      table: the values of the scale format's codes.
+
+    Results of the function:
+      scale: float32 bits of the decode scale, and `code`: its code in the scale format.
+      factor: the float by which the tile's elements are divided or multiplied, as s.applied says.
+      events: bit k is 1 if the tile counts for counter k of the report, such as ZERO_TILES.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder
@@ -96,10 +110,15 @@ def settler(s: ScaleChoices) -> Any:
 
 @cache
 def settle_kernel(s: ScaleChoices) -> Any:
-    """Return the GPU kernel `(tops, specials, scales, codes, factors, counts, numbers, plan, table)` of scales.
+    """Return the GPU kernel that computes scales, the scale of one tile by one thread.
 
-    It applies the function of `settler` to each tile. tops: bits of amax. factors: receive the bits of the floats by
-    which elements are divided or multiplied.
+    Its arguments: `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`. The function of `settler`
+    is applied to each tile; its docstring describes numbers, plan and table.
+
+    s: choices that are compiled in. tops, specials: for each tile, bits of its amax, and flags of NaN and Inf. scales,
+    codes, factors: receive each tile's scale (float32 bits), the scale's code, and the bits of the float by which
+    elements are divided or multiplied. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of
+    ScaleReport (scaling/report.py).
     """
     word: Any = word_of(s.width)
     settle = settler(s)
@@ -126,10 +145,10 @@ def settle_kernel(s: ScaleChoices) -> Any:
 def given_kernel(width: int, applied: int) -> Any:
     """Return the GPU kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
 
-    tops: bits of each tile's amax; 0 if all finite elements are 0. scales: float32 bits; a scale becomes NaN if
-    nan_tile is not 0 and the tile has a NaN. factors: receives floats of `width` bits: the scales if `applied` is
-    BY_SCALE (elements are divided), their inverses if it is BY_INVERSE (multiplied). counts: zero_tiles, nan_tiles and
-    infinite_tiles are increased.
+    tops: bits of each tile's amax; 0 if all finite elements are 0. specials: flags of NaN and Inf of each tile. scales:
+    float32 bits; a scale becomes NaN if nan_tile is not 0 and the tile has a NaN. factors: receives floats of `width`
+    bits: the scales if `applied` is BY_SCALE (elements are divided), their inverses if it is BY_INVERSE (multiplied).
+    counts: 5 uint64 as in `settle_kernel`, of which zero_tiles, nan_tiles and infinite_tiles are increased.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -179,11 +198,11 @@ def spread_kernel(width: int) -> Any:
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the GPU kernel `(lows, factors, zero_points, lowest, highest, layout)` that computes zero points.
 
-    A zero point is lowest - round(low / scale), clamped to lowest .. highest, the range of the integer format. lows,
-    factors: for each tile, bits of its lowest element and of its factor, floats of `width` bits. zero_points: receives
-    the codes, two's complement of 8 bits. layout: the EncodeLayout by which quotients are rounded to integers. kind:
-    PLAIN, FULL or UNUSUAL of fpsim/core/encode.py. applied: BY_SCALE if factors are scales, BY_INVERSE if inverses of
-    scales.
+    A zero point is lowest - round(low / scale), clamped to lowest .. highest. lows, factors: for each tile, bits of its
+    lowest element and of its factor, floats of `width` bits. zero_points: receives the codes, two's complement of 8
+    bits. lowest, highest: the range of the integer format. layout: the EncodeLayout, constants by which quotients are
+    rounded to integers. kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of
+    fpsim/core/encode.py. applied: BY_SCALE if factors are scales, BY_INVERSE if they are inverses of scales.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -203,11 +222,14 @@ def tensor_kernel(width: int) -> Any:
     """Return the GPU kernel that computes the second-level scale of an array from its amax, with one thread.
 
     Its arguments: `(top, specials, plain, highest, propagates, is_inverse, numbers, tensor, counts)`, mostly arrays of
-    one element. width: bits of the floats, 32 or 64. top: bits of the amax of all finite elements. plain: the fields of
-    ScaleNumbers without a second level. highest: the largest value that a tile's scale times an element can have.
-    propagates: 1 if an Inf makes the scale Inf. is_inverse: 1 to compute highest / amax and invert it, 0 for amax /
-    highest. numbers: receives ScaleNumbers with the second level. tensor: receives the float32 bits of the scale.
-    counts: clamped_low is increased if the scale was clamped.
+    one element.
+
+    width: bits of the floats, 32 or 64. top: bits of the amax of all finite elements. specials: flags of NaN and Inf.
+    plain: the fields of ScaleNumbers (limits of elements and scales) without a second level. highest: the largest value
+    that a tile's scale times an element can have. propagates: 1 if an Inf makes the scale Inf. is_inverse: 1 to compute
+    highest / amax and invert it, 0 for amax / highest. numbers: receives ScaleNumbers with the second level. tensor:
+    receives the float32 bits of the scale. counts: 5 uint64 as in `settle_kernel`, of which clamped_low is increased if
+    the scale was clamped.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

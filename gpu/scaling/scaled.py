@@ -224,9 +224,13 @@ def quantize_scaled(
 def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[Scaled, GpuTargets]:
     """Return (result, views of its memory as flat unsigned integers, which kernels fill).
 
-    out: an earlier result, whose arrays are reused if the new result has the same ones; None for new arrays.
-    scales_known: whether the caller gives the scales, so that the result has no scale codes and no tensor scale. Raises
-    a ValueError if out has another shape, format, scaling or library.
+    Args:
+      out: an earlier result, whose arrays are reused if the new result has the same ones; None for new arrays.
+      job: the array to be encoded, the format and the scaling.
+      scales_known: whether the caller gives the scales, so that the result has no scale codes and no tensor scale.
+
+    Raises:
+      ValueError: out has another shape, format, scaling or library.
     """
     grid, scaling, element = job.tiling.grid, job.scaling, job.element
     with_codes = scaling.scale_format.bits <= 16 and not scales_known

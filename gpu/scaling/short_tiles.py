@@ -33,10 +33,14 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 
 
 class ShortTiles(NamedTuple):
-    """Compile-time choices of the kernel of short tiles: of elements, of scales, and the threads that share a tile.
+    """Compile-time choices of the kernel of short tiles.
 
-    source_bits, target_bits: bits of an element that is read, and of one that is written. to_code: the constants of the
-    encoder, to be compiled in; None if the kernel reads them from an array.
+    Attributes:
+      elements: how elements are rounded.
+      scales: how a tile's amax becomes its scale.
+      tile_threads: number of threads that share a tile.
+      source_bits, target_bits: bits of an element that is read, and of one that is written.
+      to_code: the constants of the encoder, to be compiled in; None if the kernel reads them from an array.
     """
 
     elements: ElementKernels
@@ -63,7 +67,11 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the scalar function `(bits, random, layout, mode, kind) -> code` that rounds an element's float32 bits.
+    """Return the scalar function `(bits, random, layout, mode, kind) -> code` that rounds a scaled element.
+
+    how: the kernel's compile-time choices. bits: uint32 bits of the element, a float32. random: a random number, for
+    stochastic rounding. layout: the constants of the format, an EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or
+    UNUSUAL of fpsim/core/encode.py.
 
     It is the faster `nearest_encoder` if the layout is compiled in and `nearest_encoder` supports it; otherwise it is
     `encode_bits_32`. The faster one is used only if elements are divided by factors, as a compiler could fuse a product
@@ -83,11 +91,19 @@ def _encoder(how: ShortTiles) -> Any:
 
 @cache
 def short_tiles_kernel(how: ShortTiles) -> Any:
-    """Return the GPU kernel `(source, out, scales, codes, counts, seed, numbers, plan, table)` of short tiles.
+    """Return the GPU kernel that computes amax, scales and codes of short tiles.
 
-    It computes amax, scales and codes. source, out: 1-D uint64 words, each of 64 / how.source_bits elements (out: 64 /
-    how.target_bits), the first in the lowest bits; `out` receives codes or float32 values. plan: its row AREAS is not
-    read. scale_kernels.py describes the other arguments.
+    how: the compile-time choices: widths, rounding, rule of the scales, and threads of a tile.
+
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
+
+    source, out: 1-D uint64 words, each of 64 / how.source_bits elements (out: 64 / how.target_bits), the first in the
+    lowest bits; `out` receives codes or float32 values. scales, codes: receive the float32 bits of scales, and their
+    codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
+    (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements and scales, the fields of
+    ScaleNumbers. plan: matrix of 64-bit integers, of which these rows of scale_kernels.py are read: SOURCE, ENCODER and
+    DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER (constants that encode
+    scales), RULES (the scale rule). table: values of the scale format's codes.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

@@ -80,7 +80,8 @@ def raiser(width: int, affine: bool) -> Any:
     """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)`, which includes one more element.
 
     bits: the element, a float of `width` bits. top: bits of the largest finite magnitude of the elements so far; with
-    `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged.
+    `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged. specials: flags
+    HAS_NAN and HAS_INFINITY of the elements so far.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -193,9 +194,10 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """Return the scalar function `(i, k0, k1)` that returns the random number of element i, an integer of `width` bits.
+    """Return the scalar function `(i, k0, k1)` that returns the random number of element i, or 0.
 
-    It is 0 if the mode is not stochastic. k0, k1: low and high 32 bits of the seed.
+    It is 0 if the mode is not stochastic. k0, k1: low and high 32 bits of the seed. width: bits of the integer
+    returned. mode: a Rounding.
     """
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
@@ -209,10 +211,18 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """Return the GPU kernel `(source, out, scales, codes, counts, seed, numbers, plan, table)` of the tiles of an area.
+    """Return the GPU kernel that computes amax, scales and codes of the tiles of an area.
 
-    It computes amax, scales and codes. source: bits of elements. out: receives their codes or values. scale_kernels.py
-    describes the other arguments.
+    e, s: compile-time choices of how elements are rounded, and of how an amax becomes a scale.
+
+    The kernel's arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
+
+    source: bits of elements. out: receives their codes or values. scales, codes: receive the float32 bits of scales,
+    and their codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
+    (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements and scales, the fields of
+    ScaleNumbers. plan: matrix of 64-bit integers with these rows of scale_kernels.py: AREAS (division among threads),
+    SOURCE, ENCODER and DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER
+    (constants that encode scales), RULES (the scale rule). table: values of the scale format's codes.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -288,11 +298,15 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
 @cache
 def elements_kernel(e: ElementKernels) -> Any:
-    """Return the GPU kernel `(source, out, scales, factors, zero_points, plan, seed, limits)`, which encodes elements.
+    """Return the GPU kernel that encodes the elements of tiles with known scales and factors.
 
-    source: bits of elements. out: receives their codes or values. scales, factors, zero_points: one per tile; elements
-    are divided or multiplied by factors. plan: the rows AREAS, SOURCE, ENCODER and DECODER of scale_kernels.py are
-    read. limits: the lowest and highest integer of an integer format with a zero point.
+    e: compile-time choices of how elements are rounded.
+
+    The kernel's arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements.
+    out: receives their codes or values. scales, factors, zero_points: one per tile; elements are divided or multiplied
+    by factors. plan: matrix of 64-bit integers, of which the rows AREAS (division among threads), SOURCE (constants
+    that decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: low and high 32
+    bits of the seed. limits: the lowest and highest integer of an integer format with a zero point.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64

@@ -25,8 +25,10 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 def values_kernel(width: int, target: int) -> Any:
     """Return the GPU kernel `(codes, values, areas, scales, layout, sign_bit)` that decodes codes of a float format.
 
-    codes: flat unsigned integers. values: receives the bits of code * scale, floats of `target` bits, 32 or 64. layout:
-    the DecodeLayout to floats of `width` bits. sign_bit: mask of the sign in a code; NaN results keep the sign.
+    codes: flat unsigned integers. values: receives the bits of code * scale, floats of `target` bits, 32 or 64. areas:
+    the division of the array among blocks of threads, the fields of an Areas as integers. scales: float32 bits of each
+    tile's scale. layout: the constants that decode codes to floats of `width` bits, a DecodeLayout. sign_bit: mask of
+    the sign in a code; NaN results keep the sign.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -70,8 +72,9 @@ def integers_kernel(target: int, affine: bool) -> Any:
     """Return the GPU kernel `(codes, values, areas, scales, zero_points, highest)` that decodes integer codes.
 
     codes: flat uint8. values: receives the bits of (code - zero point) * scale, floats of `target` bits, 32 or 64.
-    zero_points: one code per tile, read only if `affine`. highest: largest integer of the format; larger codes are
-    negative numbers in two's complement of 8 bits.
+    areas: the division of the array among blocks of threads, the fields of an Areas as integers. scales: float32 bits,
+    one per tile. zero_points: one code per tile, read only if `affine`. highest: largest integer of the format; larger
+    codes are negative numbers in two's complement of 8 bits.
     """
 
     @scalar
@@ -108,7 +111,10 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
 @cache
 def transpose_kernel() -> Any:
-    """Return the GPU kernel `(source, target, rows, columns)` that writes the transpose of a flat matrix."""
+    """Return the GPU kernel `(source, target, rows, columns)` that writes the transpose of a matrix to `target`.
+
+    source: the (rows, columns) matrix as a flat array. target: flat array of the same size.
+    """
 
     def transpose(source: Any, target: Any, rows: Any, columns: Any) -> None:
         for i in range(cuda.grid(1), target.size, cuda.gridsize(1)):

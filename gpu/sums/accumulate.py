@@ -71,7 +71,8 @@ class GpuSumProblem(NamedTuple):
 def _fill_words() -> Function:
     """Return the GPU function (words, n, output, step, r) -> None that fills `words`, (4, n), with random words.
 
-    words[w, j] receives the word of rounding number step + w in the sum with index output + j.
+    words[w, j] receives the random word of rounding number step + w in the sum with index output + j. r: the source of
+    random numbers, a Randomness.
     """
     return scalar(fill_words)
 
@@ -80,7 +81,7 @@ def _fill_words() -> Function:
 def _lanes(wide: bool) -> LaneSteps:
     """Return the GPU functions that multiply, add, and multiply-add codes, each with one rounding.
 
-    wide: True if factors may have more than 31 significant bits.
+    wide: whether factors may have significands of more than 31 bits, as in FP64.
     """
     return LaneSteps(*map(scalar, code_lanes(wide)))
 
@@ -89,10 +90,19 @@ def _lanes(wide: bool) -> LaneSteps:
 def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, chunk, layouts, r) -> None of sums in ascending order of terms.
 
-    mode: the Rounding, as an integer. chained: whether all terms are added to c (or +0) one by one; else each chunk of
-    `chunk` terms is added up from +0, and the chunks' sums are added to c (or +0) in order. fused: whether products are
-    not rounded before they are added. wide: True if factors may have more than 31 significant bits. layouts: rows of
-    constants that decode a and b, and encode sums within a chunk and of the chunks. r: its mode is not read.
+    Args:
+      mode: number of the rounding mode.
+      chained: whether all terms are added to c (or +0) one by one; else each chunk of `chunk` terms is added up from
+        +0, and the chunks' sums are added to c (or +0) in order.
+      fused: whether products are not rounded before they are added.
+      wide: whether factors may have significands of more than 31 bits.
+
+    Arguments of the kernel:
+      a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty, and out receives the sums.
+      rows: number of rows of b that belong to one row of a; 0 if all rows of a use the same b.
+      chunk: number of terms of a chunk.
+      layouts: rows of integers, the constants that decode a and b, and encode sums within a chunk and of the chunks.
+      r: the source of random numbers, a Randomness, whose mode is not read.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
@@ -117,8 +127,10 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums, to which c is added last.
 
-    mode: the Rounding, as an integer. depth: number of partial sums that a thread can store. wide: True if factors may
-    have more than 31 significant bits. layouts: rows of constants that decode a and b and encode sums.
+    mode: number of the rounding mode. depth: number of partial sums that a thread can store. wide: whether factors may
+    have significands of more than 31 bits. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty, and
+    out receives the sums. rows: number of rows of b that belong to one row of a; 0 if all use the same b. layouts: rows
+    of integers, the constants that decode a and b and encode sums. r: the source of random numbers, a Randomness.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
@@ -143,10 +155,11 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
-    mode: the Rounding, as an integer. room: number of 64-bit digits of an exact sum. products: True to add a * b, False
-    to add the elements of b alone. origin: exponent of the lowest digit. layouts: rows of constants that decode a, b
-    and c and encode the result. rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of
-    fpsim/core/pack.py.
+    mode: number of the rounding mode. room: number of 64-bit digits of an exact sum. products: True to add a * b, False
+    to add the elements of b alone. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty, and out
+    receives the sums. rows: number of rows of b that belong to one row of a; 0 if all use the same b. origin: exponent
+    of the lowest digit. layouts: rows of integers, the constants that decode a, b and c and encode the result. rules:
+    sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py. r: the source of random numbers.
     """
 
     def exact(
@@ -183,8 +196,11 @@ def _nothing_kernel() -> Any:
 def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Write the sums of a problem to `out`, (M, N) codes of the accumulator's result format; out may be problem.c.
 
-    like: the array on whose library's stream the kernels run. Raises a ValueError for operands in FP64 that an
-    accumulator in a narrower format cannot multiply.
+    accumulator: the order and the roundings of the sums. problem: the matrices. like: the array on whose library's
+    stream the kernels run.
+
+    Raises:
+      ValueError: operands in FP64 that the accumulator, in a narrower format, cannot multiply.
     """
     refuse_wide_operands(accumulator, problem.formats)
     if problem.terms == 0:
@@ -198,9 +214,9 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """Write the sums without terms to `out`: c with canonical NaNs, or +0 if c is empty.
+    """Write the result of sums without terms to `out`, (M, N) codes: c with canonical NaNs, or +0 if c is empty.
 
-    fmt: the format of c and `out`. like: the array on whose library's stream the kernel runs.
+    fmt: the format of c and of the result. like: the array on whose library's stream the kernel runs.
     """
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
@@ -212,9 +228,9 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a Sequential, FusedMultiplyAdd or Chunked accumulator to `out`.
+    """Write the sums of a Sequential, FusedMultiplyAdd or Chunked accumulator to `out`, (M, N) codes.
 
-    like: the array on whose library's stream the kernel runs.
+    problem: the matrices. like: the array on whose library's stream the kernel runs.
     """
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
@@ -226,9 +242,10 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a Pairwise accumulator to `out`.
+    """Write the sums of a Pairwise accumulator to `out`, (M, N) codes.
 
-    like: the array on whose library's stream the kernel runs.
+    problem: the matrices. A thread stores one partial sum for every level, one more term, and c. like: the array on
+    whose library's stream the kernel runs.
     """
     depth = -(-(problem.terms.bit_length() + 2) // ROOM) * ROOM
     kernel = pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem))
@@ -237,9 +254,9 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of an Exact accumulator to `out`.
+    """Write the sums of an Exact accumulator to `out`, (M, N) codes.
 
-    like: the array on whose library's stream the kernel runs.
+    problem: the matrices. like: the array on whose library's stream the kernel runs.
     """
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     kernel = exact_kernel(int(accumulator.rounding), -(-plan.digits // ROOM) * ROOM, problem.formats[0] is not None)
@@ -259,5 +276,8 @@ def _is_wide(problem: GpuSumProblem) -> bool:
 
 
 def _layouts(problem: GpuSumProblem) -> list[Any]:
-    """Return the UnpackLayouts of a and of b; zeros for an operand without a format, which is not read."""
+    """Return the constants that decode the codes of a and of b, two arrays of integers (UnpackLayouts).
+
+    They are zeros for an operand without a format, which is not read.
+    """
     return [NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep") for fmt in problem.formats]

@@ -95,8 +95,9 @@ class Chance(NamedTuple):
 
 
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
-    """Return the error bounds of an accumulator's first `length` terms in each trial; high: (trials,) exact sums in
-    float64.
+    """Return the error bounds of an accumulator's sums of the first `length` terms of each trial.
+
+    terms: operands of all trials. chance: probability of probabilistic bounds. high: (trials,) exact sums in float64.
     """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
@@ -139,7 +140,8 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
 
     With n roundings of unit roundoff u they are ((1 + u)^n - 1) sums, and with the requested probability about
     (exp(lambda sqrt(n) u) - 1) sums; errors in the subnormal range are added. sums: (trials,) sums of |terms|. events:
-    number of terms, whose inequalities must all hold. bits: random bits of stochastic rounding, or None.
+    number of terms, whose inequalities must all hold for a probabilistic bound. chance: probability of the
+    probabilistic bounds. bits: random bits of stochastic rounding, or None for other roundings.
     """
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)
@@ -159,7 +161,10 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
 
 
 def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
-    """Return the bounds, or NaN with a reason if a partial sum may saturate without becoming Inf or NaN."""
+    """Return the bounds, or NaN with a reason if a partial sum may saturate without becoming Inf or NaN.
+
+    sums: (trials,) sums of |terms|.
+    """
     formats = (accumulator.fmt, accumulator.outer) if isinstance(accumulator, Chunked) else (accumulator.fmt,)
     shows = accumulator.overflow == "nonfinite" and not any(map(accumulator.rounding.inward, (False, True)))
     if all(shows and (fmt.has_infinity or fmt.has_nan) for fmt in formats):
@@ -176,9 +181,9 @@ def matrix_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a matrix unit's sums of the first `length` terms under a schedule.
 
-    random_signs: whether the products have independent random signs. If not, units that truncate aligned terms have no
-    probabilistic bounds, as truncation is biased. All bounds are NaN if the schedule leaves out terms, or no bound is
-    known for the unit's rule of addition.
+    terms: the operands. chance: probability of probabilistic bounds. random_signs: whether the products have
+    independent random signs. If not, units that truncate aligned terms have no probabilistic bounds, as truncation is
+    biased. All bounds are NaN if the schedule leaves out terms, or no bound is known for the unit's rule of addition.
     """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
@@ -197,7 +202,11 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the error bounds of a matrix unit that rounds each of its additions of `length` terms by `plan`."""
+    """Return the error bounds of a matrix unit that rounds each addition, from the longest path of additions.
+
+    The path leads from a term to the sum. plan: the schedule applied to `length` terms. chance: probability with which
+    the probabilistic bounds hold.
+    """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
@@ -280,9 +289,10 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a unit that aligns and truncates its terms; arguments as in `matrix_unit_bounds`.
+    """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
 
-    random_signs: whether the products have independent random signs; if not, the probabilistic bounds are NaN.
+    plan: the schedule applied to the terms. chance: probability with which the probabilistic bounds hold. random_signs:
+    whether the products have independent random signs; otherwise the probabilistic bounds are NaN.
     """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
@@ -297,8 +307,8 @@ def _aligning_unit_bounds(
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     """Return 2^e of every product, (trials, K), with the exponent e by which the unit aligns it; 0 for products of 0.
 
-    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value. Results
-    are cached in `terms`.
+    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value. It is 0
+    for units of `Rule.GROUPED`, which align by block scales alone, here 1. Results are cached in `terms`.
     """
     assert terms.b is not None
     grouped = unit.rule is Rule.GROUPED
@@ -330,7 +340,8 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
     """Return groups of adjacent blocks of a slice; the blocks of a group have equally many instructions.
 
-    A block is a tuple of spans of positions in the slice, one for each instruction of `step` terms.
+    A block is a tuple of spans, one for each instruction, of positions in the slice. part: the slice. step: number of
+    terms of an instruction.
     """
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
@@ -347,7 +358,8 @@ def _block_parts(
 ) -> list[PartialSum]:
     """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
 
-    products, exponents: (trials, terms of the slice) exact products, and the powers of two by which `unit` aligns them.
+    blocks: spans of each block's instructions, as positions in the slice. products, exponents: (trials, terms of the
+    slice) exact products, and the powers of two by which `unit` aligns them.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

@@ -40,10 +40,13 @@ KINDS = (
 
 
 class DriftAdder(NamedTuple):
-    """The arithmetic that adds the terms of a sum, by its name in reports: an accumulator, or a matrix unit with a
-    schedule.
+    """The arithmetic that adds the terms of a sum.
 
-    The schedule is FLAT, without effect, for an accumulator.
+    Attributes:
+      name: name in reports.
+      accumulator: the accumulator; None for a matrix unit.
+      unit: the matrix unit; None for an accumulator.
+      schedule: the order of the matrix unit's additions; FLAT, without effect, for an accumulator.
     """
 
     name: str
@@ -148,7 +151,11 @@ def _input(fmt: Format) -> Format:
 
 
 def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
-    """Return the report's row for sums of `length` terms by one accumulator, over all trials."""
+    """Return the report's row for sums of `length` terms by one accumulator, over all trials.
+
+    adder: the accumulator or matrix unit. terms: the rounded operands. source: the distributions or arrays from which
+    they were drawn. chance: probability of the probabilistic bound.
+    """
     last, why = _last_addition(adder, length)
     sums, without = _sums(adder, terms, length, last)
     high, low = terms.exact_sums(length)
@@ -164,9 +171,11 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 
 
 def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros for the terms `last`.
+    """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros in place of the terms
+    `last`.
 
-    last: indices of the terms of the last addition; None returns None as the second result.
+    adder: the accumulator or matrix unit. terms: the operands. last: indices of the terms to replace by zeros, those of
+    the last addition; None returns None as the second result.
     """
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:
@@ -199,9 +208,10 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
     """Return two arrays (trials,): a matrix unit's sums of a * b, and its sums with zeros in b for the terms `last`.
 
-    The sums are diagonals of small matrix products. Both kinds come from columns of one product, which takes hardly
-    longer than a product for one kind. last: indices of the terms of the last addition; None for None as the second
-    result.
+    adder: the matrix unit and its schedule. last: indices of terms; None returns None as the second result.
+
+    The sums are diagonals of small matrix products of a and b, (trials, length). Both kinds of sums come from columns
+    of one product, which takes hardly longer than a product for one kind.
     """
     unit = adder.unit
     assert unit is not None
@@ -237,8 +247,9 @@ def _as_codes(x: Array, fmt: Format) -> Array:
 
 
 def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
-    """Return (indices of the terms that the last addition adds, "") for a sum of `length` terms, or (None, the reason
-    why there is no last addition).
+    """Return (indices of the terms that the last addition of a sum adds, ""), or (None, why there is no last one).
+
+    adder: the accumulator or matrix unit. length: number of terms of the sum.
     """
     start = length - 1  # Sequential, FusedMultiplyAdd
     if isinstance(adder.accumulator, Exact):
@@ -264,7 +275,15 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the argument `accumulators` of `drift` as a list of DriftAdders; of items with one name, the last."""
+    """Return the argument `accumulators` of `drift` as a list of DriftAdders with different names.
+
+    accumulators: one item or an iterable of items: a matrix unit or its name, an accumulator such as fp.Sequential, or
+    a pair (unit, schedule) or (unit, terms between promotions). Of items with one name, the last is returned.
+
+    Raises:
+      ValueError: there are no accumulators, or a unit is unknown or adds integers.
+      TypeError: an accumulator has a type that `drift` does not accept.
+    """
     single = (str, Accumulator, MatrixUnit)
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
     if pair or isinstance(accumulators, single):
@@ -284,10 +303,11 @@ def _is_rest_of_pair(x: object) -> bool:
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return `x`, one item of the argument `accumulators` of `drift`, as a DriftAdder.
+    """Return x, one item of the argument `accumulators` of `drift`, as a DriftAdder.
 
-    Raises a TypeError for objects of other types. Raises a ValueError for an unknown unit, one that adds integers, and
-    an interval of promotions that is no positive multiple of the terms of the unit's instruction.
+    x is an accumulator, a matrix unit or its name, or a pair (unit, schedule) or (unit, terms between promotions).
+    Raises TypeError for other objects. Raises ValueError for an unknown unit, one that adds integers, and an interval
+    of promotions that is no positive multiple of the terms of the unit's instruction.
     """
     if isinstance(x, Accumulator):
         return DriftAdder(repr(x), x, None, FLAT)
@@ -319,7 +339,10 @@ def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
 
 
 def _checked_lengths(lengths: Any) -> list[int]:
-    """Return the numbers of terms, one integer or an iterable of them, as a list in ascending order, each once."""
+    """Return the numbers of terms, one integer or an iterable of them, as a list in ascending order, each once.
+
+    Raises TypeError or ValueError unless they are positive integers.
+    """
     numbers = [lengths] if is_integer(lengths) else as_list(lengths)
     if numbers is None:
         raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
@@ -329,7 +352,10 @@ def _checked_lengths(lengths: Any) -> list[int]:
 
 
 def _operand_format(fmt: FormatLike | None, adders: list[DriftAdder]) -> Format:
-    """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None."""
+    """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None.
+
+    Raises ValueError if `fmt` is a format that float32 cannot hold, or is given though all `adders` are matrix units.
+    """
     if fmt is None:
         return FP32
     operand = find_format(fmt)

@@ -19,8 +19,8 @@ MOST_BOUNDS = 3  # largest number of accumulators whose bounds are drawn; more w
 def drift_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw each accumulator's relative error (norm_relative) against the number of terms; return the matplotlib axes.
 
-    report: a DriftReport. Bounds are drawn if it has at most 3 accumulators. A ring marks `Regime.onset`. ax: axes to
-    draw on; None makes new ones.
+    report: the DriftReport. Bounds are drawn if it has at most 3 accumulators. A ring marks the number of terms from
+    which on an accumulator's additions stagnate (`Regime.onset`). ax: axes to draw on; None makes new ones.
     """
     names = report.accumulators
     with figure_style():

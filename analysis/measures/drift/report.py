@@ -278,7 +278,12 @@ class DriftReport:
 
 
 def _regime(rows: tuple[DriftRow, ...]) -> Regime:
-    """Return the kind of growth of one accumulator's error, from its rows in ascending order of length."""
+    """Return the kind of growth of one accumulator's error, from its rows in ascending order of length.
+
+    "exact": no error at any length; "stagnating": `_onset` finds a length, and |bias| of the longest sums exceeds 0.9
+    times their mean |relative error|; else, by the fitted exponent, "flat" below 0.25, "square root" below 0.75,
+    "linear" from there on; "unknown" without an error of the longest sums or an exponent.
+    """
     name, last = rows[0].accumulator, rows[-1]
     if math.isnan(last.norm_relative):
         words = f"{name} has no measured error at {last.length} terms ({last.reason})"
@@ -303,8 +308,9 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
 
 
 def _onset(rows: tuple[DriftRow, ...]) -> int | None:
-    """Return the shortest length from which on, in at least half of the trials, the last addition changes nothing, or
-    None.
+    """Return the shortest length from which on, in at least half of the trials, the last addition changes nothing.
+
+    rows: in ascending order of length. Return None if there is no such length.
     """
     onset = None
     for row in reversed(rows):

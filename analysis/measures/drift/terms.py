@@ -127,10 +127,13 @@ def _rounded(values: Floats, fmt: Format) -> Array:
 
 
 def checked_operand(x: Any, name: str, longest: int, trials: int | None) -> str | Floats:
-    """Return `x` if it is a distribution's name, or the first `longest` columns of an array `x` (trials, K) as float64.
+    """Return a distribution's name unchanged, or the first `longest` columns of an array (trials, K) as float64.
 
-    name: name of the argument in error messages. trials: the number of rows that the array must have, or None for any.
-    Raises a TypeError or ValueError for anything else.
+    name: the argument that errors name. trials: the number of rows that the array must have, or None for any.
+
+    Raises:
+      TypeError: x is neither a name nor an array of floats.
+      ValueError: an unknown name, another shape, too few terms, or terms of Inf or NaN.
     """
     if isinstance(x, str):
         if x not in DISTRIBUTIONS:

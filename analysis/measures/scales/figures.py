@@ -14,7 +14,10 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw an UnderflowReport's shares against 2**k and its best scale into `ax` (None: new axes); return the axes."""
+    """Draw the shares of elements that become 0, subnormal and too large against 2**k; mark the best scale.
+
+    report: the UnderflowReport. Return the matplotlib axes: `ax`, or new ones for None.
+    """
     with figure_style():
         ax = axes_of(ax, 2.6)
         order = sorted(range(len(report.scales)), key=lambda i: report.scales[i])
@@ -44,8 +47,9 @@ def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def loss_scaling_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the scales of a LossScalingReport against the steps, with marks for overflows, on `ax` (None: new axes);
-    return the axes.
+    """Draw the scale of every policy against the training step, with a mark below for each step that overflowed.
+
+    report: the LossScalingReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))

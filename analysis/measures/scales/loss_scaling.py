@@ -222,7 +222,8 @@ class _ScaledGradients(NamedTuple):
     """Facts on the gradients of a training step after scaling and rounding.
 
     Attributes:
-      seen: the facts from which a policy chooses the next scale.
+      seen: a `Seen` of fpsim/recipes/loss_scaling.py, from which a policy chooses the next scale: whether a gradient
+        overflowed, the largest magnitude, the norm, and the format's largest value.
       size: number of gradients (elements).
       overflows: number of finite gradients that became Inf or NaN.
       underflows: number of nonzero gradients that became 0.
@@ -258,7 +259,14 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
 
 def _gradients(element: Any, number: int) -> list[Array]:
-    """Return the gradients in `element`, item `number` of a stream of training steps, as a list of arrays of floats."""
+    """Return the gradients of one training step of a stream as a list of arrays of floats.
+
+    element: the item of the stream. number: its index, for error messages.
+
+    Raises:
+      TypeError: the element is not an array of floats, or a dict, list or tuple of them.
+      ValueError: the step has no gradients.
+    """
     parts: Iterator[tuple[str, Any]]
     if isinstance(element, Mapping):
         parts = ((f"stream[{number}][{key!r}]", x) for key, x in element.items())
@@ -273,8 +281,10 @@ def _gradients(element: Any, number: int) -> list[Array]:
 
 
 def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
-    """Return loss-scaling policies, one name or object or an iterable of them, as a list of objects with different
-    names.
+    """Return loss-scaling policies, given as one name or object or an iterable of them, as a list of policy objects.
+
+    Raises:
+      TypeError, ValueError: an unknown policy, no policy, or two with one name.
     """
     if isinstance(policies, (str, LossScalingPolicy)):
         policies = [policies]

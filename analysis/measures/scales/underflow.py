@@ -277,7 +277,10 @@ def underflow(
 
 
 def _sides(array: Array) -> tuple[list[Array], tuple[int, int, int]]:
-    """Return ([negative finite values, positive ones] by magnitude, (number of zeros, of infinities, of NaNs))."""
+    """Return ([negative finite values, positive ones], (number of zeros, of infinities, of NaNs)).
+
+    Values are 1-d float32 or float64, in ascending order of magnitude.
+    """
     dtype = np.float64 if array.dtype.itemsize == 8 else np.float32  # float32 holds all smaller dtypes
     with np.errstate(invalid="ignore"):
         values = array.reshape(-1).astype(dtype)
@@ -336,7 +339,11 @@ def _is_beyond(magnitude: Any, fmt: Format) -> Any:
 
 
 def _checked_scales(scales: Any) -> list[int]:
-    """Return the exponents k of scales 2**k as a list of integers, or raise a TypeError or ValueError."""
+    """Return the exponents k of scales 2**k as a list of integers.
+
+    Raises:
+      TypeError, ValueError: they are not integers, out of range, or none.
+    """
     exponents = as_list(scales)
     if exponents is None:
         raise TypeError(f"scales must be integers k, of the factors 2**k; got {shown(scales)}.")

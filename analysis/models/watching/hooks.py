@@ -11,7 +11,10 @@ from fpsim.arrays import Array, from_torch
 
 
 class Hook:
-    """A hook of one model; deep copies and pickles of the model get a hook that does nothing."""
+    """A hook of one model, which calls `call` with its arguments; copies of the model get a hook that does nothing.
+
+    Deep copies and pickles count as copies.
+    """
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
@@ -31,7 +34,10 @@ def nothing(*_: Any) -> None:
 
 
 def in_backward() -> bool:
-    """Return whether this thread runs a backward pass, in which checkpoints recompute forward passes."""
+    """Return whether autograd is running a backward pass in this thread.
+
+    A forward pass that runs then is the recomputation of a checkpoint.
+    """
     return bool(torch._C._current_graph_task_id() != -1)
 
 

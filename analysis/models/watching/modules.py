@@ -24,6 +24,9 @@ class WatchedModules:
     """The modules of a model, whose forward passes are wrapped while a recorded step runs.
 
     Args:
+      model: a torch.nn.Module.
+      selection: the layers to record.
+      tally: the Tally that counts the model's multiplications.
       see: called with the RecordedProduct of each product that the modules compute.
       miss: called with (name, number of multiplications) for each call of a torch function that is not recorded.
     """
@@ -99,7 +102,8 @@ class WatchedModules:
     def _hide(self, name: str, module: torch.nn.Module) -> None:
         """Make a compiled module run outside the torch function mode, so that torch.compile's graphs stay as they are.
 
-        Its products are not seen; their multiplications are counted from the shapes of its inputs.
+        Its products are not seen; their multiplications are counted from the shapes of its inputs. name: the module's
+        name.
         """
         attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
         compiled = getattr(module, attribute)
@@ -119,8 +123,9 @@ class WatchedModules:
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
         """Return a wrapper of a module's forward pass, during which products are attributed to the module.
 
-        A module that torch may run in one fused operation runs outside the mode. A linear layer or a convolution whose
-        forward pass showed no product to the mode is reported from its input and output.
+        A module that torch may run in one fused operation runs outside the torch function mode, and its products are
+        not seen. A linear layer or a convolution whose forward pass showed no product to the mode is reported from its
+        input and output.
         """
         forward = module.forward
 
@@ -144,10 +149,10 @@ class WatchedModules:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return forward(*args, **kwargs), a module's forward pass, run outside the torch function mode so that torch
-        may fuse it.
+        """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
 
-        A note is added, and the module's products are counted as not seen.
+        A note is added, and its products are counted as not seen. forward: its forward pass. args, kwargs: positional
+        and keyword arguments of the pass.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
@@ -171,7 +176,10 @@ class WatchedModules:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass, which observes products if a checkpoint recomputes the pass."""
+        """Return a wrapper of a module's forward pass, which observes products if the pass runs inside a backward pass.
+
+        That is the case if a checkpoint recomputes it.
+        """
         forward = module.forward
 
         @functools.wraps(forward)

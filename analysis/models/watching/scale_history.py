@@ -15,6 +15,9 @@ DELAYED = ("input", "weight", "output gradient")  # operands in the rows of fp.t
 class ScaleHistory:
     """History of the loss scale and of a model's delayed scales at the end of recorded steps.
 
+    Args:
+      model: a torch.nn.Module.
+      scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
     Attributes:
       scales: a list of a `Scale` for each recorded step and scale, in the order of the steps.
     """
@@ -31,8 +34,8 @@ class ScaleHistory:
     def skipped(self, step: int, has_run: bool) -> bool:
         """Return whether the loss scale fell since the last call, which shows that the optimizer skipped an update.
 
-        If so, add to `scales` the value before the fall, marked as a fallback. has_run: whether the model ran in this
-        step; if not, the result is False.
+        If so, add to `scales` the value before the fall, marked as a fallback. step: the number of the step. has_run:
+        whether the model ran in this step; if not, the result is False.
         """
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:
@@ -41,9 +44,11 @@ class ScaleHistory:
         return True
 
     def add(self, step: int, *, with_loss: bool = True) -> None:
-        """Add the loss scale and the delayed scales of all quantized layers at the end of training step `step`.
+        """Add the loss scale and the delayed scales of all quantized layers, as they are at the end of a recorded step.
 
-        with_loss: False leaves out the loss scale, which `skipped` has added.
+        Args:
+          step: the number of the step.
+          with_loss: whether to add the loss scale; False if `skipped` has added it.
         """
         if with_loss and self._scaler is not None:
             self.scales.append(Scale(step, "loss", float(self._scaler.get_scale()), False))

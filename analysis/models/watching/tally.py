@@ -16,7 +16,11 @@ LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Tally:
-    """Counts of a model's multiplications while it runs, and of the weights that they read; see `coverage`."""
+    """Counts of a model's multiplications while it runs, and of the weights that they read; see `coverage`.
+
+    Args:
+      model: a torch.nn.Module.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -31,14 +35,21 @@ class Tally:
         self._ran.add(id(module))
 
     def looked_up(self, module: Any, weight: Any) -> None:
-        """Record that rows of a weight were looked up in a module, without multiplications."""
+        """Record that rows of a weight were looked up in a module, without multiplications.
+
+        module: the torch.nn.Module that ran. weight: the tensor whose rows were read.
+        """
         self._looked_up.update(self._read(module, weight))
 
     def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
         """Count the multiplications of one product of a layer, which `module` computed.
 
-        weight: the tensor that the product read as its weight; None for attention. seen: whether the report contains
-        it.
+        Args:
+          layer: the layer's name.
+          module: the torch.nn.Module that computed the product.
+          weight: the tensor that the product read as its weight; None for attention.
+          multiplications: their number.
+          seen: whether the report contains the product.
         """
         add_part(
             self._parts, CoveredPart(layer, type(module).__name__, self._read(module, weight), multiplications, seen)
@@ -64,10 +75,14 @@ class Tally:
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
 
     def compiled(self, module: Any, name: str, hidden: Coverage | None, x: Any) -> None:
-        """Count the multiplications of a compiled module with the input x as not seen.
+        """Count the multiplications of a compiled module as not seen.
 
-        hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by every
-        row of x.
+        Args:
+          module: the torch.nn.Module that was compiled.
+          name: its name.
+          hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by
+            every row of x.
+          x: its input, a tensor.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
         if hidden is None:
@@ -83,7 +98,9 @@ class Tally:
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
         """Return the names of the parameters from which a weight is made; () if `weight` is None, as for attention.
 
-        If a parametrization of the module has computed the weight, they are its parameters, else all of the module's.
+        If the weight is a parameter or a view of one, it is that parameter. Otherwise a parametrization has computed
+        the weight, and they are the parameters of the module's parametrizations, or without any, all of the module's.
+        module: the torch.nn.Module whose product read the weight.
         """
         if weight is None:
             return ()

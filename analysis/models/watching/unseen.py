@@ -14,7 +14,10 @@ NAMED = 4  # most modules that a sentence names
 
 
 def unrecorded(function: str, modules: Iterable[str]) -> str:
-    """Return a sentence naming modules that multiply by a torch function whose products are not recorded."""
+    """Return a sentence naming modules that multiply by a torch function whose products are not recorded.
+
+    function: its name, such as "einsum". modules: names of the modules.
+    """
     names = list(modules)
     who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"
     return (
@@ -24,7 +27,10 @@ def unrecorded(function: str, modules: Iterable[str]) -> str:
 
 
 def compiled_notes(coverage: Coverage, compiled: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each compiled module (name -> module) that ran, with its share of the multiplications."""
+    """Yield a sentence for each compiled module that ran, with its share of the model's multiplications.
+
+    coverage: the multiplications counted so far, with a part for each compiled module. compiled: name -> module.
+    """
     for name, module in compiled.items():
         if any(part.name == name and part.kind.endswith(COMPILED_KIND) for part in coverage.parts):
             yield (

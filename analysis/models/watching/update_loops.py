@@ -48,8 +48,9 @@ def note_gradient(gradient: Any, nonzero: Any) -> Any:
 def compare_weights(before: Any, after: Any, nonzero: Any) -> Any:
     """Return (sum of squares of `before`, sum of squares of after - before, number of lost updates).
 
-    A lost update is an element that is equal in both arrays although `nonzero` is True for it. before, after: 1-d
-    float32 or float64 arrays of one size.
+    The sums are float64, the number is int64. A lost update is an element that is equal in both arrays although
+    `nonzero` is True for it. before, after: 1-d float32 or float64 arrays of one size; nonzero: bool array of that
+    size.
     """
     kept = i64(0)
     for i in range(before.size):

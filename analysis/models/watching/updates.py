@@ -36,14 +36,22 @@ class Before(NamedTuple):
 
 
 class Updates:
-    """Comparison of a model's parameters (id -> qualified name) before and after an optimizer step."""
+    """Comparison of a model's parameters before and after an optimizer step.
+
+    Args:
+      names: id of each parameter -> its qualified name.
+    """
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update."""
+        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update.
+
+        With each copy, the sum of squares of its gradient is stored, and which elements of that are not 0 (see
+        `Before`).
+        """
         with torch.no_grad():
             self._before = [
                 _before(self._names[id(p)], p.detach(), p.grad)
@@ -53,7 +61,10 @@ class Updates:
             ]
 
     def after(self, step: int) -> list[Update]:
-        """Return an Update for each copied parameter, from its values before and after the step; drop the copies."""
+        """Return an Update for each copied parameter, from its values before and after the step; drop the copies.
+
+        step: the number of the step.
+        """
         with torch.no_grad():
             updates = [_compared(step, parameter) for parameter in self._before]
         self._before = []
@@ -61,7 +72,11 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of a parameter called `name`; gradient: a dense tensor in the shape of `weight`."""
+    """Return the `Before` of a parameter called `name`: a copy of its elements, with its gradient's sum of
+    squares and nonzero elements.
+
+    gradient: a dense tensor in the shape of `weight`.
+    """
     gradient = gradient.to_dense() if gradient.layout != torch.strided else gradient  # as an embedding's
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0
@@ -73,7 +88,10 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Return the Update of one parameter, whose tensor has the new values, after the optimizer step number `step`."""
+    """Return the Update of one parameter after the optimizer step number `step`.
+
+    one: the parameter before the step, with its tensor `weight`, which now has the new values.
+    """
     weight, update, lost, start = 0.0, 0.0, 0, 0
     with wrapping():
         for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):

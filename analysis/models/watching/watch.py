@@ -35,9 +35,11 @@ class Watch:
     Args:
       model: a torch.nn.Module.
       recording: the recording to fill.
+      selection: the layers to record.
       measure: called with an array; returns its RangeReport and a tuple of ErrorReports, one for each format.
       is_recorded: called with a step's number; returns whether the step is recorded.
       start: number of the first step.
+      scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
       outputs: whether to store the model's outputs.
     """
 
@@ -96,7 +98,9 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes of which the user is warned, without those on functions that are never recorded, such as "einsum"."""
+        """Notes of which the user is warned; notes on functions that are never recorded, such as "einsum", are not
+        among them.
+        """
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
@@ -152,7 +156,7 @@ class Watch:
     def _after(self, module: Any, _: Any, output: Any) -> None:
         """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass.
 
-        output: the model's result, which is stored if the recording keeps outputs.
+        module, output: the torch.nn.Module and its result; the output is stored if the recording keeps outputs.
         """
         if module is not self.model or in_backward():
             return
@@ -167,7 +171,10 @@ class Watch:
             self.end_step()
 
     def _keep_output(self, output: Any) -> None:
-        """Store a copy of the logits in the model's output; nothing if there are none, as after an error."""
+        """Store a copy of the logits in the model's output; nothing if there are none, as after an error.
+
+        output: the result of the model, a tensor or nested containers of tensors.
+        """
         logits = logits_of(output)
         array = None if logits is None else as_floats_of(logits)
         if array is not None:
@@ -216,7 +223,9 @@ class Watch:
         self._await_gradients(layer, product, first)
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
-        """Add a product's multiplications to those of its layer; of a lookup, only record which weight it reads."""
+        """Add the multiplications of a product to those of its layer; of a lookup, only record that it read the
+        weight.
+        """
         module = self._modules.running
         if product.lookup:
             self._tally.looked_up(module, product.weight)
@@ -225,7 +234,10 @@ class Watch:
             self._tally.saw(layer, module, product.weight, product.multiplications, seen)
 
     def _miss(self, function: str, multiplications: int) -> None:
-        """Count the multiplications of a call of a torch function whose operands are not recorded; note its name."""
+        """Count the multiplications of a call of a torch function whose operands are not recorded.
+
+        function: its name, such as "einsum"; it and the running module are remembered for the recording's notes.
+        """
         if in_backward():
             return
         module = self._modules.running
@@ -236,7 +248,8 @@ class Watch:
     def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
         """Measure the operands of a product of a layer, a weight only once in a step.
 
-        first: whether it is the layer's first product in the step, of which operands, settings and mask may be kept.
+        first: whether it is the layer's first product in the step. Only of this one, and only in steps that the
+        recording chose, copies of operands, settings and mask are stored.
         """
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
@@ -271,11 +284,17 @@ class Watch:
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor and add its row to the recording; ignore tensors that `as_floats_of` does not convert.
+        """Measure a tensor and add its row to the recording; ignore tensors that are empty or not of floats.
 
-        which: the tensor's name in the layer, such as "input" (see `RecordedRow.tensor`). keep: whether to store a copy
-        if the tensor is an operand and operands of this step are stored. role: the row's role; "" for the usual one of
-        `which`. step: None for the current step.
+        Of a `torch.sparse_coo` tensor only the stored values are measured; other sparse tensors are ignored.
+
+        Args:
+          layer: the layer's name.
+          which: the tensor's name in the layer, such as "input" or "weight_gradient" (see `RecordedRow.tensor`).
+          x: the tensor.
+          keep: whether to store a copy if the tensor is an operand and operands of this step are stored.
+          role: the row's role; "" for that of a tensor of this name, such as "activation" for "input".
+          step: number of the step; None for the current step.
         """
         step = self.step if step is None else step
         array = as_floats_of(x)
@@ -295,7 +314,7 @@ class Watch:
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
-        """Copy the weights; torch calls this hook before the step of an optimizer."""
+        """Copy the weights; torch calls this hook before the step of an optimizer, a torch.optim.Optimizer."""
         if self._depth:  # torch calls no hook after a forward pass that Ctrl-C ended
             self._modules.detach()
             self._depth = 0
@@ -303,7 +322,10 @@ class Watch:
             self._updates.before(optimizer)
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
-        """Compare the weights with their copies, and end the step; torch calls this hook after an optimizer's step."""
+        """Compare the weights with their copies, and end the step; torch calls this hook after an optimizer's step.
+
+        optimizer: a torch.optim.Optimizer; one that updates no weight of the model is ignored.
+        """
         if not self._of_model(optimizer):
             return
         self._trains = True
@@ -313,7 +335,8 @@ class Watch:
             self.end_step()
 
     def _updated_step(self) -> int:
-        """Return the number of the step of an optimizer's update: the current one, or the previous if that has not
-        begun.
+        """Return the number of the step to which an optimizer's update belongs.
+
+        It is the current one, or the previous one if the model has not run since that step ended.
         """
         return self.step if self._has_run else self.step - 1

@@ -95,7 +95,10 @@ def budget(
 
 @contextmanager
 def _noting(notes: Notes, layer: str) -> Iterator[None]:
-    """Add the UserWarnings raised in a `with` block to the notes on a layer; show other warnings after the block."""
+    """Add the UserWarnings raised in a `with` block to the notes on a layer.
+
+    Other warnings are shown after the block. `layer`: name of the layer.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -111,8 +114,11 @@ def _arriving(
 ) -> dict[tuple[int, str, str], Kept]:  # fmt: skip
     """Return (step, layer, part) -> operands that the run in low precision recorded.
 
-    The part is "group 3" or "head 3" in a layer with several products, else "". Raise a ValueError if `arriving` is a
-    recording of another model, or has no step in common with `recording`.
+    The part is "group 3" or "head 3" in a layer with several products, else "". `recording`: the exact run. `arriving`:
+    the Recording of the run in low precision. `layers`: shell patterns of the names of the layers to include.
+
+    Raises:
+      ValueError: `arriving` is a recording of another model, or has no step in common with `recording`.
     """
     products = kept_layers(arriving, layers, Notes(), "arriving recording")
     if arriving.model != recording.model:
@@ -127,9 +133,10 @@ def _arriving(
 
 
 def _differences(kept: Kept, other: Kept | None) -> list[str]:
-    """Return notes saying why a layer's inherited error is unknown, or includes a difference of weights.
+    """Return notes saying why a layer's inherited error is unknown, or includes a difference of weights; [] otherwise.
 
-    `other`: the operands of the run in low precision, or None. Raise a ValueError if the inputs differ in shape.
+    `kept`: the operands of the exact run. `other`: those of the same product and step in the run in low precision; None
+    if missing. Raise a ValueError if the inputs differ in shape.
     """
     if other is None:
         return [f"Inherited errors are not known, since the arriving recording has no operands of step {kept.step}"]
@@ -144,7 +151,11 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return tensor, such as "input" -> its amaxes at the recorded steps before that of `kept`, the earliest first."""
+    """Return tensor, such as "input" -> list of its amaxes, for the recorded tensors of a layer.
+
+    There is an amax, a float, for each recorded step before that of `kept`, the earliest first. Delayed scales are
+    computed from them. `recording`: the run. `kept`: operands of one product, which give the layer and the step.
+    """
     amaxes: dict[str, list[float]] = {}
     for row in recording:
         if row.layer == kept.layer and row.step < kept.step:

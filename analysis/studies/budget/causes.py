@@ -43,7 +43,9 @@ class Pair(NamedTuple):
 
     @property
     def product(self) -> Array:
-        """The product of both operands, (M, N) float64, on one thread, as others would wait for other processes."""
+        """The product of both operands, (M, N) float64, computed on one thread, since several threads of NumPy's BLAS
+        would wait for other processes.
+        """
         with one_thread():
             # in the same memory layout, so that equal operands have products of the same bits
             a, b = (torch.from_numpy(np.ascontiguousarray(operand)) for operand in self)
@@ -82,7 +84,8 @@ def described(
 ) -> BudgetRow:  # fmt: skip
     """Return the row of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
 
-    `kept`: the recorded operands. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
+    `kept`: the recorded operands, with the names of the layer and of the group or head. `recipe`: names the operands'
+    formats. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
     """
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
@@ -97,7 +100,10 @@ def described(
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
-    """Return the operands of a layer's product "fprop", or with a gradient "dgrad" or "wgrad", in float64."""
+    """Return the operands a and b of a layer's product "fprop", "dgrad" or "wgrad" as exact float64 matrices.
+
+    `kept`: the recorded operands; dgrad and wgrad need its gradient.
+    """
     x, w, dy = (None if x is None else x.astype(np.float64) for x in (kept.x, kept.weight, kept.gradient))
     assert x is not None
     assert w is not None
@@ -155,28 +161,37 @@ def _row(
 
 
 def energy(x: Array) -> float:
-    """Return the sum of the squares of all elements of a float array; Inf if it is not finite."""
+    """Return the sum of the squares of all elements of a float array; Inf if one is Inf or NaN, or the sum
+    overflows.
+    """
     with np.errstate(all="ignore"):
         square = float(np.sum(x * x))  # pairwise, and on one thread, where BLAS would wait for others
     return square if np.isfinite(square) else np.inf
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32."""
+    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32 and held in
+    float64.
+
+    Without that rounding, their product would equal that of `pair`.
+    """
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
     return Pair(a.T, b)
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes with which a recipe casts the operands a and b of a product."""
+    """Return the rounding modes with which a recipe casts the operands a and b of a product ("fprop", "dgrad" or
+    "wgrad").
+    """
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
     """Return the operands a and b of a product, each with its cast and the errors of its values.
 
-    `pair`: the exact operands, after the Hadamard transform if there is one. `call`: has the cast operands.
+    `pair`: the exact operands, after the Hadamard transform if the recipe has one. `call`: the product as computed with
+    the recipe, which has the cast operands.
     """
     factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     sides = []
@@ -194,9 +209,11 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the sum of squared errors of a product if the errors of one operand's elements were independent.
+    """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent.
 
-    `first`: whether the operand is a, else b. Return Inf if the sum is not finite.
+    This is the sum, over the operand's elements, of the element's squared error times the sum of squares of the other
+    operand's values at the same index of K; Inf if that is not finite. `side`: the operand. `first`: whether it is a,
+    else b.
     """
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
@@ -205,21 +222,29 @@ def _unrelated(side: OperandSide, first: bool) -> float:
 
 
 def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
-    """Return the squared errors of the product if only a, and if only b, is rounded, each a sum over all elements."""
+    """Return the squared errors of the product if only a, and if only b, is rounded, each a sum over all elements.
+
+    `pair`: the exact operands. `call`: the computed product, which has the rounded operands.
+    """
     with np.errstate(all="ignore"):
         a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
     return _through(a, pair.b), _through(pair.a, b)
 
 
 def _through(a: Array, b: Array) -> float:
-    """Return the sum of the squares of a @ b; Inf if it is not finite."""
+    """Return the sum of the squares of a @ b, both float64 matrices.
+
+    It is 0, without computing the product, if a or b is all zeros, and Inf if an element is not finite.
+    """
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the squared errors of the unit's sums of rounded operands: in one chain along K, and as the recipe adds.
+    """Return the squared errors of the matrix unit's sums: first as one chain of instructions along K, then with the
+    recipe's promotion (partial sums added to a float32 total every few terms) and schedule.
 
-    Results are not rounded to the format of the result.
+    Each is the sum of squared differences from the exact product of the rounded operands of `call`. Results are not
+    rounded to the format of the result.
     """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
@@ -234,7 +259,12 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> float:
-    """Return the sum of squared errors of rounding the exact product to the format of the result, 0 without one."""
+    """Return a tuple of one number: the sum of squared errors of rounding the exact product to the format of the
+    result.
+
+    `reference`: the exact product, float64. `how`: the product's plan, which names the format; the number is 0 if it
+    names none.
+    """
     fmt = _out_fmt(how)
     if fmt is None:
         return 0.0
@@ -249,12 +279,18 @@ def _out_fmt(how: ProductPlan) -> Any:
 
 
 def _share(relative: float, size: float) -> float | None:
-    """Return relative^2 * size, a sum of squared errors; None if `relative` is NaN."""
+    """Return relative^2 * size: the sum of squared errors of a result, given its relative error and its sum of squares.
+
+    Return None if `relative` is NaN.
+    """
     return None if math.isnan(relative) else relative**2 * size
 
 
 def squares_of(error: Array) -> Array:
-    """Return the square of each element: Inf for NaN, float64's largest value beyond its range."""
+    """Return the square of each element of an error, a float array.
+
+    It is Inf for NaN, and float64's largest value for a square beyond float64's range.
+    """
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
@@ -266,10 +302,14 @@ def line_sizes(reference: Array) -> tuple[Array, Array]:
 
 
 def lines_of_error(squares: Array, sizes: tuple[Array, Array]) -> dict[str, float]:
-    """Return the sum of the squared relative errors of a product's rows, and their number; the same for columns.
+    """Return the sum of the squared relative errors of a product's rows, and the number of rows; the same for columns.
 
-    The keys are "rows", "row_count", "columns" and "column_count". A squared error above 1 counts as 1. Lines that are
-    0 in the exact product are left out. `squares`: (M, N), of the error, without NaN. `sizes`: of the exact product.
+    The keys are "rows", "row_count", "columns" and "column_count". A squared relative error above 1 counts as 1. Rows
+    and columns that are 0 in the exact product are left out.
+
+    Args:
+      squares: (M, N), the squares of the error, without NaN.
+      sizes: the sums of squares of the exact product's rows and columns.
     """
     sums: dict[str, float] = {}
     with np.errstate(all="ignore"):

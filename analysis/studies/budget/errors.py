@@ -43,7 +43,8 @@ class ForwardErrors(NamedTuple):
 def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardErrors:
     """Measure the error of the forward product of a layer, group or head at one step with each of several recipes.
 
-    `recipes`: name -> recipe. The rows have the bits of those of `fp.analysis.budget`.
+    `kept`: the recorded operands. `recipes`: name -> recipe. `joint`, `lines` and `reference_bound` of the rows are bit
+    for bit those of `fp.analysis.budget`.
 
     Example:
       >>> from fpsim.analysis.studies.budget.errors import forward_errors
@@ -78,9 +79,10 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the square of each element of y - reference, float64, and the sum of all squares.
+    """Return the square of each element of y - reference, float64, and the sum of all squares, added by `np.sum`.
 
-    If the sum is not finite, it is Inf, and each square is Inf for NaN and the largest float64 value beyond its range.
+    If the sum is not finite, it is returned as Inf. Then each square that is NaN becomes Inf, and each beyond float64's
+    range the largest float64 value.
     """
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference
@@ -94,7 +96,8 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
     """Return the layer's output without bias, as `fp.torch.QuantLinear` computes it with a plan (JSON text).
 
-    `draws`: whether the plan rounds stochastically.
+    `kept`: the recorded operands. `draws`: whether the plan rounds stochastically, and so needs a step as part of the
+    seed.
     """
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):

@@ -24,10 +24,11 @@ NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0
 
 
 def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
-    """Return the recipe with unrounded float32 scales for the same tiles, and with torch's products in float32.
+    """Return the recipe with unrounded scales for the same tiles, and with products computed by torch in float32.
 
-    A cast to up to 16 bits without scales gets one scale for the tensor, a power of two. Delayed scales become one
-    scale for the tensor, from its own amax.
+    The scale of a tile is its amax divided by the format's largest value, in float32. A cast to up to 16 bits without
+    scales gets one scale for the tensor, a power of two, so that values are in the format's range. Delayed scales
+    become one scale for the tensor, from its own amax.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
@@ -49,7 +50,10 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest."""
+    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest.
+
+    It is 1 for modes that round to nearest, sqrt(2) for stochastic rounding, and 2 for other modes.
+    """
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
@@ -91,9 +95,11 @@ def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
     """Return the expected relative error (root mean square) of rounding an operand to `fmt`.
 
     For integers with scales, it is the root mean of scale^2 / 12 over the values, divided by the values' own root mean
-    square (NaN if all are 0); else that of `relative_rounding`.
+    square (NaN if all are 0); stochastic rounding has sqrt(2) times that, directed rounding twice. For floats, it is
+    that of `relative_rounding`; NaN for other formats, 0 if `fmt` is None.
 
-    `source`: the values before the cast. `encoded`: the codes after it, or a Scaled. `rounding`: the mode or its name.
+    `source`: the operand's values before the cast. `encoded`: the codes after the cast, or a Scaled. `rounding`: the
+    rounding mode or its name.
     """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)

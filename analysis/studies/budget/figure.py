@@ -44,8 +44,8 @@ def budget_axes(rows: Sequence[BudgetRow], layers: Sequence[str], title: str, ax
 def shares(row: BudgetRow) -> dict[str, float]:
     """Return cause -> its squared error divided by the sum of all causes' squared errors, 0 if that sum is 0.
 
-    A cause that reduces the error, or whose error is infinite or NaN, counts as 0. "not split" has the share 1 if the
-    errors of all single causes are NaN, but `joint` is not.
+    One of the causes is the interplay of the others. A cause that reduces the error, or whose error is infinite or NaN,
+    counts as 0. The cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -62,7 +62,11 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
-    """Draw the bar of a product at vertical position `at`, and a mark at its inherited error if that is known."""
+    """Draw the bar of a product at vertical position `at`, and a mark at its inherited error if that is known.
+
+    The bar ends at the product's relative error, or at 1 if that is not finite. It is divided in proportion to the
+    shares of the causes. The inherited error is the one that inexact inputs cause.
+    """
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
     for name, share in shares(row).items():

@@ -106,12 +106,17 @@ def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """Return the names of both products of an attention layer: "LAYER.scores" (q k^T), "LAYER.values" (p v)."""
+    """Return the names of both products of an attention layer: "LAYER.scores" (queries by keys), and "LAYER.values"
+    (probabilities by values).
+    """
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 
 def recorded_layer(layer: str, kind: str) -> str:
-    """Return the name that a recording has for the layer of a product of this `kind`, such as "attention".
+    """Return the name that a recording has for the layer of a product.
+
+    `layer`: the layer's name in a budget, for attention with the product's name. `kind`: "linear", "convolution" or
+    "attention".
 
     Example:
       >>> from fpsim.analysis.studies.budget.layers import recorded_layer
@@ -122,9 +127,10 @@ def recorded_layer(layer: str, kind: str) -> str:
 
 
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
-    """Return why no matrix product can be computed from a layer's operands, name -> operand; "" if one can.
+    """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
 
-    `role`: the recorded role of the weight. `settings`: the recorded settings of the call; empty if unknown.
+    `of`: name -> operand. `role`: the recorded role of the weight; a layer with the role "embedding" and no recorded
+    input looks rows up. `settings`: the recorded settings of the call, such as groups; empty if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -160,10 +166,11 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 
 
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
-    """Return the operands of a layer's products at a training step as matrices, one Kept for each group or head.
+    """Return the operands of a layer's products as matrices, one Kept for each group or head.
 
-    `of`: name -> recorded operand. `settings`: the recorded settings of the call. `notes`: receives notes on heads that
-    are left out. Raise a ValueError if an operand other than the mask contains NaN or Inf.
+    `step`, `layer`: the training step and the layer's name, for the records. `of`: name -> recorded operand.
+    `settings`: the recorded settings of the call. `notes`: receives notes on heads that are left out. Raise a
+    ValueError if an operand other than the mask contains NaN or Inf.
     """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
@@ -274,7 +281,9 @@ def attention_products(
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
     """Return keys or values x, (..., tokens, size), with the queries' leading axes: (*lead, tokens, size).
 
-    If x has fewer heads, as in grouped-query attention, each is repeated for the consecutive heads that share it.
+    `lead`: the queries' leading sizes, such as (batch, heads). If x has fewer heads, as in grouped-query attention,
+    each head is repeated for the consecutive heads of queries that share it. Missing leading axes are added by
+    broadcasting.
     """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
@@ -286,8 +295,9 @@ def _softmax(
 ) -> tuple[Array, Array | None]:  # fmt: skip
     """Return the probabilities of one head, and the gradient of its scores (None without `dy`), both (queries, keys).
 
-    `q`, `k`, `v`: (tokens, size). `dy`: the gradient of the output. `scale`: factor of q k^T. `mask`: added to the
-    scaled scores. A query that sees no key has probabilities of 0.
+    Both are computed in float64, and returned in the dtype of `q`. A query that sees no key has probabilities of 0.
+    `q`, `k`, `v`: the head's queries, keys and values, (tokens, size). `dy`: the gradient of the output. `scale`:
+    factor of q k^T. `mask`: added to the scaled scores.
     """
     scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
     top = scores.max(axis=-1, keepdims=True)
@@ -302,6 +312,9 @@ def _softmax(
 
 
 def unknown_layer(got: str, names: Sequence[str]) -> str:
-    """Return the error message for a name or pattern `got` that is not among `names`, with the most similar ones."""
+    """Return the error message for a layer without recorded operands, with the most similar names.
+
+    `got`: the name or pattern given. `names`: the layers with operands.
+    """
     near = nearest_names(got, names)
     return f"layers must be among the {len(names)} that were kept; got {shown(got)}. Near it: {near}."

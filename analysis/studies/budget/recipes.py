@@ -24,9 +24,14 @@ class Followed(NamedTuple):
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """Return the recipes that a layer's products follow on some hardware, given as `on` in `fp.analysis.budget`.
+    """Return the recipes that a layer's products follow on some hardware.
 
-    Of a recipe of training, those of the first step are taken. Raise a ValueError if it cannot compute a product.
+    `recipe`: a recipe of linear layers, which all three products follow; or a recipe of training, from which those of
+    the layer at the first step are taken. `layer`: the layer's name, which only a recipe of training reads. `hardware`:
+    as `on` in `fp.analysis.budget`: a chip, library, unit, schedule or accumulator, or None.
+
+    Raises:
+      ValueError: the hardware cannot compute one of the products.
     """
     place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
     if isinstance(recipe, LinearRecipe):

@@ -19,7 +19,10 @@ ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
 def product_name(kept: Kept) -> str:
-    """Return the name from which stochastic rounding of a product is seeded: "LAYER", or "LAYER[GROUP OR HEAD]"."""
+    """Return the name from which stochastic rounding of a product is seeded.
+
+    It is the layer's name, followed by the number of the group or head in brackets, if there is one.
+    """
     return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
 
 
@@ -65,8 +68,9 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
     """Return a layer's state of delayed scales, as if tensors with the given amaxes had been cast before.
 
-    It is float32 of shape (3, 1 + h), with rows for input, weight and output gradient: the encode scale of the next
-    cast, then the amaxes of the last h casts. `amaxes`: tensor -> its amaxes, the earliest first.
+    It is float32 of shape (3, 1 + h). The rows are for input, weight and output gradient. Each holds the encode scale
+    of the next cast, then the amaxes of the last h casts, where h is the history length of the layer's recipe.
+    `amaxes`: tensor -> its amaxes, the earliest first.
     """
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}

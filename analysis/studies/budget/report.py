@@ -246,7 +246,10 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
 
 
 def cause_of(row: BudgetRow) -> str:
-    """Return the main cause of a product's error, such as "rounding_a", "scales" or "sums"; "" if unknown."""
+    """Return the cause that contributes most to a product's error; "" if no cause was measured.
+
+    It is "rounding_a", "rounding_b", "scales", "sums" or "cast".
+    """
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
     if all(map(math.isnan, figures.values())):
         return ""

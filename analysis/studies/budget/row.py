@@ -121,9 +121,11 @@ class BudgetRow:
         return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
-        """Return sign(square) sqrt(|square| / reference) for a sum of squared errors `square`; NaN if it is None.
+        """Return the relative error for a sum of squared errors, with its sign: sign(square) sqrt(|square| /
+        reference).
 
-        The result is NaN too if the reference is 0 and `square` is not.
+        The reference is the exact product's sum of squares. Return NaN if `square` is None or NaN, or if the reference
+        is 0 and `square` is not.
         """
         reference = self.squares.reference
         if square is None:

@@ -76,7 +76,10 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return lines that explain a value's cast; [] for integer formats and stochastic rounding."""
+        """Return the lines of text in which `fpsim.explain` describes the cast of one value, divided by its scale.
+
+        Return [] for integer formats and stochastic rounding. `worst`: the value and its scale.
+        """
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
@@ -85,7 +88,10 @@ class WorstTile(NamedTuple):
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Return the 3 tiles whose rounding adds most to a product's error, the largest first; all if there are fewer."""
+    """Return the 3 tiles whose rounding adds most to a product's error (attribute `energy`), the largest first.
+
+    If there are fewer tiles, all are returned.
+    """
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
@@ -119,7 +125,10 @@ class OperandSide(NamedTuple):
 def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]:
     """Return the (at most 3) tiles of an operand whose rounding adds most to the product's error, the worst first.
 
-    `first`: whether the operand is a, else b. `total`: the sum of `WorstTile.energy` over all tiles of both operands.
+    Args:
+      side: the operand with its cast and errors.
+      first: whether the operand is a, else b.
+      total: the sum of `WorstTile.energy` over all tiles of both operands.
     """
     with np.errstate(all="ignore"):
         energy = side.error**2 * (side.factors[None, :] if first else side.factors[:, None])
@@ -138,7 +147,10 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """Return the (row, column) of the `count` largest elements of a matrix, in order; of equals the earlier first."""
+    """Return the (row, column) indices of the `count` largest elements of a matrix, the largest first.
+
+    Of equal elements, the earlier in C order comes first.
+    """
     lows = np.negative(x).ravel()
     if count < lows.size:  # sorting all of them would take most of the time of a budget's row
         few = np.flatnonzero(lows <= np.partition(lows, count - 1)[count - 1])
@@ -153,8 +165,8 @@ def _tile(
 ) -> WorstTile:
     """Return the operand's tile of the given size (rows, columns) that begins at index `start`, with its worst values.
 
-    `energy`: in the shape of the operand, the squared error of the product that each value causes. `tile_energy`: its
-    sum in the tile. `total`: its sum over both operands.
+    `side`: the operand. `energy`: in the shape of the operand, the squared error of the product that each value causes.
+    `tile_energy`: the sum of `energy` in the tile. `total`: the sum of `energy` over both operands.
     """
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]
@@ -176,7 +188,10 @@ def _tile(
 
 
 def _scale(encoded: Any, row: int, column: int) -> float:
-    """Return the decode scale of the element at (row, column) of `encoded`, the result of a cast; 1 without scales."""
+    """Return the decode scale of the element at (row, column); 1 without scales.
+
+    `encoded`: the result of a cast: a Scaled, codes or values.
+    """
     if not isinstance(encoded, Scaled):
         return 1.0
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)

@@ -35,7 +35,11 @@ class Arrivals:
         self._name = ""
 
     def listen(self, twin: Twin, name: str) -> None:
-        """Compare the inputs of all layers with exact ones in the next runs of `twin`, in the recipe called `name`."""
+        """Compare the inputs of all layers with exact ones in the next runs of `twin`, a copy of the model.
+
+        The errors are added up in `energies[name]`, which is emptied first. `name`: name of the recipe that all layers
+        follow in these runs.
+        """
         self._name, self.energies[name], self._seen[name] = name, {}, set()
         for spot in twin.spots.values():
             spot.read = self._read
@@ -43,7 +47,12 @@ class Arrivals:
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
         """Run the recorded batches whose inputs were not compared since `listen`, then stop comparing inputs.
 
-        `measurer`: has the batches and the model's copy. `low`: (layer, product) -> its recipe, called `name`.
+        Those are batches whose outputs are stored already, so that `measurer` did not run them.
+
+        Args:
+          measurer: has the batches and the model's copy.
+          low: (layer, product) -> its recipe.
+          name: the recipe's name, as for `listen`.
         """
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
@@ -54,9 +63,10 @@ class Arrivals:
             spot.read = None
 
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add to `energies` the squared error that the inexact input x of a call causes in the output of a layer.
+        """Add to `energies` the squared error that the inexact input of a call alone causes in the output of a layer.
 
-        Only the first call of a layer on each recorded batch counts.
+        `spot`: the layer. `x`: the input of the call. Only the first call of a layer on each batch counts. Batches that
+        were not recorded are ignored.
         """
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:

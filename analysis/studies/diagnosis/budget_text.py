@@ -48,7 +48,7 @@ def from_text(text: str) -> Budget:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a budget with lists in place of tuples, also in nested ones."""
+    """Return a value of a budget with lists in place of tuples, also in nested ones, since JSON has no tuples."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -55,16 +55,18 @@ def chosen(
     """Return the plan chosen among the recipes that fit each product, with the recipes from which it was chosen.
 
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The chosen plan is the one of the
-    fewest bits whose errors, measured with all products at once, are within `limit`; so it may leave products in 16
-    bits although they fit. One low-precision recipe for every product is preferred to a mix that saves less than a
-    quarter of its bits. A plan that saves less than a tenth of the bits of the 16-bit recipe (`pays` is False) is
-    replaced by that recipe. With `bits`, the plan of the least error with at most `bits` per value is chosen, which may
-    mix all recipes that fit.
+    fewest bits whose errors, measured with all products at once, are within `limit`. They are errors of gradients, or
+    of outputs without a loss. To stay within it, the plan may leave products in 16 bits although their verdict is that
+    they fit. One low-precision recipe for every product is preferred to a mix of two recipes, if the mix saves less
+    than a quarter of that recipe's bits. A plan that saves
+    less than a tenth of the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products.
+    With `bits`, the plan of the least error with at most `bits` per value is chosen, which may mix all recipes that
+    fit.
 
     Args:
       report: the errors that each product alone causes; its model measures several at once.
       verdicts: which recipe fits which product.
-      limit: the largest relative error of gradients, or of outputs without a loss.
+      limit: the largest relative error of gradients or outputs.
       bits: the largest mean bits per value, or None.
       out: the folder in which plans store their joint measurements, as in `fp.analysis.plan`; or None.
     """
@@ -95,13 +97,21 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the recipe of 16 bits or more in which the fewest products overflow; of several, the first."""
+    """Return the name of the recipe of 16 bits or more for products that fit no recipe of fewer bits.
+
+    It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `verdicts`:
+    one for each product and recipe.
+    """
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Return the mean number of bits per operand value if each product follows its recipe in `slots`."""
+    """Return the mean number of bits per operand value over all products, if each follows its recipe in `slots`.
+
+    `slots`: (layer, product) -> recipe name. `verdicts`: have the bits and the number of values of each product in each
+    recipe.
+    """
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     return mean_bits([known[(*slot, name)] for slot, name in slots.items()])
 
@@ -110,7 +120,11 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return the low-precision recipe to recommend, "" if there is none, and the plan that uses it.
+    """Return two values: the low-precision recipe to recommend, "" if there is none; the plan that uses it.
+
+    The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
+    the limit, else to as many as the limit admits. Other products follow `high`. If another low-precision recipe fits
+    all products within the limit, it replaces a plan of two recipes that saves less than a quarter of its bits.
 
     Args:
       report: the sensitivity, whose model measures plans.
@@ -146,12 +160,15 @@ def _fewest(
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
     """Return the recipe of the fewest bits among those whose error is within the limit, or a more exact one.
 
-    The latter has the least error among recipes of at most 5 % more bits, and is returned if the errors differ by more
-    than the larger of their standard deviations over batches. If no error is within the limit, all recipes are
-    compared. Return "" if there are no recipes.
+    The more exact one has the least error among recipes of at most 5 % more bits. It is returned if the two errors
+    differ by more than the larger of their standard deviations over batches. If no error is within the limit, all
+    recipes are compared. Return "" if there are no recipes.
 
-    `joint`: recipe -> measured errors. `bits`: recipe -> bits per value. `figure`: the metric, such as
-    "gradient_error".
+    Args:
+      joint: recipe -> measured errors.
+      bits: recipe -> bits per value.
+      limit: the largest relative error.
+      figure: the attribute of the errors to compare, such as "gradient_error".
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
@@ -184,8 +201,8 @@ def with_shares(
     Args:
       report: the sensitivity.
       verdicts: the products' own errors, and whether they fit.
-      joint: recipe -> the model's errors with all products that fit this recipe in it at once. For other recipes, all
-        products count, as in `report.joint`.
+      joint: recipe -> the model's errors with all products that fit this recipe in it at once. A recipe that is missing
+        here uses its row in `report.joint`, which has all products in it, whether they fit or not.
     """
     if report.has_loss:
         return report
@@ -210,7 +227,10 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity restricted to the recipes called `names`, those below 16 bits where they fit."""
+    """Return the sensitivity restricted to the recipes called `names`.
+
+    A row of a recipe below 16 bits is left out unless `verdicts` say that the product fits this recipe.
+    """
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
         row for row in report.rows
@@ -222,9 +242,11 @@ def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) 
 def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
-    """Return the plan of the fewest bits whose error, predicted and measured at once, is at most `limit`.
+    """Return the plan of the fewest bits whose error, predicted and measured with all products at once, is at most
+    `limit`.
 
-    If there is none, return the plan of the least predicted error.
+    If there is none, return the plan of the least predicted error. The plans tried are the optimal ones for growing
+    budgets of bits.
 
     Args:
       report: the sensitivity, whose model measures plans.
@@ -269,5 +291,7 @@ def _of_bits(
 
 
 def _up(bits: float) -> float:
-    """Return bits per value raised by a relative 2^-40, so that this limit admits a plan despite rounding."""
+    """Return a plan's mean bits per value raised by a relative 2^-40, so that this limit admits the plan despite
+    rounding.
+    """
     return bits * (1 + 2.0**-40)

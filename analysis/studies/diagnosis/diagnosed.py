@@ -127,7 +127,10 @@ def name_of(layer: str) -> str:
 
 
 def capitalized(sentence: str) -> str:
-    """Return a sentence with a capital first letter if it begins with "layer " or "the ", not with a layer's name."""
+    """Return a sentence with a capital first letter if it begins with "layer " or "the ".
+
+    A sentence that begins with a layer's own name is returned unchanged.
+    """
     return sentence[0].upper() + sentence[1:] if sentence.startswith(("layer ", "the ")) else sentence
 
 
@@ -150,7 +153,10 @@ def joint_error(diagnosis: Diagnosed, row: SensitivityRow) -> float:
 
 
 def effect_of(diagnosis: Diagnosed, verdict: Verdict) -> float:
-    """Return the relative error that a product alone causes in gradients; in outputs without a loss, 0 if unknown."""
+    """Return the relative error that a product alone causes in the gradients, if the diagnosis has a loss.
+
+    Without a loss, return the error that it causes in the outputs, or 0 if that was not measured.
+    """
     if diagnosis.sensitivity.has_loss:
         return verdict.gradient_error
     return 0.0 if math.isnan(verdict.output_error) else verdict.output_error
@@ -162,13 +168,19 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether a product's error in gradients or outputs exceeds the limit, while its own errors do not."""
+    """Return whether only the error that a product causes in gradients (without a loss, in outputs) exceeds the limit.
+
+    The product's own errors are then within the limit.
+    """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
 
 
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
-    """Return layer -> verdicts on its products in one recipe, or only on those that do not fit (`failed`)."""
+    """Return layer -> verdicts on its products in one recipe, in the model's order.
+
+    `recipe`: its name. `failed`: whether only products that do not fit are included.
+    """
     layers: dict[str, list[Verdict]] = {}
     for verdict in diagnosis.verdicts:
         if verdict.recipe == recipe and not (failed and verdict.fits):
@@ -179,8 +191,10 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
     """Return the layers with a product that does not fit a recipe, the worst first.
 
-    Layers with products whose own errors exceed the limit come first, then those whose products only cause too large
-    errors in gradients or outputs. Layers whose inherited errors are larger than their own are moved to the end.
+    Layers with products whose own errors exceed the limit come first, in the order of `Budget.ranking`. Layers whose
+    products only cause too large errors in gradients or outputs follow, the largest error first. If each product of a
+    layer that does not fit has an inherited error (caused by inexact inputs) larger than its own, the layer is moved to
+    the end.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

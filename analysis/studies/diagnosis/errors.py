@@ -52,10 +52,14 @@ class ProductErrors:
         self._largest: dict[str, float] = {}
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
-        """Measure the errors of the recorded forward products in every recipe into `budgets` and `refused`.
+        """Measure the errors of the recorded forward products in every recipe, and store them in `budgets` and
+        `refused`.
 
-        The products are those of each diagnosed layer, and of other recorded layers whose names match `patterns`, one
-        shell pattern or several. `report`: called with (share of the work done, text).
+        The products are those of each diagnosed layer, and of other recorded layers whose names match a shell pattern.
+
+        Args:
+          patterns: one shell pattern or several.
+          report: called with (share of the work done, text).
         """
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
@@ -79,7 +83,8 @@ class ProductErrors:
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
         """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
 
-        If `caches`, "cache of RECIPE" is added for recipes below 16 bits, with only the KV cache in few bits.
+        `layer`: its name in the recording. If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits;
+        in these budgets only the KV cache is in few bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -114,7 +119,10 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
-        """Add the rows and notes of one layer's budget to the budget of the recipe called `name`."""
+        """Add the rows and notes of one layer's budget to the budget of a recipe.
+
+        `name`: the recipe. `layer`: name of the layer for the rows. `one`: the layer's budget.
+        """
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
         notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
@@ -132,7 +140,10 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def replace(self, name: str, layer: str, one: Budget) -> None:
-        """Replace a layer's row in the recipe `name`, but its inherited error, by that of `one`, split by cause."""
+        """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause.
+
+        The inherited error of the old row remains. Nothing happens if `one` has no rows.
+        """
         if not one.rows:  # a note says why
             return
         row = one.rows[0]
@@ -143,13 +154,16 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return recipe -> names of the layers with a product that is too inexact, compared with `limit`."""
+        """Return recipe -> names of the layers with a product that is too inexact.
+
+        Its own error exceeds `limit` or is NaN, or the error of its single rows or columns exceeds three times `limit`.
+        """
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
         """Return verdicts on attention and other products that recipes of linear layers do not cover.
 
-        `limit`: the largest relative error that fits.
+        They are judged by their own errors. `limit`: the largest relative error that fits.
         """
         recording, stages = self._recording, self._stages
         verdicts = []
@@ -168,12 +182,19 @@ class ProductErrors:
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
-        """Return the budget rows of a layer; if an error exceeds the limit, computed again and split by cause."""
+        """Return the budget rows of a layer; if an error exceeds the limit, they are computed again, split by cause.
+
+        `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording. `limit`: the largest
+        relative error that fits.
+        """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows
         return budget(self._recording, recipe=recipe, on=None, layers=glob.escape(layer)).rows
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
-    """Return whether a product's error is above `limit` or NaN, or that of its rows or columns above three times it."""
+    """Return whether a product is too inexact.
+
+    Its relative error exceeds `limit` or is NaN, or that of its single rows or columns exceeds three times `limit`.
+    """
     return not row.joint <= limit or lines_of(row) > LINES * limit

@@ -32,7 +32,12 @@ ENDS = {"recording": 0.05, "errors": 0.4, "together": 0.8, "causes": 0.9, "alone
 
 
 class OutputStages(Stages):
-    """The stages of a diagnosis without a loss, made like `Stages` with None as the loss."""
+    """The stages of a diagnosis without a loss, which measure a model's forward products and outputs.
+
+    They are made like `Stages`, with None as the loss: from the model, batches, layers (name -> number of elements of
+    the weight), recipes, hardware and seed as `fp.analysis.diagnose` accepts them, and a folder that stores each
+    measurement, or None.
+    """
 
     STANDING = (NO_LOSS,)
 
@@ -66,7 +71,11 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the object that measures how forward products change the outputs, except those in `errors.refused`."""
+        """Return the object that measures how forward products change the outputs.
+
+        Products in `errors.refused` are not measured. Finished measurements are stored in the folder `out`, unless it
+        is None.
+        """
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = run_content(self.model, list(self.batches), None, self.seed, "emulated")
         folder = None if self.out is None else self.out / "sensitivity"
@@ -80,8 +89,14 @@ class OutputStages(Stages):
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
         """Run the model once for each recipe, with all products in that recipe, and return a row per recipe.
 
-        The inherited error of every layer, which its inexact input causes, is added to `errors`. `cells`: the file of
-        finished measurements, or None.
+        The inherited error of every layer, which its inexact input causes, is added to `errors`.
+
+        Args:
+          measurer: runs the model.
+          errors: the errors of the products.
+          arrivals: compares the inputs of layers with exact ones.
+          cells: the file of finished measurements, or None.
+          report: called with (share of the work done, text).
         """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
@@ -108,10 +123,16 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the 6 worst layers of each low recipe.
+        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits.
 
-        Without low recipes, the 6 worst layers of every recipe are split. `misfits`: recipe -> layers that do not fit.
-        `cells`: the file of finished measurements, or None.
+        If all recipes have 16 bits or more, it is the 6 worst layers of each recipe. The rows of `errors` are replaced.
+
+        Args:
+          recording: the recorded operands.
+          errors: the errors of the products.
+          misfits: recipe -> layers with products that do not fit.
+          cells: the file of finished measurements, or None.
+          report: called with (share of the work done, text).
         """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
@@ -130,10 +151,18 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products one at a time in those low-precision recipes whose error of the outputs exceeds the limit.
+        """Measure products one at a time in those low-precision recipes with which the outputs' error exceeds the
+        limit.
 
-        That error is measured with all fitting products in the recipe at once. If there is such a recipe, products are
-        measured alone in the 16-bit recipe too. `misfits`: recipe -> layers that do not fit.
+        That error is measured with all fitting products in the recipe at once, and the other products in the 16-bit
+        recipe. If there is such a recipe, products are measured alone in the 16-bit recipe too.
+
+        Args:
+          measurer: runs the model.
+          errors: the errors of the products.
+          misfits: recipe -> layers with products that do not fit, which are not measured alone.
+          limit: the largest relative error of the outputs.
+          report: called with (share of the work done, text).
         """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
@@ -156,7 +185,11 @@ class OutputStages(Stages):
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return a verdict for each measured row from the product's own error alone, which says that it fits."""
+    """Return a verdict for each measured row from the product's own error alone.
+
+    Other errors are NaN, and every verdict says that the product fits. `errors`: the products' own errors. `measured`:
+    a row for each layer and recipe.
+    """
     rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []
     for row in measured:

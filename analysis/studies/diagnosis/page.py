@@ -112,7 +112,10 @@ def _share(value: float) -> TableCell:
 
 
 def _layers(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
-    """Return the headings and the rows of the table of layers; those that cannot use `low` are marked, with reasons."""
+    """Return the headings and the rows of the table of layers.
+
+    If some layers cannot use the recipe `diagnosis.low`, their rows are marked, and the last column says why.
+    """
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])
     if not bad:
@@ -131,7 +134,11 @@ def _recipes(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
 
 
 def _recipe_row(diagnosis: Diagnosed, name: str) -> TableRow:
-    """Return the table row of a recipe called `name`."""
+    """Return the table row of a recipe called `name`.
+
+    It has the mean bits per value, the number of products that fit, and the model's error of gradients (without a loss,
+    of outputs) with all products in the recipe at once. With a loss, the errors of outputs and loss follow.
+    """
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits, bits = sum(verdict.fits for verdict in rows), mean_bits(rows)
     joint = next(row for row in diagnosis.sensitivity.joint if row.recipe == name)
@@ -148,7 +155,7 @@ def _recipe_row(diagnosis: Diagnosed, name: str) -> TableRow:
 
 
 def _candidates(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
-    """Return the table of plans; plans whose recipes are equal for every product share a row."""
+    """Return the rows of the table of plans; plans whose recipes are equal for every product share a row."""
     equal: dict[tuple[Any, ...], list[Any]] = {}
     for plan in diagnosis.plan.candidates:
         equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)
@@ -180,7 +187,10 @@ CAUSES = {
 
 
 def _product_row(row: Verdict, has_loss: bool) -> TableRow:
-    """Return the table row of a product in a recipe, with its effect on gradients if `has_loss`, else on outputs."""
+    """Return the table row of one product in one recipe, given the verdict on it.
+
+    `has_loss`: whether errors of gradients are shown, else of outputs.
+    """
     effect = (row.gradient_error, row.gradient_spread) if has_loss else (row.output_error, row.output_spread)
     return TableRow((
         printable(row.layer) or "the model", row.product, row.recipe, TableCell(f"{row.bits:.4g}", row.bits),
@@ -195,7 +205,11 @@ RANGE_HEADS = (
 
 
 def _range_row(row: Any) -> TableRow:
-    """Return the table row of one recorded tensor, a row of a Recording."""
+    """Return the table row of one recorded tensor.
+
+    It has the tensor's range, the share of values below E4M3's smallest subnormal, and the SQNR in E4M3 with one scale.
+    `row`: a row of a Recording.
+    """
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
     below = spread.shares("e4m3")["below"]
@@ -212,7 +226,10 @@ def _range_row(row: Any) -> TableRow:
 
 
 def _drawn(diagnosis: Diagnosed) -> list[str]:
-    """Return the recipes below 16 bits that have budget rows, `low` first; if there is none, all that have rows."""
+    """Return the names of the recipes for which causes are drawn, the recommended one first.
+
+    They are the recipes below 16 bits that have budget rows; if there is none, all recipes with budget rows.
+    """
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes
     lows = [name for name, recipe in recipes.items() if not is_high(recipe) and name in budgeted]
@@ -220,7 +237,9 @@ def _drawn(diagnosis: Diagnosed) -> list[str]:
 
 
 def _causes(diagnosis: Diagnosed, name: str) -> Picture:
-    """Return a picture of errors by cause in the recipe called `name`, for the products of the 24 worst layers."""
+    """Return a picture of errors by cause in the recipe called `name`, with a bar for each product of the 24 worst
+    layers.
+    """
     import dataclasses
 
     from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP
@@ -246,7 +265,7 @@ def _effects(diagnosis: Diagnosed) -> Picture:
 
 
 def _axes(height: float) -> Any:
-    """Return the matplotlib axes of a new figure, `height` inches tall."""
+    """Return the matplotlib axes of a new figure, `height` inches tall and as wide as the figures of other reports."""
     from fpsim.display.figure import WIDTH, figure_style
     from fpsim.display.optional import load
 
@@ -256,5 +275,8 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
-    """Return the figure of `ax` as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
+    """Return the figure of `ax`, which is drawn already, as an SVG picture with a title.
+
+    `name`: prefix of the ids in the SVG.
+    """
     return picture(ax.figure, "".join(sign if sign.isalnum() else "-" for sign in name), title, title)

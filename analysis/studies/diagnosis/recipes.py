@@ -35,8 +35,10 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
     If none of them has 16 bits or more, BF16 is added, or FP16 on hardware that cannot compute BF16.
 
     Args:
-      recipes: recipes or their names, as `fp.analysis.diagnose` accepts them; or None.
+      recipes: recipes or their names, as `fp.analysis.diagnose` accepts them; None for BF16, FP8_TENSOR, DEEPSEEK_V3
+        and MXFP8, as far as the hardware has units for them.
       hardware: as `on` in `fp.analysis.budget`.
+
     Raises:
       TypeError, ValueError: a recipe or the hardware is unknown, or the hardware has no unit for a recipe, or adds in
         an unknown order.
@@ -71,10 +73,11 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
 
 
 def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
-    """Return a recipe, now called `name`, with the matrix units of some hardware.
+    """Return a recipe with the matrix units of some hardware.
 
-    `notes`: receives a note for each product that the hardware does not compute as the recipe says. Raise a ValueError
-    if the hardware cannot compute the recipe.
+    `name`: name of the recipe, also in notes. `hardware`: as `on` in `fp.analysis.budget`. `notes`: receives a note for
+    each product that the hardware does not compute as the recipe says. Raise a ValueError if the hardware cannot
+    compute the recipe.
     """
     where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
@@ -88,9 +91,10 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return (name, recipe) of 16 bits that `hardware` can compute: BF16, else FP16.
+    """Return (name, recipe) of 16 bits for products that fit no recipe of fewer bits.
 
-    If it can compute neither, return BF16 with the recipe's own units, and add a note.
+    It is BF16, or FP16 if the hardware cannot compute BF16. If it can compute neither, it is BF16 with the recipe's own
+    units, and `notes` says so. `hardware`: as `on` in `fp.analysis.budget`.
     """
     for name in HIGH:
         try:
@@ -102,5 +106,8 @@ def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
 
 
 def cache_of(recipe: LinearRecipe) -> LinearRecipe:
-    """Return a recipe that casts only the second operand, as the given recipe casts weights, for a KV cache."""
+    """Return a recipe that casts only the second operand, in the way in which the given recipe casts weights.
+
+    It serves products that read a KV cache as their second operand.
+    """
     return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)

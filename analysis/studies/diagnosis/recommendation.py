@@ -23,7 +23,10 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence on the model's error if all products that fit `low` follow it at once; [] if none fits."""
+    """Return a list of one sentence on the model's error if all products that fit the recipe `low` follow it at once.
+
+    The list is empty if no product fits. Other products follow the recipe `high` of the diagnosis.
+    """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
         return []
@@ -58,7 +61,10 @@ def beside_batches(row: SensitivityRow) -> str:
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences on the recommended plan: its recipes, bits and error."""
+    """Return the sentences on the recommended plan: its recipes, bits and error.
+
+    If it needs more bits than requested, the first sentence says so.
+    """
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []
     if diagnosis.missed is not None:
@@ -81,7 +87,11 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences that recommend the recipe `high` for all products, and say why."""
+    """Return the sentences that recommend the recipe `high` for all products.
+
+    They say why: `low` would save less than a tenth of the bits, or its error with all products that fit at once is
+    beyond the limit.
+    """
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
     head = (
@@ -122,7 +132,10 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each recipe below 16 bits other than `low`: which layers it does not fit, or its error."""
+    """Return a sentence for each recipe below 16 bits other than `low`, the one that the answer is about.
+
+    It says which layers the recipe does not fit; or, if it fits all, the model's error with all products in it.
+    """
     joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
     said = []
     for recipe in diagnosis.sensitivity.recipes:
@@ -144,7 +157,10 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
-    """Return the sentence saying which layers a recipe does not fit, `ill`, and why not the first of them."""
+    """Return the sentence saying which layers a recipe does not fit, and why not the worst one.
+
+    `recipe`: its name. `ill`: these layers, the worst first.
+    """
     failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]
     more = [plural(len(ill) - NAMED, "more layer")] if len(ill) > NAMED else []
     layers = listed([*map(name_of, ill[:NAMED]), *more])

@@ -23,8 +23,13 @@ Loss = Callable[[Any, Any], Any] | None
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
     """Record a copy of a model on some batches, with the operands of its products; with a loss, also the backward pass.
 
-    `seed`: seed of the random draws of the first batch. Raise a TypeError or ValueError if a batch or the loss does not
-    fit the model, or if the loss does not call the model.
+    Args:
+      model: a torch.nn.Module, which is not changed.
+      batches: the batches, each a second argument of the loss, or the model's arguments without a loss.
+      loss: called as loss(model, batch), or None.
+      seed: seed of the random draws of the first batch.
+    Raises:
+      TypeError, ValueError: a batch or the loss does not fit the model, or the loss does not call the model.
     """
     recording = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
     if not recording.operands and loss is not None:
@@ -70,7 +75,7 @@ def _recorded(
 
 
 def recorded_name(layer: str) -> str:
-    """Return the name of a layer in a recording, which is "weight" for the whole model, named ""."""
+    """Return the name of a layer in a recording: a layer that is the whole model, named "", is recorded as "weight"."""
     return layer or "weight"
 
 
@@ -82,7 +87,12 @@ def recorded_layers(verdicts: Iterable[Any], recording: Recording) -> dict[str, 
 
 
 def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
-    """Return layer -> why it stays exact, for the layers of a model with weights that are not among those recorded."""
+    """Return layer -> why it stays exact, for the layers with weights that were not recorded.
+
+    Args:
+      model: a torch.nn.Module.
+      layers: names of the recorded layers.
+    """
     there = tuple(layers)
     return {
         name: why

@@ -24,7 +24,10 @@ from fpsim.recipes.linear_recipe import PRODUCTS
 
 
 def layer_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the layers that cannot use the recipe `diagnosis.low`, the worst first, and on the others."""
+    """Return sentences on the layers that cannot use the recipe `diagnosis.low`, the worst first.
+
+    A last sentence counts the layers that can; if all can, it is the only one.
+    """
     layers = verdicts_by_layer(diagnosis, diagnosis.low)
     ill = ill_layers(diagnosis, diagnosis.low)
     recipe = f"{diagnosis.low} on {diagnosis.on}"
@@ -51,7 +54,10 @@ def layer_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], recipe: str) -> str:
-    """Return the sentence saying that all layers can use the recipe, with the largest error of a product."""
+    """Return the sentence saying that all layers can use the recipe, with the largest error of a product.
+
+    `layers`: layer -> its verdicts. `recipe`: name of the recipe and its hardware.
+    """
     worst = max((verdict for verdicts in layers.values() for verdict in verdicts), key=lambda verdict: verdict.error)
     kind = kind_of(diagnosis)
     largest = f"{worst.off} ({worst.product} of {name_of(worst.layer)}), and the limit is {relative(diagnosis.limit)}."
@@ -61,7 +67,10 @@ def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], reci
 
 
 def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
-    """Return, as the end of a sentence, why a layer's worst product does not fit a recipe, and the remedy."""
+    """Return, as the end of a sentence, why a layer's worst product does not fit, and the remedy.
+
+    `verdicts`: those on the layer's products in one recipe.
+    """
     failed = [verdict for verdict in verdicts if not verdict.fits]
     worst = max(failed, key=lambda verdict: (_severity(diagnosis, verdict), -PRODUCTS.index(verdict.product)))
     others = [verdict.product for verdict in failed if verdict is not worst]
@@ -70,7 +79,11 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a sort key that is largest for the worst product of a layer: one with too large errors of its own."""
+    """Return a sort key that is largest for the worst product of a layer.
+
+    A product whose own errors (capped at 1) exceed the limit ranks above one that only causes too large errors in
+    gradients or outputs.
+    """
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
     if math.isnan(verdict.error):
@@ -79,7 +92,12 @@ def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
 
 
 def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
-    """Return advice on a product that does not fit, as the end of a sentence; only measured remedies are named."""
+    """Return advice on a product that does not fit, as the end of a sentence; only measured remedies are named.
+
+    These are: to add the sums to a float32 total every 128 terms, if the error is then within the limit; the recipe of
+    the fewest bits below 16 that fits the product; and the recipe of 16 bits. Each is named with the error that
+    remains.
+    """
     others = [
         other for other in diagnosis.verdicts
         if (other.layer, other.product) == (verdict.layer, verdict.product) and other.recipe != verdict.recipe

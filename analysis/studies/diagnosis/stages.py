@@ -322,7 +322,9 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN."""
+    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN.
+    `row`: that error by cause. `recording`: has the operands' ranges, which explain it. `context`: the layer, the limit
+    and the largest exact results."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)

@@ -11,9 +11,10 @@ from fpsim.display.wording import listed, plural
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on products whose result contains Inf or NaN, in the order in which layers run.
+    """Return a sentence for each product whose result contains Inf or NaN, in the order in which layers run.
 
-    Products of `verdicts` in the recipe `low` are left out, since other sentences name them.
+    Products of linear layers and convolutions in the recipe `low` are left out, since other sentences name them. At
+    most 3 products are named; a further sentence counts the others.
     """
     others = [verdict for verdict in diagnosis.verdicts if verdict.recipe != diagnosis.low]
     order = {layer: place for place, layer in enumerate(diagnosis.recording.layers)}
@@ -29,7 +30,10 @@ def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def alone_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on attention and weights multiplied by hand in the recipe `low`, or `high`; [] without such."""
+    """Return sentences on the errors of attention and of weights multiplied by hand.
+
+    They are about the recipe `low` of the diagnosis, or `high` if `low` is "". Return [] without such products.
+    """
     recipe = diagnosis.low or diagnosis.high
     rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]
     if not rows:
@@ -49,7 +53,10 @@ def alone_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
-    """Return a sentence on a KV cache stored in a recipe; [] if no product reads one."""
+    """Return a list of one sentence on a KV cache stored in a recipe; [] if no product reads one.
+
+    It says the largest error of the products that read the cache, or which of them do not fit.
+    """
     rows = [verdict for verdict in diagnosis.alone if (verdict.recipe, verdict.product) == (recipe, KV_CACHE)]
     if not rows:
         return []
@@ -70,7 +77,7 @@ def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
 
 
 def unjudged_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence that names the layers without a verdict; [] if all have one."""
+    """Return a list of one sentence that names the layers without a verdict; [] if all have one."""
     names = unjudged_layers(diagnosis)
     stay = "as it is" if len(names) == 1 else "as they are"
     return [f"Not judged, and left {stay}: {listed(names, NAMED)}."] if names else []

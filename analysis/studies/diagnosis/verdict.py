@@ -82,6 +82,8 @@ class Verdict:
 def relative(value: float) -> str:
     """Return a relative error as text: a percentage; from 10 on, a multiple of the size.
 
+    Inf is "overflow", and NaN is "–".
+
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import relative
       >>> [relative(value) for value in (0.0, 0.00183, 0.0423, 0.5, 1.0, 23.4, float("inf"), float("nan"))]
@@ -118,7 +120,11 @@ def reason(
     row: BudgetRow, effect: SensitivityRow | None, limit: float, recipe: LinearRecipe, recording: Recording, layer: str,
     reaches: float = math.nan, called: str = "",
 ) -> str:  # fmt: skip
-    """Return why a product does not fit (see `Verdict.fits`), as the end of a sentence; "" if it fits.
+    """Return why a product does not fit, as the end of a sentence; "" if it fits.
+
+    A product fits if its relative error is at most `limit`, and that of its rows and columns at most three times
+    `limit`. Moreover, the error that it causes in the gradients (without these, in the outputs) must be at most
+    `limit`.
 
     Args:
       row: the errors of the product.
@@ -158,8 +164,10 @@ def _since(why: str) -> str:
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
     """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size.
 
-    Return "" if causes were not measured.
-    `recording`: has the ranges of operands. `layer`: the layer's name in it.
+    For the rounding of an operand, these are its format and range; both operands are named if their errors are of
+    similar size. For other causes it is the format of the scales, the number of fraction bits that the matrix unit
+    keeps in sums, or the format of the result. `row`: the errors of the product in `recipe`. `recording`: has the
+    ranges of operands. `layer`: the layer's name in it.
     """
     cause = cause_of(row)
     if cause == "scales":
@@ -200,9 +208,10 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause on the operand with the largest ratio to its median; "" if it is below 100, or not rounded.
+    """Return a clause on the operand with the larger ratio of largest to median magnitude, which makes rows inexact.
 
-    `recording`, `layer`: the recording of the operands, and the layer's name in it.
+    Return "" if the ratio is below 100, or if the operand is not rounded. `row`: the product's errors. `recording`,
+    `layer`: the recording of the operands, and the layer's name in it.
     """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
@@ -212,7 +221,10 @@ def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
 
 
 def _ratio(recording: Recording, layer: str, which: str) -> float:
-    """Return the largest magnitude of a layer's tensor `which` divided by the median magnitude; 0 if unknown."""
+    """Return the largest magnitude of a layer's tensor divided by the median magnitude; 0 if unknown.
+
+    `recording`, `layer`: the recording of the tensor, and the layer's name in it. `which`: the tensor, such as "input".
+    """
     spread = _range(recording, layer, which)
     median = math.nan if spread is None else spread.magnitude(0.5)
     return spread.amax / median if spread is not None and median > 0 else 0.0
@@ -224,9 +236,13 @@ def _out_of_range(
 ) -> str:  # fmt: skip
     """Return a clause on the operand that has the largest share of values out of its format's range; "" if none has.
 
-    Only operands cast without scales count. `recording`, `layer`: the recording of the operands, and the layer's name
-    in it. `sides`: which values count: those "below", "above", or among the "subnormal" numbers of the format. With
-    "above" alone a single value suffices, else a share of over 1 % is needed.
+    Only operands cast without scales count.
+
+    Args:
+      row, recipe: the product's errors, with the names of its operands, and its recipe.
+      recording, layer: the recording with the ranges of the operands, and the layer's name in it.
+      sides: which values count: those "below", "above", or among the "subnormal" numbers of the format. With "above"
+        alone a single value suffices, else a share of over 1 % is needed.
     """
     clauses = []
     for side, operand in enumerate(row.operands):
@@ -245,7 +261,10 @@ def _out_of_range(
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:
-    """Return the RangeReport of a layer's tensor `which` at its first recorded step; None if it was not recorded."""
+    """Return the RangeReport of a layer's tensor at its first recorded step; None if it was not recorded.
+
+    `layer`: the layer's name in the recording. `which`: the tensor, such as "input".
+    """
     rows = [row for row in recording if (row.layer, row.tensor) == (recorded_name(layer), which)]
     return rows[0].range if rows else None
 

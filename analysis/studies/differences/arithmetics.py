@@ -101,7 +101,9 @@ class ModelArithmetic:
 
     @property
     def place(self) -> str:
-        """Text on the processor: "on the GPU", "by the tensor cores of this machine", or "" for the CPU."""
+        """Text on the processor that computes the products: "on the GPU", "by the tensor cores of this machine", or ""
+        for the CPU.
+        """
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
@@ -137,8 +139,8 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
 
     `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name, for formats that the
-    arithmetic leaves open; None for the layer's own recipe or default, or the operand formats of a matrix unit or a
-    probed product.
+    arithmetic leaves open. With None, a matrix unit or a probed product has operands in its own formats; other
+    arithmetics follow the recipes of `_base`, whose default is FP32 for an accumulator.
     """
     if isinstance(spec, str):
         word, row = spec.strip(), row_named(spec)
@@ -163,7 +165,11 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the matrix unit, schedule or accumulator of a name, the user's `argument`, or raise a ValueError."""
+    """Return the object that a name describes: a recipe, _Chip, matrix unit, schedule or accumulator.
+
+    The names "torch", "float32", "emulated", "gpu" and "hardware" are returned in lower case. Raise a ValueError for an
+    unknown name. `argument`: name of the user's argument, for messages.
+    """
     lower = word.strip().lower()
     if lower in UNITS:
         return UNITS[lower]
@@ -190,7 +196,11 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
-    """Return a function from a Site to its recipes: `recipe`, or those of the first step of a recipe of training."""
+    """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
+
+    They are `recipe` itself for a recipe of linear layers. A recipe of training has its own for each layer, of which
+    those of the first step are taken.
+    """
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3
 
@@ -202,7 +212,10 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """Return a function from a Site to its recipes: those of `base`, each changed by `change`, or None as `base`."""
+    """Return a function from a Site (one call of a layer) to its recipes: those of `base`, each changed by `change`.
+
+    It returns None where `base` returns None. `change`: called with a recipe; returns the changed one.
+    """
 
     def follow(site: Site) -> Recipes | None:
         recipes = base(site)
@@ -217,10 +230,11 @@ def _changed(base: Follow, change: Change) -> Follow:
 
 
 def _word(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware", as in `fp.analysis.diff`.
+    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware".
 
-    The last two raise a GpuError without a GPU. `recipe`: a recipe or its name; None for each layer's own or default
-    one.
+    "torch" leaves all products to torch, and "float32" adds with fused multiply-adds in float32, in the order of K. The
+    others compute the products of `recipe` on the CPU, by a GPU's emulation, or on its tensor cores; the last two raise
+    a GpuError without a GPU. `recipe`: a recipe or its name; None as for `_base`.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
@@ -291,9 +305,12 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
 def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product behaves like.
 
-    `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name; None is one whose operands
-    are in the formats of the probed product's operands. Raise a ValueError if the model is of a sum, or if no unit or
-    accumulator has its order of additions.
+    `argument`: name of the user's argument, for messages. `model`: the result of fp.probe. `recipe`: a recipe or its
+    name; None is one whose operands are in the formats of the probed product's operands.
+
+    Raises:
+      ValueError: the model is of a sum, not of a product; or its order of additions was probed for one K alone, and no
+        unit or accumulator has that order.
     """
     if model.kind == "sum" or not model.alike:
         why = "a sum, which has one operand" if model.kind == "sum" else f"an order for exactly {model.n} terms"
@@ -319,7 +336,11 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a recipe with its schedules replaced by `schedule`, on the schedule's chip if any."""
+    """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
+
+    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None as for
+    `_base`.
+    """
 
     def change(of: LinearRecipe) -> LinearRecipe:
         on_chip = placed(of, schedule.arch).recipe if schedule.arch else of

@@ -23,7 +23,8 @@ ONEDNN = 16**3  # multiplications above which torch hands 16-bit matrices to one
 def library_of(dtype: torch.dtype, multiplications: int) -> str:
     """Return the library with which torch multiplies two matrices of a dtype on this processor.
 
-    It is "MKL", "oneDNN", or "" for torch's own loops. `multiplications`: M N K of the product.
+    It is "MKL", "oneDNN", or "" for torch's own loops. `multiplications`: M N K of the product; torch multiplies small
+    16-bit matrices itself.
 
     Example:
       >>> import torch
@@ -63,7 +64,10 @@ class _ByTorch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
-        """Return torch's x @ weight^T + bias, and report the forward product under the name `layer`."""
+        """Return torch's x @ weight^T + bias, and report the forward product.
+
+        `ctx`: torch's context. `layer`: the name under which products are reported.
+        """
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.has_bias = layer, bias is not None
         with torch.autocast("cpu", enabled=False):
@@ -73,7 +77,10 @@ class _ByTorch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Return torch's gradients of x, weight and bias (None where not needed), and None for the layer's name."""
+        """Return torch's gradients of x, weight and bias (None where not needed), and None for the name of the layer.
+
+        The products dgrad and wgrad are reported. `ctx`: torch's context. `gradients`: the gradient of the output.
+        """
         (dy,) = gradients
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias, _ = ctx.needs_input_grad
@@ -91,9 +98,10 @@ class _ByTorch(torch.autograd.Function):
 def _shown(
     layer: str, product: str, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, bias: torch.Tensor | None = None
 ) -> None:
-    """Report a product of a layer to the comparison of two runs, with copies of its operands and its result.
+    """Report a product to the comparison of two runs, with copies of its operands and its result.
 
-    `product`: "fprop", "dgrad" or "wgrad". `a`, `b`: (M, K) and (K, N). `bias`: that in the result, or None.
+    The result is converted to float32 unless it is float64. `layer`: the layer's name. `product`: "fprop", "dgrad" or
+    "wgrad". `a`, `b`: the operands, (M, K) and (K, N). `bias`: the bias that the result contains, or None.
     """
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))

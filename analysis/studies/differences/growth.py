@@ -75,7 +75,8 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
     Args:
       x, y: the outputs of the model in both runs: tensors, mappings or other objects.
-      logits: as in `fp.analysis.diff`.
+      logits: None for the part of the output that is called `logits`, False for no KL divergence, True for the whole
+        output, or a function that returns the logits of an output.
     Raises:
       ValueError: logits were requested, but the output has none; or those of the two runs differ in shape.
 
@@ -101,7 +102,9 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 def _logits(output: Any, logits: Logits) -> Array | None:
     """Return an output's logits as a float64 array; None if it has none, and `logits` is None.
 
-    Logits have two or more classes along the last axis. With True or a function, raise a ValueError if there are none.
+    Logits are a tensor of two or more classes along its last axis. They are the part of the output called "logits". If
+    `logits` is True, they are the whole output if it has no such part; if it is a function, what it returns for the
+    output. With True or a function, raise a ValueError if there are no logits.
     """
     chosen: Any = output if logits is True else None
     if callable(logits):

@@ -79,7 +79,10 @@ def _show_result(name: str, see: Callable[[ModuleOutput], None], module: Any, in
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
-    """Call `see` with each dense tensor of floats in `output`, which the module called `name` has returned."""
+    """Call `see` with each tensor of floats in `output`, which the module called `name` has returned.
+
+    `output`: a tensor, or nested containers of tensors; sparse tensors are ignored.
+    """
     for tensor in filter(lambda x: x.layout == torch.strided, floats_of(output)):
         array = np.array(array_of(tensor.detach()))
         values = array if array.dtype == np.float64 else array.astype(np.float32)
@@ -101,7 +104,8 @@ def plain_name(name: str) -> str:
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
     """Return the first outputs that differ in two models, and all differences.
 
-    `first`, `second`: the outputs of the modules of each model, in the order in which they ran.
+    `first`, `second`: the outputs of the modules of each model, in the order in which they ran. The i-th output of a
+    module in one model is compared with its i-th output in the other.
 
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference
@@ -125,7 +129,10 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
 
 
 def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
-    """Yield pairs of the i-th output of a module in the first model and its i-th output in the second."""
+    """Yield pairs of the i-th output of a module in the first model and its i-th output in the second.
+
+    The pairs are in the order of the second model; outputs that only one model has are left out.
+    """
     waiting: dict[str, list[ModuleOutput]] = {}
     for output in first:
         waiting.setdefault(output.module, []).append(output)

@@ -95,7 +95,11 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal; `kl`: KL divergence of the outputs in nats, or None."""
+    """Return the report of two runs whose bits are all equal.
+
+    `growth`: a row for each product. `names`: those of the arithmetics. `kl`: KL divergence of the outputs in nats, or
+    None. `coverage`: the share of the model that was compared.
+    """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
@@ -112,7 +116,8 @@ def output_divergence(
 ) -> ModelDivergence:  # fmt: skip
     """Return the report of two models in which a module returned different bits.
 
-    `kl`: KL divergence of the models' outputs in nats, or None.
+    `difference`: the first outputs that differ. `names`: those of the arithmetics. `kl`: KL divergence of the outputs
+    in nats, or None. `coverage`: the share of the model that was compared.
     """
     first, second = difference.first, difference.second
     assert first is not None

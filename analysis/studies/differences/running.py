@@ -79,7 +79,8 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a call's product, with the library, such as "(MKL)", or else the processor as its `place`.
+    """Return a call's product, whose `place` says where it was computed: the library for a layer in `plain`, such as
+    "(MKL)"; else the arithmetic's processor, such as "on the GPU", or "" for the CPU.
 
     `plain`: names of the layers that torch multiplied in their own dtype, which the product then has as `dtype`.
     """
@@ -148,7 +149,9 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
-    """Return what `compute` returns; raise a ValueError describing the batch if it does not fit the model."""
+    """Return what `compute` returns; raise a ValueError that describes the batch if the batch does not fit the
+    model.
+    """
     try:
         return compute()
     except LayerError:
@@ -248,7 +251,10 @@ class _Products(TorchFunctionMode):
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Return the output of the torch convolution `func`, with its products computed by the layer's arithmetic."""
+        """Return the output of a torch convolution function, with its products computed by the layer's arithmetic.
+
+        `args`, `kwargs`: the arguments of the function `func`.
+        """
         of = convolution(func, args, kwargs)
         layer = self._layer(of.weight)
         bias = None if of.bias is None else _autocast(of.bias)
@@ -266,11 +272,12 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output and new state of an already quantised layer, by the arithmetic, or by the layer's own plan.
+        """Return the output and new state of an already quantised layer, computed by the arithmetic, or by the layer's
+        own plan if the arithmetic leaves the layer unchanged.
 
-        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes. `state`, `live`: delayed scales that
-        this pass uses, and their buffer that the backward pass updates. Each may be None, as `bias`. `plan`: the
-        layer's, as text.
+        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes, for stochastic rounding. `state`:
+        delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates. Each may be
+        None, as `bias`. `plan`: the layer's plan as text.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -285,7 +292,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count `count` multiplications of a forward product as compared, unless in a backward pass."""
+        """Count `count` multiplications of a forward product as compared, in `tally`, unless in a backward pass."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
@@ -314,7 +321,10 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return (step count, state of delayed scales or None) as a plan needs them; initial values replace None."""
+        """Return (step count, state of delayed scales) as a layer's plan needs them.
+
+        Initial values replace None. The state is None if the plan has no delayed scales.
+        """
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
         if plan.delayed is None:
@@ -343,9 +353,11 @@ class _Products(TorchFunctionMode):
         return self._plans[key]
 
     def _layer(self, weight: torch.Tensor) -> str:
-        """Return the name of the layer that multiplies by a weight: the running layer, else the weight's owner.
+        """Return the name of the layer that multiplies by a weight.
 
-        Without either, it is the running module, or "weight". Raise a LayerError if the weight is the original model's.
+        It is the running module's name if that is a linear layer or convolution, else the name of the module that owns
+        the weight. Without an owner, it is the running module's name, or "weight". Raise a LayerError if the weight is
+        the original model's.
         """
         if id(weight) in self._originals:
             raise LayerError(

@@ -218,7 +218,10 @@ def _by_outputs(
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
-    """Raise a ValueError unless all weights of a model, and the tensors of its batch, are in the CPU's memory."""
+    """Raise a ValueError unless all weights of a model, and the tensors of its batch, are in the CPU's memory.
+
+    `torch`: the module. `batch`: a tensor, or a tuple, list or dictionary of these.
+    """
     named = [*model.named_parameters(), *model.named_buffers()]
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (tuple, list)) else [batch]
     named += [("batch", part) for part in parts if isinstance(part, torch.Tensor)]
@@ -228,7 +231,11 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
 
 
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
-    """Return two different names for the arithmetics, for sentences: their own, or "the first" and "the second"."""
+    """Return two different names for the first and second arithmetic, for sentences.
+
+    They are the arithmetics' own names. A name that is empty or longer than 40 characters is replaced by "the first" or
+    "the second"; equal names are both replaced.
+    """
     if first.name == second.name:
         return "the first", "the second"
     names = [
@@ -258,9 +265,10 @@ class _ProductComparison:
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product of the second run with the next of the first; later only their results.
+        """Compare the next product of the second run with the next of the first.
 
-        If the two are products of different layers, no later products are compared.
+        After the first difference, only results are compared. If the two are products of different layers, no later
+        products are compared.
         """
         from fpsim.analysis.studies.differences.growth import layer_difference
 
@@ -277,9 +285,9 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        """Return the first difference between `other`, a product of the first run, and `mine`, of the second, or None.
+        """Return the first difference between a product of the first run and one of the second; None if they are equal.
 
-        A product is None if its run has ended.
+        `other`: the product of the first run. `mine`: that of the second. Either is None if its run has ended.
         """
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)

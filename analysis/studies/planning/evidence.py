@@ -42,7 +42,15 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, figure: str, value: float, spread: float) -> Measured:
-        """Return a measured value of the metric called `figure` with its harm; a NaN spread counts as 0.
+        """Return a measured value of a metric with its harm, the number whose sum over products a plan minimises.
+
+        The harm is the square of a relative error. For "loss_change" it is the change, or 0 if that is at most
+        `spread`; a NaN spread counts as 0.
+
+        Args:
+          figure: name of the metric, such as "gradient_error".
+          value: the measured value.
+          spread: standard deviation over batches; NaN if unknown.
 
         Example:
           >>> from fpsim.analysis.studies.planning.evidence import Measured
@@ -116,7 +124,9 @@ class Evidence:
 
     @property
     def uncounted(self) -> str:
-        """A sentence saying how many measured changes of the loss a plan counts as 0; "" if none."""
+        """A sentence saying how many measured changes of the loss a plan counts as 0; "" if none, or for another
+        metric.
+        """
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
             return ""
@@ -126,7 +136,10 @@ class Evidence:
         )
 
     def notes(self, kept: Collection[str]) -> list[str]:
-        """Return a sentence for each refused recipe and each layer that is not planned, except the layers `kept`."""
+        """Return a sentence for each refused recipe and for each layer that is not planned.
+
+        `kept`: names of layers that the user excludes from the plan; they get no sentence.
+        """
         notes = [text for layer, text in self.unplanned.items() if layer not in kept]
         return notes + [refusal.sentence for refusal in self.refusals if refusal.layer not in kept]
 
@@ -161,7 +174,12 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
-    """Return the evidence in a sensitivity report; `figure` and errors are those of `evidence_of`."""
+    """Return the evidence for a plan in a sensitivity report.
+
+    `figure`: the metric, "gradient_error", "output_error" or "loss_change". None is "output_error" if all products are
+    forward ones, else "gradient_error". Raise a ValueError for another metric, or if there are backward products, on
+    which the metric does not depend.
+    """
     products = {row.product for row in report.rows}
     if figure is None:
         figure = "output_error" if products == {"fprop"} else "gradient_error"
@@ -199,7 +217,12 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
-    """Return the evidence in error budgets, one for each recipe; `figure` and errors are those of `evidence_of`."""
+    """Return the evidence for a plan in error budgets, one for each recipe: the relative errors of the products
+    themselves.
+
+    `figure`: None or "joint", the only metric of budgets. Raise a ValueError if the budgets are of several models, if
+    two are of one recipe, or if a row is missing.
+    """
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
     models = list(dict.fromkeys(budget.model for budget in budgets))
@@ -256,13 +279,13 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 
 
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
-    """Return K, the number of terms of each sum of a product, from the sizes of a layer's operands; 0 if unknown.
+    """Return K, the number of terms of each sum of a product, computed from the sizes of a layer's operands; 0 if
+    unknown.
 
     Let x, y and w be the numbers of values of input, output and weight. There are sqrt(x y / (w groups)) rows, which
-    are K of wgrad. K of fprop is x / (rows groups), and K of dgrad is y / (rows groups).
-
-    `values`: (layer, product) -> number of values of each operand. `weight`: w. `groups`: those of a convolution; else
-    1.
+    are K of wgrad. K of fprop is x / (rows groups), and K of dgrad is y / (rows groups). `slot`: (layer, product).
+    `values`: (layer, product) -> number of values of each operand. `weight`: w. `groups`: number of groups of a
+    convolution, whose K is that of one group; 1 for other layers.
     """
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
@@ -296,7 +319,10 @@ def _undivided(
 
 
 def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) -> list[Refusal]:
-    """Return a refusal for each product and recipe whose metric, named `figure`, is Inf or NaN."""
+    """Return a refusal for each product and recipe whose metric is Inf or NaN.
+
+    `figure`: name of the metric. `measured`: (layer, product, recipe) -> the metric.
+    """
     return [
         Refusal(*key, f"its {figure} is {one.value:g}")
         for key, one in measured.items() if not math.isfinite(one.harm)
@@ -306,6 +332,8 @@ def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) 
 def _without(
     measured: Mapping[tuple[str, str, str], Measured], refusals: Sequence[Refusal]
 ) -> dict[tuple[str, str, str], Measured]:
-    """Return a copy of `measured` without the combinations that are refused."""
+    """Return a copy of `measured`, (layer, product, recipe) -> the metric, without the combinations that are
+    refused.
+    """
     refused = {refusal.key for refusal in refusals}
     return {key: one for key, one in measured.items() if key not in refused}

@@ -77,7 +77,7 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
 
 
 def _tint(method: str) -> str:
-    """Return the colour (#rrggbb) of plans found by a search, such as "greedy" or "random 1"."""
+    """Return the colour (#rrggbb) of plans found by a search. `method`: its name, such as "greedy" or "random 1"."""
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 
@@ -93,7 +93,12 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of the plans `candidates`, except random ones, next to the line at `budget`, ordered by error."""
+    """Write the names of plans next to the vertical line of the budget, in the order of their errors; random plans have
+    none.
+
+    `candidates`: the plans (`PlanCandidate`). `budget`: position of the line. Plans with equal recipes share a line of
+    text.
+    """
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
     for candidate in candidates:

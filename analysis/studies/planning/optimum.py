@@ -57,7 +57,10 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
-    """Return the choice of the lowest price, and of the least total harm among those."""
+    """Return the choice (index of a recipe for each unit) of the lowest price.
+
+    Of choices with equal price, it is the one of the least total harm (squared errors, or changes of the loss).
+    """
     program = _Program(problem)
     cheap = program.solved(program.prices).choice
     assert cheap is not None  # every unit has a recipe
@@ -80,7 +83,8 @@ class _Answer(NamedTuple):
 class _Program:
     """The problem of choosing recipes as an integer program, for SciPy's solver `milp`.
 
-    It has a 0-1 variable for each unit and recipe, and another for each item of cost that several of these share.
+    It has a 0-1 variable for each unit (set of products with one recipe) and recipe. It has another variable for each
+    item of cost that several of these share, such as a copy of a weight.
     """
 
     def __init__(self, problem: ChoiceProblem) -> None:
@@ -105,7 +109,10 @@ class _Program:
                     self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
 
     def _add(self, row: dict[int, float], high: float) -> None:
-        """Add the constraint that the sum of `row`, index of the variable -> coefficient, is at most `high`."""
+        """Add the constraint that the sum of coefficient times variable is at most `high`.
+
+        `row`: index of the variable -> coefficient.
+        """
         self.rows.append(row)
         self.low.append(-math.inf)
         self.high.append(high)
@@ -133,11 +140,12 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the integer program until a solution meets `limit` and `most` exactly, excluding each that does not.
+        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
 
-        The choice of the result is None if none of 64 solutions does. `goal`: the harms or prices to minimise. `top`:
-        upper bound of each variable, float64 of shape (variables,). `limit`, `most`: the largest price and total harm,
-        None for no limit.
+        The choice of the returned answer is None if there is no such answer, or if 64 answers did not meet the limits.
+        `goal`: numbers whose sum over the chosen variables is minimised. `top`: upper bound of each variable. Both are
+        float64 of shape (variables,). `limit`, `most`: largest price, and largest total harm (squared errors, or
+        changes of the loss), or None.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

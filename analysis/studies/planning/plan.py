@@ -133,9 +133,10 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
 
 
 def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
-    """Return pairs (name, choice) of rival plans: random ones, and the best single recipe (None if there is none).
+    """Return pairs (name, choice) of rival plans: random ones, and the best single recipe.
 
-    `limit`: the largest price. `random`: number of random plans. `seed`: seed of the first.
+    A choice is the index of a recipe for each unit; None if no single recipe is within the budget. `limit`: the largest
+    price. `random`: number of random plans. `seed`: seed of the first; each further plan has the next integer.
     """
     rivals: list[tuple[str, Vector | None]] = []
     if random:
@@ -150,8 +151,9 @@ def _notes(
 ) -> list[str]:
     """Return the notes of a plan, sentences on properties that a user might not expect.
 
-    `kept`: layers that the user excludes. `proven`: whether the plan is proven optimal. `chips`: architectures of the
-    matrix units of the plan `chosen`.
+    `evidence`: the measured errors, with the recipes and layers that the plan leaves out. `kept`: layers that the user
+    excludes from the plan. `proven`: whether the plan is proven optimal. `chosen`: the plan. `chips`: architectures of
+    its matrix units.
     """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
@@ -172,7 +174,7 @@ def _notes(
 
 
 def _budget(bits: Any, size: Any) -> tuple[str, float]:
-    """Return "bits" or "bytes" (`size`), whichever is not None, and its value as a float.
+    """Return the name of the budget that is not None, "bits" or "bytes" (`size`), and its value as a float.
 
     Raise a ValueError unless exactly one is given and it is positive and finite; a TypeError unless it is a number.
     """
@@ -202,22 +204,35 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric that belongs to a sum of harms: its root for relative errors, else the sum itself."""
+        """Return the metric that belongs to a sum of harms (squared errors, or changes of the loss).
+
+        It is the square root for relative errors, the sum itself for changes of the loss.
+        """
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
-        """Return the metric predicted for a choice, from the metrics measured with single products."""
+        """Return the metric predicted for a choice of recipes, from the metrics measured with single products.
+
+        It is the root of the sum of squares for relative errors, the sum for changes of the loss. `vector`: the index
+        of a recipe for each unit (products that share a recipe).
+        """
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
-        """Return the plan with the choice that the search called `method` made, with its cost and metrics."""
+        """Return the plan with the choice of recipes that a search made, with its cost and metrics.
+
+        If there is a model, the metric is measured with all products at once, or read from the file of `jointly`.
+        `method`: name of the search. `vector`: the index of a recipe for each unit (products that share a recipe).
+        """
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step
         cost = self.problem.cost(vector)
         return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
-        """Return the error message saying that no plan is within `budget`, and what the cheapest plan costs."""
+        """Return the error message saying that no plan is within `budget` (bits per value, or bytes), and what the
+        cheapest plan costs.
+        """
         floor = cheapest(self.problem)
         cost = self.problem.cost(floor)
         names = self.problem.assignment(floor)
@@ -255,9 +270,11 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return what changes in an assignment if all products of some layers follow the recipe `recipe` instead.
+        """Return what changes in a plan if all products of some layers follow one recipe instead.
 
-        The result is (predicted metric, bits per value, bits before); None if a product was not measured in it.
+        The result is (predicted metric, bits per value, bits per value of `assignment` as given); None if a product was
+        not measured in the recipe. `assignment`: (layer, product) -> recipe name, which other layers follow. `layers`:
+        names of these layers. `recipe`: name of their recipe.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]
@@ -267,7 +284,10 @@ class _PlanSearch:
         return self.figure_of(math.fsum(harms)), self._bits(other), self._bits(assignment)
 
     def _bits(self, assignment: Any) -> float:
-        """Return the mean number of bits per operand value, scales included, over the products of an assignment."""
+        """Return the mean number of bits per operand value, scales included, over the products of an assignment.
+
+        `assignment`: (layer, product) -> recipe name.
+        """
         values = self.evidence.values
         bits = sum(
             product_bits(self.evidence.recipes[name], slot[1], values[slot]) for slot, name in assignment.items()
@@ -275,16 +295,26 @@ class _PlanSearch:
         return float(bits / sum(sum(values[slot]) for slot in assignment))
 
     def chips(self, assignment: Any) -> tuple[str, ...]:
-        """Return the architectures whose matrix units compute the products of an assignment, such as "hopper"."""
+        """Return the architectures whose matrix units compute the products of an assignment, such as "hopper".
+
+        `assignment`: (layer, product) -> recipe name.
+        """
         adds = [self.evidence.recipes[name].accumulator(product) for (_, product), name in assignment.items()]
         return tuple(dict.fromkeys(unit.arch for unit in adds if isinstance(unit, MatrixUnit)))
 
     def choices(self, assignment: Any) -> tuple[Choice, ...]:
-        """Return a Choice for each product of an assignment, in the model's order."""
+        """Return a Choice for each product of an assignment, in the model's order.
+
+        `assignment`: (layer, product) -> recipe name.
+        """
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
-        """Return the Choice of recipe `name` for the product `slot`, and recipes of the next fewer and more bits."""
+        """Return the Choice of the recipe called `name` for one product, `slot` = (layer, product).
+
+        It includes the recipes of the next fewer and the next more bits; of recipes with equal bits, the one with the
+        smaller metric.
+        """
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
             Other(other, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)
@@ -303,9 +333,10 @@ class _PlanSearch:
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tuple[str, str], str, str, str]:
-    """Return the formats, scalings, accumulator, schedule and format of the result of a product in a recipe, as texts.
+    """Return five texts or pairs of texts on a product ("fprop", "dgrad" or "wgrad") in a recipe.
 
-    The first two are pairs, for both operands; the last two are "" if the recipe has none.
+    They are (formats of both operands), (their scalings), the accumulator, the schedule or promotion, and the format of
+    the result; the last two are "" if the recipe has none.
     """
     left, right = (
         ("float32" if fmt is None else str(fmt), "none" if fmt is None else _scales(recipe, operand, back))

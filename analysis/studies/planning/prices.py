@@ -90,7 +90,12 @@ def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, F
     """Return (key, bits) of the copy of a weight that a product reads; None for wgrad, which reads no weight.
 
     The key is the text of the weight's cast (format, scaling, rounding, overflow), "" without a cast. Products of a
-    layer with equal keys share a copy. `values`: number of values of the weight.
+    layer with equal keys read the same codes, and share a copy.
+
+    Args:
+      recipe: the recipe of the product.
+      product: "fprop", "dgrad" or "wgrad".
+      values: number of values of the weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

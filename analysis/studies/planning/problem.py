@@ -37,7 +37,7 @@ class Item(NamedTuple):
 
     Attributes:
       price: the cost as a multiple of the problem's `coin`.
-      users: pairs (index of the unit, index of the recipe).
+      users: pairs of indices, (unit, recipe), where a unit is a set of products that share a recipe.
     """
 
     price: int
@@ -67,29 +67,41 @@ class ChoiceProblem(NamedTuple):
     coin: Fraction
 
     def open(self, unit: int) -> list[int]:
-        """Return the indices of the recipes that a unit, given by index, can follow."""
+        """Return the indices of the recipes that a unit (products that share a recipe), given by index, can follow."""
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
-        """Return the harm of a unit in a recipe that it can follow, both by index, as a multiple of `step`."""
+        """Return the harm (squared error, or change of the loss) of a unit in a recipe, as an integer multiple of
+        `step`.
+
+        `unit`, `recipe`: given by index; the unit must be able to follow the recipe.
+        """
         harm = self.harms[unit][recipe]
         assert harm is not None
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """Return the total harm of a choice, as an integer multiple of `step`."""
+        """Return the total harm (squared errors, or changes of the loss) of a choice, as an integer multiple of `step`.
+
+        `choice`: index of a recipe for each unit.
+        """
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
-        """Return the price of a choice, as an integer multiple of `coin`."""
+        """Return the price of a choice (index of a recipe for each unit), as an integer multiple of `coin`."""
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes)."""
+        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes).
+
+        The harm is the sum of squared errors, or of changes of the loss.
+        """
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of a choice, in bits per value or bytes as the budget is."""
+        """Return the cost of a choice (index of a recipe for each unit), in bits per value or bytes as the budget
+        is.
+        """
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
@@ -97,7 +109,7 @@ class ChoiceProblem(NamedTuple):
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
-        """Return (layer, product) -> name of its recipe, for a choice."""
+        """Return (layer, product) -> name of its recipe, for a choice (index of a recipe for each unit)."""
         return {slot: self.names[r] for unit, r in zip(self.units, choice, strict=True) for slot in unit.slots}
 
 
@@ -140,9 +152,11 @@ def problem_of(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item of cost for each copy of a weight, and the factor that converts a price to bytes.
+    """Return two values: an item of cost for each copy of a weight; the factor that converts a price to bytes.
 
-    The users of an item are the pairs (unit, recipe) whose products read the copy, or several copies.
+    An item's price, an integer, is proportional to the size of the copy. Its users are the pairs (unit, recipe), by
+    index, whose products read the copy. Copies with the same users are one item. `recipes`: name -> recipe. `weights`:
+    layer -> number of values of its weight.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
@@ -164,9 +178,11 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return items whose prices are integers without a common divisor, and the cost for which a price of 1 stands.
+    """Return two values: items whose prices are integers without a common divisor; the cost for which a price of 1
+    stands.
 
-    `prices`: users of an item -> its bits. `worth`: the cost of one bit, in the unit of the budget.
+    `prices`: users of an item, pairs of indices (unit, recipe) -> its bits. `worth`: the cost of one bit in bits per
+    value or in bytes, whichever the budget is in.
     """
     if not prices:  # products that read no weight
         return (), worth

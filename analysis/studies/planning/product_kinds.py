@@ -78,9 +78,10 @@ def one_recipe(products: Mapping[str, LinearRecipe]) -> LinearRecipe | None:
 
 
 def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
-    """Return the setting for a layer whose products, of these kinds, are all uncast, all BF16 or all FP16; else None.
+    """Return the setting for a layer whose products all have uncast operands, or all BF16 or all FP16 operands.
 
     It is the same for torchao and Transformer Engine: not to convert the layer, for BF16 and FP16 under autocast.
+    Return None for other layers. `kinds`: for each product, the name that `kind_of` returns.
     """
     if len(set(kinds)) > 1 or kinds[0] not in HIGH:
         return None
@@ -91,7 +92,9 @@ def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
 
 
 def scale_format(recipe: LinearRecipe, product: str) -> Any:
-    """Return the format of the scales of the first operand of a product; None without scales."""
+    """Return the format of the scales of the first operand of a product ("fprop", "dgrad" or "wgrad"); None without
+    scales.
+    """
     operand, back = OPERANDS[product][0]
     scaling = scaling_of(recipe, operand, backward=back)
     return None if scaling is None else scaling.scale_format

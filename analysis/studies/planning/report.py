@@ -230,7 +230,11 @@ class Plan:
         return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
-        """Return a sentence on how metric and bits change if `layers` follow one recipe; "" if unknown."""
+        """Return a sentence on how the plan's predicted metric and bits change if all products of `layers` follow one
+        recipe.
+
+        `recipe`: its name. Return "" if the change is unknown.
+        """
         change = self._search.instead(self.assignment, layers, recipe)
         if change is None:
             return ""
@@ -375,14 +379,18 @@ class Plan:
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
-    """Return the table cells for one choice."""
+    """Return the table cells for one choice: names, bits per value, metric, and the next recipes of fewer and more
+    bits.
+    """
     others = ("" if other is None else str(other) for other in (choice.cheaper, choice.dearer))
     return (choice.layer or "(model)", choice.product, choice.recipe, f"{choice.bits:.4g}", f"{choice.value:.2g}",
             *others)  # fmt: skip
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
-    """Return the table cells for one plan."""
+    """Return the table cells for one plan: search, cost, predicted and measured metric, and their relative
+    difference.
+    """
     if candidate.joint is None:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"

@@ -11,10 +11,11 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
 class RecipeStep(NamedTuple):
-    """A step of a search: units change to another recipe.
+    """A step of a search: units (sets of products that share a recipe) change to another recipe.
 
     Attributes:
-      harm, price: the resulting changes, in the problem's integers.
+      harm, price: the resulting changes of harm (squared error, or change of the loss) and price, in the problem's
+        integers.
       units: indices of the units.
       recipe: index of the recipe to which they change.
     """
@@ -26,9 +27,12 @@ class RecipeStep(NamedTuple):
 
 
 class Spending:
-    """A choice of recipes that a search changes step by step, with its price and the users of each item of cost.
+    """A choice of recipes that a search changes step by step, with its price and the number of users of each item of
+    cost.
 
-    `problem`: the problem of choosing a recipe for each unit. `choice`: the choice to begin with.
+    Args:
+      problem: the problem of choosing a recipe for each unit (set of products that share a recipe).
+      choice: the choice to begin with, the index of a recipe for each unit.
     """
 
     def __init__(self, problem: ChoiceProblem, choice: Sequence[int]) -> None:
@@ -43,7 +47,10 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Count a unit with a recipe as a user of its costs, or remove it (`more` -1); return the change of price."""
+        """Count a unit with a recipe, both by index, as a user of its items of cost, and return the change of price.
+
+        `more`: 1 to add the user, -1 to remove it.
+        """
         change = 0
         for place in self._uses.get((unit, recipe), ()):
             self._users[place] += more
@@ -52,14 +59,21 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the changes of harm and price if some units changed to one recipe, without changing the choice."""
+        """Return the changes of harm and price if some units changed to one recipe, without changing the choice.
+
+        Harm is the squared error, or the change of the loss. `units`: their indices. `recipe`: its index.
+        """
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
         self.take(units, before)
         return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
-        """Change some units to new recipes, one for each; return (change of harm, change of price)."""
+        """Change some units to other recipes; return (change of harm, change of price), in the problem's integers.
+
+        Harm is the squared error, or the change of the loss. `units`: indices of the units. `recipes`: index of the new
+        recipe of each.
+        """
         harm = price = 0
         for unit, recipe in zip(units, recipes, strict=True):
             old = self.choice[unit]
@@ -70,7 +84,11 @@ class Spending:
         return harm, price
 
     def steps(self) -> Iterator[RecipeStep]:
-        """Yield every step: one unit changes its recipe, or all units of a group of layers, which may share copies."""
+        """Yield every possible step of the choice: one unit changes its recipe, or all units of a group of layers
+        change to the same one.
+
+        The latter may save a copy of a weight that the units share.
+        """
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):
             groups.setdefault(spec.group, []).append(unit)
@@ -86,6 +104,9 @@ class Spending:
 
 def most_careful(problem: ChoiceProblem) -> Choice:
     """Return the choice of the least harm at any price; of recipes with equal harm, the cheapest.
+
+    A choice is the index of a recipe for each unit of the problem. Harm is the squared error, or the change of the
+    loss.
 
     Example:
       >>> from fractions import Fraction
@@ -108,12 +129,12 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice at a price of at most `limit`, found greedily.
+    """Return a choice (index of a recipe for each unit) at a price of at most `limit`, found greedily.
 
-    The search begins with the choice of least harm. While the price is above the limit, it takes the step that adds the
-    least harm per price saved. Then it takes steps that reduce the harm and stay within the limit, the most harm per
-    added price first. Return None if no step reduces a price above the limit, which can happen if several products
-    share copies of weights.
+    Its harm is the sum of squared errors, or of changes of the loss. The search begins with the choice of least harm.
+    While the price is above the limit, it takes the step that adds the least harm per price saved. Then it takes steps
+    that reduce the harm and stay within the limit, the most harm per added price first. Return None if no step reduces
+    a price above the limit, which can happen if several products share copies of weights.
     """
     now = Spending(problem, most_careful(problem))
     while now.price > limit:
@@ -131,11 +152,17 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """Return a random choice of recipes at a price of at most `limit`.
+    """Return a random choice of recipes (index of a recipe for each unit) at a price of at most `limit`.
 
-    The search begins with a random recipe for each unit (products that share a recipe). While the price is above the
-    limit, a random unit gets its recipe in `floor`, a choice within the limit. Then random changes that reduce the harm
-    and stay within the limit are made.
+    The search begins with a random recipe for each unit. While the price is above the limit, a random unit gets its
+    recipe in `floor`. Then random changes that reduce the squared errors (or changes of the loss) and stay within the
+    limit are made.
+
+    Args:
+      problem: the problem of choosing a recipe for each unit.
+      limit: the largest price, as an integer multiple of the problem's `coin`.
+      floor: a choice whose price is at most `limit`.
+      seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     now = Spending(problem, [int(rng.choice(problem.open(unit))) for unit in range(len(floor))])
@@ -153,7 +180,11 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return the best choice with one recipe for all units at a price of at most `limit`; None if there is none."""
+    """Return the best choice among those with one recipe for all units at a price of at most `limit`.
+
+    It has the least sum of squared errors, or of changes of the loss. Return None if there is none. A choice is the
+    index of a recipe for each unit.
+    """
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
     return min((c for c in possible if problem.price(c) <= limit), key=problem.rank, default=None)

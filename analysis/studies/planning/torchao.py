@@ -21,7 +21,10 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return torchao's closest setting for a layer, given product -> recipe; None if torchao has none."""
+    """Return torchao's closest setting for a layer; None if torchao has no such setting.
+
+    `products`: "fprop", "dgrad" or "wgrad" -> its recipe, for each product of the layer.
+    """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
     if high is not None:
@@ -53,7 +56,7 @@ def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
 def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Said | None:
     """Return torchao's setting for a layer with MXFP8 operands; None if an operand is in another format than E4M3.
 
-    `only_wgrad`: whether wgrad, and no other product, is uncast, or in BF16 or FP16.
+    `products`: product -> its recipe. `only_wgrad`: whether wgrad, and no other product, is uncast, or in BF16 or FP16.
     """
     first = products.get("fprop", next(iter(products.values())))
     if any(element_format(fmt) != E4M3 for fmt in (first.input_fmt, first.weight_fmt, first.grad_fmt)):
@@ -72,7 +75,9 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
-    """Return torchao's setting for FP8 with 128x128 scales for weights and 1x128 scales for others."""
+    """Return torchao's setting for a recipe with FP8 operands that has 128x128 scales for weights and 1x128 for
+    others.
+    """
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)
     scales = {scaling.scale_format for scaling in scalings if scaling is not None}
@@ -101,7 +106,8 @@ def _float8_linear(
 ) -> Said | None:  # fmt: skip
     """Return torchao's Float8LinearConfig for a layer; None if an operand has different formats in two products.
 
-    `kinds`: product -> the name that `kind_of` returns. `kind`: that of the products in FP8, "tensor" or "rows".
+    `products`: product -> its recipe. `kinds`: product -> the name that `kind_of` returns. `kind`: that of the products
+    in FP8, "tensor" or "rows".
     """
     words = []
     for operand, (first, again, second) in USES.items():

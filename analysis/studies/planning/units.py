@@ -45,7 +45,11 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that the pattern or patterns `keep` exclude from the plan, in the model's order."""
+    """Return the layers that the patterns `keep` exclude from the plan, in the model's order.
+
+    `keep`: a shell pattern, or a sequence of several. Raise a ValueError for a pattern without a match, a TypeError for
+    other arguments.
+    """
     return tuple(_matching("keep", keep, layers))
 
 

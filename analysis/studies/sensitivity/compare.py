@@ -55,7 +55,7 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
 
 
 def from_sums(apart: float, got_size: float, size: float, product: float) -> Distance:
-    """Return the Distance of a vector x from a vector y.
+    """Return the Distance (relative error and cosine) of a vector x from a vector y.
 
     `apart`: |x - y|^2. `got_size`: |x|^2. `size`: |y|^2. `product`: <x, y>.
     """

@@ -72,9 +72,10 @@ def recipe_words(recipe: LinearRecipe) -> str:
 
 
 def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add a value, with its type, to the hashlib object `sha`.
+    """Add a value, with its type, to a hash. `sha`: the hashlib object, which is updated.
 
-    `above`: ids of the containers that contain it, so that a container that contains itself ends the recursion.
+    `value`: a tensor, array, bytes, number, text, container or other object. `above`: ids of the containers that
+    contain it, so that a container that contains itself ends the recursion.
     """
     if id(value) in above:  # an object that holds itself
         sha.update(b"again;")
@@ -91,9 +92,10 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the items of a container, or the attributes of another object, to a hash; else the value as text.
+    """Add the items of a container, or the attributes of another object, to a hash; a value without either counts as
+    text.
 
-    `sha`: the hashlib object. `above`: ids of `value` and of the containers that contain it.
+    `sha`: the hashlib object, which is updated. `above`: ids of `value` and of the containers that contain it.
     """
     parts: list[Any]
     if isinstance(value, Mapping):
@@ -114,7 +116,10 @@ def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
-    """Add a tensor's dtype, shape, layout and (unless on the meta device) bytes to `sha`, a hashlib object."""
+    """Add the dtype, shape, layout and bytes of a tensor to a hash. `sha`: the hashlib object, which is updated.
+
+    A tensor on the meta device has no bytes. Sparse and quantised tensors count by their dense values.
+    """
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

@@ -78,7 +78,9 @@ def _draw(
 
 
 def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
-    """Draw the legend into `ax`: marks for the products, and colours for the recipes."""
+    """Draw the legend into `ax`: marks for the products, which are "fprop", "dgrad" or "wgrad", and colours for the
+    recipes.
+    """
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
         for product, mark in MARKS.items()

@@ -30,7 +30,10 @@ def write(report: Any, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a report that `write` wrote; raise a ValueError for any other file."""
+    """Return the fields of a report that `write` wrote, name -> value, as keyword arguments of Sensitivity.
+
+    Raise a ValueError for any other file, and for a damaged one.
+    """
     file = path_of(path)
     text = file.read_bytes()
     try:
@@ -53,7 +56,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _plain(row: SensitivityRow) -> dict[str, Any]:
-    """Return a row as a dictionary that JSON can represent, with the metrics of each batch instead of means."""
+    """Return a row as a dictionary of values that JSON can represent, with the metrics of each batch instead of their
+    means.
+    """
     return {
         "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
         "batches": [list(figures) for figures in row.batches],
@@ -61,7 +66,7 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
-    """Return the SensitivityRow of the fields that `_plain` returned."""
+    """Return the SensitivityRow of the fields that `_plain` returned and a file stored."""
     left, right = fields["elements"]
     batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

@@ -126,9 +126,10 @@ class Measurer:
         ]
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """Measure all products and recipes whose results on batch number `index` are not stored yet.
+        """Measure, on batch number `index`, all products and recipes whose results are not stored yet.
 
         Return the results of the batch with exact products. `cells`: the file of finished measurements, or None.
+        `progress`: called with (share of the work done, text).
         """
         missing = [
             (layer, product, name)
@@ -161,8 +162,13 @@ class Measurer:
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
         """Return how one product in one recipe changes the metrics of batch number `index`.
 
-        `exact`: the results of the batch with exact products; with its graph, a backward product needs no other forward
-        pass. `key`: (layer, product, recipe name). `seer`: has the errors of weight gradients.
+        For wgrad, it is computed from `seer` if the weight is a parameter. Otherwise the model runs again. For a
+        backward product only the backward pass runs if `exact` still has its graph.
+
+        Args:
+          exact: the results of the batch with exact products.
+          key: (layer, product, recipe name).
+          seer: the errors of products in low precision, computed during an exact backward pass.
         """
         layer, product, name = key
         if product == "wgrad":
@@ -251,9 +257,9 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Store and return the exact results of batch number `index` for `joint`.
+        """Store the exact results of batch number `index` in memory for `joint`, and return them.
 
-        They are not stored if those of all batches need over 1 GiB.
+        Nothing is stored if those of all batches would need more than 1 GiB.
         """
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
@@ -272,12 +278,19 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest that names the result of (layer, product, recipe name) and batch number `index`."""
+        """Return the digest under which the result for a key and batch number `index` is stored.
+
+        `key`: (layer, product, recipe name); the recipe counts by its contents.
+        """
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the metrics stored under the digest `key` in memory or in the file `cells`, or None."""
+        """Return the metrics stored under a digest, in memory or in the file of finished measurements; None if there
+        are none.
+
+        `key`: the digest. `cells`: the file, or None.
+        """
         if key not in self._known:
             figures = stored(cells, key)
             if figures is None:
@@ -286,10 +299,10 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store the metrics of a batch under the digest `key`, in memory and in the file `cells` (None: no file);
-        return them.
+        """Store the metrics of a batch under a digest, in memory and in the file of finished measurements, and return
+        them.
 
-        `point`: the names of what was measured, which the file stores too.
+        `key`: the digest. `point`: names of what was measured, which the file stores too. `cells`: the file, or None.
         """
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
@@ -299,9 +312,11 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
-        """Return sentences on limits of the measurements: runs that differ, layers not called, refused products.
+        """Return sentences on limits of the measurements: runs that differ, layers that were not called, refused
+        products.
 
-        `unsteady`: the largest difference of losses, or without a loss of outputs, between exact runs of a batch.
+        `unsteady`: the largest difference between two exact runs of the same batch. It is a difference of losses;
+        without a loss, the relative difference of outputs.
         """
         notes = []
         if unsteady:
@@ -325,7 +340,10 @@ def _value(loss: Any) -> float:
 
 
 def _terms(outputs: Sequence[Any]) -> int:
-    """Return the number of terms whose mean is the loss: the rows of the model's first output; 1 without outputs."""
+    """Return the number of rows of the model's first output tensor; 1 without outputs.
+
+    It is taken as the number of terms whose mean is the loss. `outputs`: all float tensors that the model returned.
+    """
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 

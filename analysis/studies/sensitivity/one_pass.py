@@ -36,9 +36,11 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Add the operand values of a layer's call to `elements`, and the errors of its wanted products to sums.
+        """Add the operand values of a layer's call to `elements`, and the errors of its products in the wanted recipes
+        to sums.
 
-        Counts and errors of several calls are added, but a weight counts once.
+        `spot`: the layer. `call`: its operands and results in the backward pass. Counts and errors of several calls are
+        added, but a weight counts once.
         """
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
@@ -57,10 +59,10 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
-        """Add the error of one product of a layer's call, computed in the recipe called `name`, to the layer's sums.
+        """Compute the error of one product of a layer's call in a recipe, and add it to the sums of the layer.
 
         For "fprop", <g, d> is added for each term of the loss, where g is the gradient of the output and d its error.
-        For "wgrad", the error of the weight's gradient is added; for "dgrad", nothing.
+        For "wgrad", the error of the weight's gradient is added; for "dgrad", nothing. `name`: name of the recipe.
         """
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
@@ -88,10 +90,16 @@ class OnePass:
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return how far a layer's wgrad in a recipe moves gradients from the exact ones, as two Distances.
+        """Return how far a layer's wgrad in a recipe moves gradients from the exact ones, as two Distances (error,
+        cosine).
 
-        The first is over the gradients of all parameters, the second over that of the layer's weight. `gradient`: the
-        exact gradient of the weight, a tensor. `size`: the sum of squares of all exact gradients.
+        The first is over the gradients of all parameters as one vector, the second over the gradient of the layer's
+        weight.
+
+        Args:
+          layer, recipe: their names.
+          gradient: the exact gradient of the layer's weight, a tensor.
+          size: the sum of squares of all exact gradients.
         """
         delta, exact = self._deltas[layer, recipe], gradient.double()
         apart, along = float(delta.square().sum()), float((delta * exact).sum())

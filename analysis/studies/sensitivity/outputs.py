@@ -25,13 +25,19 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """The measurement of how forward products in low precision change a model's outputs, without a loss.
+    """The measurement of how forward products in low precision change a model's outputs on some batches, without a
+    loss.
 
-    It is made like a Measurer, from a Twin without a loss and the products ("fprop",). Other metrics are NaN.
+    Metrics of losses and gradients are NaN. It is made like a Measurer: from a Twin without a loss, the batches, name
+    -> recipe, the products ("fprop",), a digest of model, batches and draws, and a folder that stores each measurement,
+    or None.
     """
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure, on every batch, how each forward product in each recipe, one at a time, changes the outputs."""
+        """Measure, on every batch, how each forward product in each recipe, one at a time, changes the outputs.
+
+        `progress`: called with (share of the work done, text).
+        """
         with layer_by_layer(), self._cells() as cells:
             unsteady = self.prepare()
             for index in range(len(self.batches)):
@@ -39,10 +45,13 @@ class OutputMeasurer(Measurer):
         return self.measured(unsteady)
 
     def prepare(self) -> float:
-        """Run every batch with exact products, and count operands and multiplications in `elements` and `coverage`.
+        """Run every batch with exact products, and count the operands' values and the model's multiplications.
 
-        Return the relative difference of the outputs of two runs of the first batch: 0 for a deterministic model, if
-        this method ran before, or if the outputs are too large to be stored.
+        The counts are stored in `elements` and `coverage`.
+
+        Returns:
+          Relative difference of the outputs of two runs of the first batch. It is 0 for a deterministic model, if this
+          method ran before, or if the outputs are too large to be stored.
         """
         if self.elements:
             return 0.0
@@ -58,7 +67,10 @@ class OutputMeasurer(Measurer):
             return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
 
     def measure(self, keys: Sequence[Key], progress: Report) -> None:
-        """Measure each (layer, product, recipe name), one at a time, on all batches, and store the metrics."""
+        """Measure products in recipes, one at a time, on all batches, and store the metrics.
+
+        `keys`: (layer, product, recipe name) of each. `progress`: called with (share of the work done, text).
+        """
         with layer_by_layer(), self._cells() as cells:
             for index in range(len(self.batches)):
                 self._all_of_batch(index, keys, cells, progress)
@@ -71,16 +83,22 @@ class OutputMeasurer(Measurer):
         return self._single(UNKNOWN, (NAN,) * len(self.batches), unsteady)
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the number of values of the input x of a layer's call to `elements`; the weight counts once."""
+        """Add the number of input values that a call of a layer multiplies to the layer's count in `elements`.
+
+        `spot`: the layer. `x`: the input of the call. The layer's weight counts once, however often the layer is
+        called.
+        """
         weight = spot.layer.weight
         rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))
         before = self.elements.get((spot.name, "fprop"), (0, weight.numel()))
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure, on batch number `index`, those products and recipes whose results are not stored yet.
+        """Measure, on batch number `index`, those products and recipes whose results are not stored yet, and store
+        them.
 
-        `keys`: (layer, product, recipe name) of each. `cells`: the file of finished measurements, or None.
+        `keys`: (layer, product, recipe name) of each. `cells`: the file of finished measurements, or None. `progress`:
+        called with (share of the work done, text).
         """
         missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
         prefix = ExactPrefix(KEPT)
@@ -103,13 +121,20 @@ class OutputMeasurer(Measurer):
             spot.prefix = None
 
     def _exact(self, index: int, seer: Any = None) -> ExactRun:
-        """Return the outputs of batch number `index` with exact products; `seer` is ignored."""
+        """Return the outputs of batch number `index` with exact products, as an ExactRun without a loss.
+
+        `seer` is ignored, since there is no backward pass.
+        """
         return _exact(self.twin.run(self.batches[index], index).outputs)
 
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return how the outputs of batch number `index` change with `low`; `layer` is ignored."""
+        """Return how the outputs of batch number `index` change if some products follow recipes.
+
+        `exact`: the results of the batch with exact products. `low`: (layer, product) -> recipe. `layer` is ignored,
+        since there are no gradients.
+        """
         outputs = self.twin.run(self.batches[index], index, low).outputs
         error, cosine = distance(outputs, exact.outputs)
         return UNKNOWN._replace(output_error=error, output_cosine=cosine)

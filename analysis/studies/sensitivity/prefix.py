@@ -34,18 +34,27 @@ class ExactPrefix:
         self._place = self._end = 0
 
     def keep(self, layer: str, y: torch.Tensor) -> None:
-        """Store a copy of the output y of a layer's call, as long as there is room and before `restart`."""
+        """Store a copy of the output y of a layer's call; a copy, since operations in place may overwrite y.
+
+        If the copies so far leave too little of `room`, only the call is noted. After `restart`, nothing is stored.
+        """
         if self._keeps:
             self._room -= y.numel() * y.element_size()
             self._calls.append((layer, y.detach().clone() if self._room >= 0 else None))
 
     def restart(self, low: Collection[str]) -> None:
-        """Begin a run in which the layers named in `low` are in low precision."""
+        """Begin a run in which the layers named in `low` are in low precision.
+
+        In that run, `take` returns stored outputs until the first call of one of these layers.
+        """
         self._keeps, self._place = False, 0
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return a copy of the exact output for the next call, one of `layer`; None if it may differ or is lost."""
+        """Return a copy of the exact run's output for the next call, which is one of `layer`.
+
+        Return None if the output was not stored, or if it may differ in this run; then it must be computed.
+        """
         if self._keeps or self._place >= self._end:
             return None
         name, y = self._calls[self._place]

@@ -322,7 +322,10 @@ class Sensitivity:
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
-    """Return an estimate of a loss change for one batch; "second_order" is the sum of "first_order" and "fisher"."""
+    """Return an estimate of a loss change for one batch by its name.
+
+    `estimate`: "first_order", "fisher", or "second_order" for the sum of both.
+    """
     if estimate == "second_order":
         return figures.first_order + figures.fisher
     return float(getattr(figures, estimate))

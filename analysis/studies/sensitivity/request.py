@@ -75,7 +75,10 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
 
 def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
-    """Return name -> reason, for the layers with weights that match shell patterns, but whose products stay exact.
+    """Return name -> reason, for the layers with weights whose names match shell patterns, but whose products stay
+    exact.
+
+    `model`: a torch.nn.Module. `layers`: one pattern or several.
 
     Example:
       >>> import torch
@@ -90,7 +93,8 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
     """Return a sentence for each reason why layers whose names match the patterns `layers` stay exact.
 
-    A further sentence names fp.torch.QuantLinears without casts, which add float32 terms one after another.
+    A further sentence names fp.torch.QuantLinears without casts. Their products in low precision are compared with
+    torch's float32 products, not with the sums that the model computes, which add float32 terms one after another.
 
     Example:
       >>> import torch
@@ -108,9 +112,13 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def batches_listed(batches: Any) -> list[Any]:
-    """Return 1 to 1,000 batches as a list, since each batch runs many times.
+    """Return the batches as a list, since each batch runs many times.
 
-    Raise a TypeError for a single tensor, text or mapping, a ValueError for another number of batches.
+    `batches`: an iterable of 1 to 1,000 batches, not a single tensor, text or mapping.
+
+    Raises:
+      TypeError: batches is not an iterable of batches.
+      ValueError: there is no batch, or there are more than 1,000.
     """
     if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
         raise TypeError(
@@ -166,9 +174,12 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
 
 
 def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
-    """Return the product or products named in the order "fprop", "dgrad", "wgrad"; without a loss only "fprop".
+    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss (`has_loss` False) only "fprop".
 
-    Raise a TypeError or ValueError if a product is unknown, there is none, or "fprop" is missing without a loss.
+    `products`: one name, or a sequence of several.
+
+    Raises:
+      TypeError, ValueError: a product is unknown, there is none, or "fprop" is missing without a loss.
     """
     names = (products,) if isinstance(products, str) else products
     if not isinstance(names, Sequence) or not names:

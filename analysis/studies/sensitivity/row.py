@@ -126,7 +126,10 @@ def figure_of(row: SensitivityRow, figure: str) -> float:
 
 
 def spread_of(row: SensitivityRow, figure: str) -> float:
-    """Return the standard deviation over batches of the metric called `figure`; NaN for one batch."""
+    """Return the standard deviation over batches of a row's metric; NaN for one batch.
+
+    `figure`: "gradient_error", "output_error" or "loss_change".
+    """
     return float(getattr(row, SPREADS[figure]))
 
 
@@ -146,6 +149,9 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def harm(row: SensitivityRow, by: str) -> float:
-    """Return the magnitude of the metric called `by`, by which rows are ranked; Inf if it is NaN."""
+    """Return the magnitude of a row's metric, by which rows are ranked; Inf if the metric is NaN.
+
+    `by`: name of the metric, such as "gradient_error".
+    """
     size = abs(float(getattr(row, by)))
     return math.inf if math.isnan(size) else size

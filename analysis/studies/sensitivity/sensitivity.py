@@ -137,7 +137,10 @@ def sensitivity(
 
 
 def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
-    """Return the error message that says why `measurer`, a Measurer, could measure no product; `notes`: its notes."""
+    """Return the error message that says why no product could be measured.
+
+    `measurer`: the Measurer that tried. `notes`: sentences on what was not measured.
+    """
     if measurer.refused:
         return f"recipes must allow a product of the layers; none does: {notes[-1]}"
     if measurer.elements:

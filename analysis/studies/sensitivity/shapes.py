@@ -32,7 +32,8 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class Shape(Protocol):
-    """A converter between a layer's operands and results and those of its matrix products.
+    """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
+    layer's.
 
     The methods' x, weight and bias are the layer's own operands; dy is the gradient of its output.
 
@@ -50,19 +51,27 @@ class Shape(Protocol):
         """Return the layer's output, computed by torch's own function."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return (rows (M, K), weight matrix (N, K), bias or None) of each matrix product of the layer."""
+        """Return (rows (M, K), weight matrix (N, K), bias or None) of each matrix product of the layer, one for each
+        group.
+        """
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient, (M, N), of the result of each matrix product."""
+        """Return the gradient, (M, N), of the result of each matrix product, given the gradient dy of the layer's
+        output.
+        """
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         """Return the layer's output, given the result (M, N) of each matrix product."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input, given that, (M, K), of each product's left operand."""
+        """Return the gradient of the layer's input, given `rows`, the gradient (M, K) of each matrix product's left
+        operand.
+        """
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight, given that, (N, K), of each product's weight matrix."""
+        """Return the gradient of the layer's weight, given `matrices`, the gradient (N, K) of each product's weight
+        matrix.
+        """
 
 
 class Linear:
@@ -93,9 +102,11 @@ class Linear:
 
 
 class PatchProducts:
-    """The conversion between a convolution's operands and those of a product of patches for each group of channels.
+    """The conversion between a convolution's operands and those of a matrix product of patches for each group of
+    channels; implements `Shape`.
 
-    `layer`: a torch.nn.Conv1d, Conv2d or Conv3d.
+    Args:
+      layer: a torch.nn.Conv1d, Conv2d or Conv3d.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -104,7 +115,9 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's settings."""
+        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's stride, padding, dilation
+        and groups.
+        """
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:
@@ -134,7 +147,9 @@ class PatchProducts:
 
 
 def shape_of(layer: Any) -> Shape:
-    """Return the Shape of a layer, a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
+    """Return the Shape that converts between the operands and results of a layer and those of its matrix products.
+
+    `layer`: a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
 
     Example:
       >>> import torch
@@ -179,7 +194,10 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer of a class derived from torch's layers stays exact; "" for other modules."""
+    """Return why a layer of a class derived from torch's linear layer or convolution stays exact; "" for other modules.
+
+    `layer`: a module that `multiplies` rejects.
+    """
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason
     if isinstance(layer, QuantLinear):

@@ -18,7 +18,12 @@ CALLS = 1 << 20  # calls of a layer in one batch that have different random draw
 
 
 class RefusedProduct(ValueError):
-    """The error raised if a product of a layer, given by name, cannot follow a recipe; the message says why."""
+    """The error raised if a product of a layer cannot follow a recipe; the message says why.
+
+    Attributes:
+      layer, product: their names.
+      reason: the original error.
+    """
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -86,9 +91,10 @@ class Spot:
         return y
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
-        """Return the layer's output with the forward product in a recipe; raise a RefusedProduct if that cannot be.
+        """Return the layer's output for the input x, with the forward product in a recipe.
 
-        `x`, `weight`, `bias`: in torch's shapes. `draw`: the number that seeds stochastic rounding.
+        `x`, `weight`, `bias`: the layer's operands in torch's shapes; the bias, or None, is added. `draw`: the number
+        that seeds stochastic rounding. Raise a RefusedProduct if the product cannot follow the recipe.
         """
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)
@@ -101,20 +107,30 @@ class Spot:
             return self.shape.output(results, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return the gradient of a call's input, with dgrad in a recipe; raise a RefusedProduct if that cannot be."""
+        """Return the gradient of a call's input, with the product dgrad in a recipe.
+
+        Raise a RefusedProduct if dgrad cannot follow it.
+        """
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
         return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return a call's gradient of the weight, with wgrad in a recipe; raise a RefusedProduct if that cannot be."""
+        """Return a call's contribution to the gradient of the weight, with the product wgrad in a recipe.
+
+        Raise a RefusedProduct if wgrad cannot follow it.
+        """
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
         gradients = self._gradients("wgrad", recipe, call)
         return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
-        """Return the numbers of values (x, weight, dy) that a call's products read; of a convolution, of patches."""
+        """Return the numbers of values that the products of a call read: of the input, the weight and the output
+        gradient.
+
+        For a convolution, those of the input are the values of all patches.
+        """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
             gradients = self.shape.gradients(call.dy, call.x, call.weight)
@@ -124,7 +140,8 @@ class Spot:
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
         """Return whether a product of a convolution is computed by torch itself under a recipe.
 
-        That holds if nothing is cast or rounded, and sums are torch's.
+        That holds if the recipe casts none of its operands, adds in torch's float32, and rounds neither the result nor
+        the stored input. `product`: "fprop", "dgrad" or "wgrad".
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
@@ -151,9 +168,13 @@ class Spot:
     ) -> Any:  # fmt: skip
         """Return multiply(plan, seed) for one group of the layer; raise a RefusedProduct if it raises a ValueError.
 
-        The plan is that of the recipe, as text; the seed an int64 tensor, or None if the plan draws no random numbers.
-        `product`: the product's name, for the error. `draw`: the seed as an int. `group`: index of the convolution's
-        group, 0 for a linear layer.
+        Args:
+          product: name of the product, for the error.
+          multiply: called with the plan of the recipe, as text, and the seed, an int64 tensor; the seed is None if the
+            plan draws no random numbers.
+          recipe: the recipe of the product.
+          draw: the seed as an int.
+          group: index of the convolution's group, 0 for a linear layer; groups draw different random numbers.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
@@ -183,9 +204,11 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch.
+        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch if it has
+        none.
 
-        `x`, `weight`, `bias`: the layer's operands. `draw`: the number that seeds stochastic rounding.
+        `ctx`: torch's context, which stores what the backward pass needs. `x`, `weight`, `bias`: the layer's operands.
+        `draw`: the number that seeds stochastic rounding.
         """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
@@ -200,7 +223,11 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        """Return the gradients of x, weight and bias, in the recipes that `spot` now has, or by torch."""
+        """Return the gradients of x, weight and bias, and None for the other two arguments of `forward`.
+
+        They are computed in the recipes that the layer's Spot now has for "dgrad" and "wgrad", or by torch. `ctx`:
+        torch's context. `dy`: the gradient of the output.
+        """
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
         y, (dx, dw, db) = _exact(spot, (x, weight, bias), dy, ctx.needs_input_grad, ctx.autocast)
@@ -218,10 +245,11 @@ def _exact(
     spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
-    """Return the layer's output, and torch's own gradients of x, weight and bias (None where not needed).
+    """Return two values: the layer's output; torch's own gradients of x, weight and bias (None where not needed).
 
-    The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `needed`:
-    whether each gradient is needed. `autocast`: (enabled, dtype) of the forward pass.
+    The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `dy`:
+    gradient of the output. `needed`: whether the gradient of each operand is needed. `autocast`: (enabled, dtype) of
+    the forward pass.
     """
     leaves: list[Any] = [None if operand is None else operand.detach() for operand in operands]
     wanted = [i for i, leaf in enumerate(leaves) if needed[i] and leaf is not None]

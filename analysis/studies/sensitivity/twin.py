@@ -80,6 +80,7 @@ class Twin:
 
         `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
         batch, from which random draws are seeded. `low`: (layer, product) -> recipe; other products are torch's.
+        Exceptions of the model and the loss are passed on.
         """
         self._reset()
         self.assign(low or {}, index)
@@ -115,9 +116,9 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Set the recipes of some products, (layer, product) -> recipe; all others become torch's own.
+        """Set the recipes of some products; all other products become torch's own.
 
-        `index`: number of the batch, which seeds stochastic rounding.
+        `low`: (layer, product) -> recipe. `index`: number of the batch, from which stochastic rounding is seeded.
         """
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
@@ -125,7 +126,10 @@ class Twin:
             self.spots[layer].low[product] = recipe
 
     def place_of(self, layer: str) -> int | None:
-        """Return the index of a layer's weight in the list that `gradients` returns; None if it is not trained."""
+        """Return the index of a layer's weight in the list that `gradients` returns.
+
+        Return None if the weight is not a trainable parameter, for example since it is computed from others.
+        """
         weight = self.spots[layer].layer.weight
         return next((i for i, parameter in enumerate(self.weights) if parameter is weight), None)
 
@@ -156,7 +160,11 @@ class Twin:
             module.training = training
 
     def _keep_outputs(self, module: Any, inputs: Any, output: Any) -> None:
-        """Store copies of the tensors that the model returned, as a hook after each forward pass."""
+        """Store copies of the float tensors that the model returned; torch calls this hook after each forward pass.
+
+        `module`, `inputs`, `output`: the module, its arguments and its result. Forward passes during a backward pass,
+        as of checkpoints, are ignored.
+        """
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
 
@@ -189,7 +197,14 @@ def layer_by_layer() -> Iterator[None]:
 
 
 def loss_checked(loss: Any, index: int) -> Tensor:
-    """Return the loss of batches[index] if it is a tensor of one finite value with a gradient; else raise an error."""
+    """Return a loss unchanged, if it is a tensor of one finite value with a gradient.
+
+    `index`: number of the batch, for messages.
+
+    Raises:
+      TypeError: the loss is not a tensor.
+      ValueError: the loss has several values, no gradient, or is Inf or NaN.
+    """
     where = f"loss(model, batch) must return one value with a gradient; for batches[{index}] got"
     if not isinstance(loss, Tensor):
         raise TypeError(f"{where} {shown(loss)}, which is not a tensor. Leave out .item() and the like.")
@@ -205,7 +220,11 @@ def loss_checked(loss: Any, index: int) -> Tensor:
 
 
 def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
-    """Raise a ValueError unless a model returned floats, all finite, for batch number `index`."""
+    """Check that a model returned floats, all finite. `index`: number of the batch, for messages.
+
+    Raises:
+      ValueError: the model returned no floats, or an Inf or NaN.
+    """
     if not any(x.numel() for x in outputs):
         raise ValueError(
             f"model must return tensors of floats, whose errors are measured without a loss; for batches[{index}] it "

@@ -124,7 +124,8 @@ def _rows_of(
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
     """Yield (count, sum of the first `count` terms, the sum before its last addition or None if there is none).
 
-    Counts are 1, 2, 4, ... and all. Sums are float32. fmt: format of which all terms are values, or None.
+    Counts are 1, 2, 4, ... and all. Sums are float32 arrays, added by the accumulator `adds`. fmt: format of which all
+    terms are values, or None.
     """
     wanted = _counts(len(terms))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
@@ -164,7 +165,10 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
-    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all."""
+    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all.
+
+    terms: gradients (micro-batches, elements), float32. weights: a number for each micro-batch.
+    """
     wanted, means = _counts(len(terms)), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
@@ -195,7 +199,10 @@ def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> 
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
     """Return name -> (format of gradients or None, accumulator of the sums) from the names and objects in `ways`.
 
-    Raises TypeError or ValueError for other contents, an unknown format, or a way with the name "large batch".
+    None for the format of gradients remains None, which means float32.
+
+    Raises:
+      TypeError, ValueError: `ways` is not a dict of pairs, a format is unknown, or a way has the name "large batch".
     """
     if not isinstance(ways, Mapping) or not ways or not all(isinstance(name, str) for name in ways):
         raise TypeError(f"ways must be a dict of name -> (format, sums), such as the default; got {shown(ways)}.")
@@ -230,11 +237,14 @@ def _checked_weights(weights: Any, count: int) -> Array:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples by micro-batch).
+    """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples in each
+    micro-batch).
 
-    model: a torch.nn.Module. loss: a function of (model, batch), or a torch criterion. Gradients are flat float32
-    arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None, ValueError if there are no
-    batches.
+    model: a torch.nn.Module. batches: an iterable of micro-batches, each a tensor or a tuple or dict of tensors. loss:
+    a function of (model, batch), or a torch criterion.
+
+    Gradients are flat float32 arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None,
+    ValueError if there are no batches.
     """
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
@@ -284,7 +294,11 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Return micro-batches of one structure as one batch: tensors are concatenated, other items are the first one's."""
+    """Return the micro-batches as one batch: tensors are concatenated along the first axis, other items are the first
+    one's.
+
+    batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items.
+    """
     import torch
 
     first = batches[0]

@@ -15,7 +15,8 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 def accumulation_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative error against the number of micro-batches, a curve for each way of adding gradients.
 
-    A way with one row, such as "large batch", is a dashed horizontal line. report: an AccumulationReport.
+    A way with one row, such as "large batch", is a dashed horizontal line. report: the AccumulationReport. Return the
+    axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -121,7 +121,8 @@ class AccumulationReport(SavedReport):
 def _words(row: AccumulationRow) -> str:
     """Return the errors in one row of the report as text: the share that overflowed, or else the relative error.
 
-    The share of unchanged elements follows unless it is 0, then the difference from the large batch's gradient.
+    The share of elements that the last micro-batch left unchanged follows unless it is 0; then, with a large batch, the
+    relative difference from its gradient and the share of elements with equal bits.
     """
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"

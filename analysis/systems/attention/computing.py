@@ -86,15 +86,19 @@ class Float:
             return self.round(np.exp(x.astype(np.float64)))
 
     def sum(self, x: Array) -> Array:
-        """Return sums of x (..., n) over its last axis from index 0 on, as float32 (...); every addition is rounded."""
+        """Return the sums of x (..., n) over its last axis, float32 (...), each addition rounded to the format.
+
+        The elements are added one after another, from index 0 on.
+        """
         sums = np.asarray(sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1))
         return decode(sums, self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
 
 
 def cached(x: Array, cache: KVCache, scales: str) -> Array:
-    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32.
+    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32; x itself without a
+    cache.
 
-    scales: a name as in `KVCache.scales`.
+    scales: the elements that share a scale: "token", "head", "channel" or "block"; "none" for no scale.
     """
     scaling = cache.scaling(scales)
     floats = x.astype(np.float32)
@@ -136,7 +140,7 @@ def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
 def attend(head: Head, recipe: AttentionRecipe) -> Traced:
     """Compute the attention of one head with every rounding of a recipe.
 
-    Return the output, and the intermediate arrays that the metrics need.
+    Return a Traced: the output, and the scores and weights that the metrics need.
     """
     q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
@@ -170,8 +174,9 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
 def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Apply softmax to whole rows of scores (queries, keys), then multiply by v.
 
-    Return (outputs (queries, dv), rounded probabilities / `recipe.probability_scale` (queries, keys), ones (queries,)),
-    all float32.
+    v: the rounded values (keys, dv) and their scale. Probabilities are exponentials divided by their sum, then
+    multiplied by `recipe.probability_scale` and rounded. Return (outputs (queries, dv), rounded probabilities / that
+    scale (queries, keys), ones (queries,)), all float32.
     """
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     shifted = softmax.apply(subtract, scores, _finite(scores.max(axis=-1, keepdims=True)))
@@ -189,8 +194,11 @@ def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Compute softmax of scores (queries, keys) and the product with v, block after block of keys (flash attention).
 
-    Weights are exp(score - maximum so far), rounded. Return (outputs (queries, dv), weights (queries, keys) relative to
-    the last maximum, sums of weights (queries,)), all float32.
+    Weights are exp(score - maximum so far), rounded. At a new maximum, the running sum and the running product with v
+    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. v: the
+    rounded values (keys, dv) and their scale. recipe: formats, number of keys of a block, arithmetic of products.
+    Return (outputs (queries, dv), weights (queries, keys) relative to the last maximum, sums of weights (queries,)),
+    all float32.
     """
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]

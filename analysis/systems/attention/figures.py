@@ -13,7 +13,10 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def attention_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each query's output row in an AttentionReport: median and range over heads."""
+    """Draw the relative error of each query's output row: the median over heads, and the range as a shaded area.
+
+    report: the AttentionReport. Return the matplotlib axes: `ax`, or new ones for None.
+    """
     errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -36,9 +39,10 @@ def attention_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw a WeightUnderflow: the share of weights rounded to 0, and their share of the sum, against the spread.
+    """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum.
 
-    The share of weights is a line as predicted, and points as measured.
+    report: the WeightUnderflow. The x axis is the standard deviation of the scores, in nats. Return the matplotlib
+    axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
@@ -59,7 +63,10 @@ def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def cache_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the output error of each cache of a CacheReport as a bar, labelled with its bits per value."""
+    """Draw the output error of each cache as a bar, labelled with its bits per value.
+
+    report: the CacheReport. Return the matplotlib axes: `ax`, or new ones for None.
+    """
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 0.6 + 0.27 * len(rows))

@@ -19,8 +19,12 @@ def heads_of(
 ) -> tuple[list[Head], tuple[int, ...]]:
     """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
 
-    The arguments are those of `fp.analysis.attention`. Raises ValueError for shapes that do not fit, or a scale that is
-    not positive, TypeError for arrays that do not hold floats.
+    q, k, v, mask: as for `fp.analysis.attention`. causal: whether query i uses only the keys 0 .. i + keys - queries.
+    scale: factor of q.k, or None for 1 / sqrt(d).
+
+    Raises:
+      ValueError: shapes that do not fit, or a scale that is not positive.
+      TypeError: arrays that do not hold floats.
     """
     names = dict(zip("qkv", (q, k, v), strict=True))
     arrays = {name: float_array(without_gradient(x), name)[0].astype(np.float64) for name, x in names.items()}
@@ -60,9 +64,10 @@ def checked_scale(scale: Any) -> float:
 
 
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
-    """Return for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
+    """Yield for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
 
-    If `mask` is None, the iterator repeats the causal mask, or None if `causal` is False. before: shape of q's axes
+    If `mask` is None, yield the same value without end: the causal mask, or None if `causal` is False. mask: bools,
+    False where a key is masked, or numbers to add, broadcast to (*before, queries, keys). before: shape of q's axes
     before (queries, d).
     """
     hidden = None

@@ -62,9 +62,10 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the fp.Scaling of keys or values (tokens, channels), or None for the word "none".
+        """Return the fp.Scaling of keys or values (tokens, channels), or None for no scale.
 
-        word: the elements that share a scale: "token", "head", "channel", "block" or "none".
+        word: the elements that share a scale: "token", "head", "channel", "block" or "none", as in the attribute
+        `scales`.
         """
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))

@@ -118,7 +118,10 @@ class AttentionReport:
         return frame(rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative error by query, median and range over heads; return the axes (ax None: new ones)."""
+        """Draw the relative error of each query's row, median and range over heads; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.attention.figures import attention_axes
 
         return attention_axes(self, ax)
@@ -210,7 +213,10 @@ class WeightUnderflow(SavedReport):
     sink: float | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw measured and predicted shares by the scores' standard deviation; return the axes (ax None: new ones)."""
+        """Draw measured and predicted shares against the scores' standard deviation; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.attention.figures import underflow_axes
 
         return underflow_axes(self, ax)
@@ -275,7 +281,10 @@ class CacheReport(SavedReport):
     channels: int
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the output error of each cache, with its bits per value; return the axes (ax None: new ones)."""
+        """Draw the output error of each cache as a bar, labelled with its bits per value; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.attention.figures import cache_axes
 
         return cache_axes(self, ax)

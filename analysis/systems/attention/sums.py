@@ -25,7 +25,11 @@ class HeadSums:
         self.rows: dict[str, list[Array]] = defaultdict(list)  # values of each row, a query of one head
 
     def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
-        """Add the errors of one head's result; reference: what `exact_attention` returns for the head."""
+        """Add the errors of one head.
+
+        head: its q, k, v, mask and scale. result: its output, scores and weights in the recipe's formats. reference:
+        its (outputs (queries, dv), softmax weights (queries, keys)) in float64.
+        """
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact
         rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]

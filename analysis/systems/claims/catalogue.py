@@ -45,7 +45,14 @@ _BY_NUMBER = {claim.number: claim for claim in CLAIMS.values()}
 def find_claim(word: Any) -> Claim:
     """Return the claim with the name or number `word`.
 
-    Raises ValueError if there is none, TypeError if word is neither a string nor an integer.
+    Raises:
+      ValueError: no claim has that name or number; the message suggests the nearest name.
+      TypeError: word is neither a string nor an integer.
+
+    Example:
+      >>> from fpsim.analysis.systems.claims.catalogue import find_claim
+      >>> find_claim(1).name, find_claim("fp16-range").number
+      ('fp16-range', '1')
     """
     if not isinstance(word, str) and not is_integer(word):
         raise TypeError(f"a claim must be a name or a number; got {shown(word)}. Pass 'ring-bf16' or 69, for example.")

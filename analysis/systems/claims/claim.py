@@ -20,12 +20,24 @@ Expected = Figure | tuple[float, float]
 
 
 def near(value: float, share: float) -> tuple[float, float]:
-    """Return the interval (low, high) of `value` plus or minus `share` times |value|."""
+    """Return the interval (low, high) of `value` plus or minus `share` times |value|.
+
+    Example:
+      >>> from fpsim.analysis.systems.claims.claim import near
+      >>> near(-8.0, 0.25)
+      (-10.0, -6.0)
+    """
     return around(value, abs(value) * share)
 
 
 def around(value: float, distance: float) -> tuple[float, float]:
-    """Return the interval (low, high) of `value` plus or minus `distance`."""
+    """Return the interval (low, high) of `value` plus or minus `distance`.
+
+    Example:
+      >>> from fpsim.analysis.systems.claims.claim import around
+      >>> around(31.5, 0.5)
+      (31.0, 32.0)
+    """
     return (value - distance, value + distance)
 
 

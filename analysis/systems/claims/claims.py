@@ -93,7 +93,7 @@ def _key(claim: Claim) -> str:
 def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str, ClaimResult]:
     """Return name of a claim -> stored result, for those of `chosen` whose experiment succeeded and has not changed.
 
-    keys: name of a claim -> present digest.
+    keys: name of a claim -> present digest (see `_key`). cells: the folder's contents.
     """
     results = {}
     for claim in chosen:
@@ -123,7 +123,10 @@ def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -
 
 
 def _figures(name: str) -> dict[str, Any]:
-    """Run a claim's experiment; return its results by name as Python numbers and strings, and its duration."""
+    """Run a claim's experiment; return its results by name as Python numbers and strings, and "seconds", its duration.
+
+    Raises ValueError for a claim without an experiment.
+    """
     experiment = CLAIMS[name].experiment
     if experiment is None:
         raise ValueError(f"a claim to run must have an experiment; got {name!r}.")

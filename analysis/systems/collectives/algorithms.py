@@ -116,7 +116,10 @@ class Ring:
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order of the additions for element `element` of `size` elements, as a tuple of ranks."""
+        """Return the order in which the ranks' contributions to an element are added, as nested tuples of ranks.
+
+        element, size: index of the element, and number of elements in the buffer.
+        """
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
@@ -314,7 +317,16 @@ NAMED: dict[str, Algorithm] = {**FLAT, "two_level": TwoLevel()}
 
 
 def algorithm_of(value: Any) -> Algorithm:
-    """Return the algorithm with the name `value`, such as "ring", or `value` itself; raise ValueError otherwise."""
+    """Return the all-reduce algorithm with the name `value`, such as "ring"; return an algorithm object unchanged.
+
+    Raises:
+      ValueError: `value` is neither.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.algorithms import algorithm_of
+      >>> algorithm_of("tree")
+      ReductionTree(shape='binomial')
+    """
     if isinstance(value, Algorithm):
         return value
     if not isinstance(value, str) or value not in NAMED:
@@ -342,7 +354,11 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Return the value of an algorithm's field as text: an algorithm becomes its name, long tuples of rings a count."""
+    """Return the value of an algorithm's field as text.
+
+    An algorithm becomes its name; a tuple of rings of 24 characters or more becomes a text such as "2 of 16 ranks" for
+    2 rings.
+    """
     if isinstance(value, Flat):
         return name_of(value)
     text = repr(value)
@@ -350,5 +366,8 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly."""
+    """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly.
+
+    It is the number of ranks in a node if `algorithm` is a TwoLevel, which reads them for each shard, otherwise 1.
+    """
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

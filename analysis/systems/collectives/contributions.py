@@ -35,7 +35,12 @@ class CodeRows(Protocol):
 
 
 class Source:
-    """The unrounded contribution of every rank, read when needed; the arguments are those of `all_reduce`.
+    """The unrounded contribution of every rank, read when needed.
+
+    Args:
+      x: an array (ranks, n), a sequence or an iterator of arrays (n,), or a function of the rank that returns an array
+        (n,).
+      ranks: number of ranks; required for a function, None or the true number for the others.
 
     Raises:
       ValueError: there are no ranks or no elements, contributions have different sizes, or their number is not `ranks`.
@@ -119,7 +124,9 @@ def _spilled(rows: Iterable[Array], like: Array) -> Array:
 
 
 def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
-    """Return the arrays of an iterator, copied into memory, or a temporary file beyond IN_MEMORY bytes.
+    """Store the arrays of an iterator, and return them as a sequence.
+
+    They are stored in memory, or in a temporary file if they have more than IN_MEMORY bytes together.
 
     Raises ValueError unless all arrays have one shape and dtype, TypeError unless they hold floats.
     """
@@ -145,7 +152,13 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
 
 
 class Contributions:
-    """The ranks' contributions as codes of the adder's format, scaled for a mean if that happens before the sum."""
+    """The ranks' contributions as codes of the format that is sent, scaled for a mean if that happens before the sum.
+
+    Args:
+      source: the unrounded contributions.
+      adder: the format and rounding of the codes.
+      average: None, "multiply_before", "divide_before" or "divide_after" (which leaves contributions unscaled).
+    """
 
     def __init__(self, source: Source, adder: Adder, average: str | None) -> None:
         self._source, self._adder, self._average = source, adder, average
@@ -166,9 +179,10 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values, scaled for a mean by the method `before` unless it is None.
+        """Return the codes of a rank's values.
 
-        exact: whether values have the format's dtype already.
+        exact: whether values have the format's dtype already, so that no rounding is needed. before: "multiply_before"
+        or "divide_before" to scale the codes for a mean, or None.
         """
         adder = self._adder
         values = np.ascontiguousarray(values)
@@ -184,5 +198,5 @@ class Permuted:
         self.count, self.size = rows.count, rows.size
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return row `order[index]`'s codes of the elements start .. stop - 1."""
+        """Return the codes of the elements start .. stop - 1 of the row that the permutation puts at `index`."""
         return self._rows.row(self._order[index], start, stop)

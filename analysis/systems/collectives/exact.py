@@ -24,6 +24,10 @@ class Sums:
     """Running sums of many elements, each held as two float64 numbers, `high + low`.
 
     `lost` is 0 where the two numbers are the exact sum, NaN after a term of Inf or NaN, and positive otherwise.
+
+    Args:
+      size: number of sums.
+      dtype: dtype of the terms, float32 or float64.
     """
 
     def __init__(self, size: int, dtype: Any = np.float32) -> None:
@@ -63,10 +67,13 @@ class Sums:
 
 
 def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, stop: int) -> Array:
-    """Add contributions of `members` exactly, round each element's sum once, and return the codes (stop - start,).
+    """Add contributions exactly, round each element's sum once, and return the codes (stop - start,).
 
-    Stochastic rounding first rounds the sum to a float64 (to odd), and decides by the bits that this float64 has beyond
-    the format's, 29 for FP32.
+    Args:
+      rows, members: contributions of ranks or nodes, and the indices of those to add.
+      adder: the format and the rounding. Stochastic rounding first rounds the sum to a float64 (to odd), and decides by
+        the bits that this float64 has beyond the format's, 29 for FP32.
+      start, stop: the range of elements, without `stop`.
     """
     if adder.fmt == FP64:
         return _by_columns(rows, adder, members, np.arange(start, stop), Exact(FP64, **adder.options(0, SEND)))
@@ -92,7 +99,8 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
 def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array, accumulate: Exact) -> Array:
     """Return the codes of exact sums of the elements with the ascending indices `chosen`, by `fp.sum`.
 
-    accumulate: the exact accumulator with the rounding of its result.
+    rows: contributions as codes of `adder.fmt`. members: indices of the rows to add. accumulate: the exact accumulator
+    with the rounding of its result.
     """
     step = max(1, MOST_CELLS // len(members))
     parts = []

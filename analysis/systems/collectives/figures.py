@@ -13,7 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 def report_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line.
 
-    report: a CollectiveReport.
+    report: the CollectiveReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     with figure_style():
@@ -39,7 +39,10 @@ def report_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def growth_axes(growth: Any, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of a CollectiveGrowth's algorithms against the number of ranks, one curve each."""
+    """Draw the relative error of each algorithm against the number of ranks, with names at the ends of the curves.
+
+    growth: the CollectiveGrowth. Return the matplotlib axes: `ax`, or new ones for None.
+    """
     with figure_style():
         ax = axes_of(ax, 2.9)
         ends = []

@@ -25,7 +25,10 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 @inner_loop
 def add_row(row: Any, high: Any, errors: Any) -> Any:
-    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 only if all errors are 0."""
+    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 only if all errors are 0.
+
+    All are arrays (n,); `row` holds float32 or float64, the others float64.
+    """
     rest = u64(0)
     for i in range(row.size):
         total, error = exact_pair(high[i], f64(row[i]))
@@ -36,7 +39,10 @@ def add_row(row: Any, high: Any, errors: Any) -> Any:
 
 @inner_loop
 def add_errors(errors: Any, low: Any, lost: Any) -> None:
-    """Add `errors` to `low` in place, and the magnitudes of the rounding errors of these additions to `lost`."""
+    """Add `errors` to `low` in place, and the magnitudes of the rounding errors of these additions to `lost`.
+
+    All are float64 arrays (n,).
+    """
     for i in range(low.size):
         rest, missing = exact_pair(low[i], errors[i])
         low[i] = rest

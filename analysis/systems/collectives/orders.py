@@ -10,7 +10,10 @@ Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """Operands, ranks or orders, that different ranks add one after the other: each sum is rounded and sent on."""
+    """Operands that different ranks add one after the other: the sum is rounded and sent on after each addition.
+
+    An operand is a rank, whose contribution it is, or another such order, whose sum it is.
+    """
 
     __slots__ = ()
 
@@ -18,7 +21,8 @@ class Hops(tuple[Any, ...]):
 class OneRank(tuple[Any, ...]):
     """Operands, ranks or orders, that one rank adds from left to right and sends after the last addition.
 
-    It rounds to the format of messages after each addition, with an accumulation format only before sending.
+    With an accumulation format, the rank rounds to the format of messages once, before sending. Without one, it rounds
+    after each addition.
     """
 
     __slots__ = ()
@@ -34,7 +38,13 @@ class ExactSum(tuple[Any, ...]):
 
 
 def first_rank(order: Order) -> int:
-    """Return the rank whose contribution is the first operand of a sum in an order, nested tuples of ranks."""
+    """Return the rank whose contribution is the first operand of a sum in an order, nested tuples of ranks.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
+      >>> first_rank(Hops([Hops([2, 3]), 1]))
+      2
+    """
     while not isinstance(order, int):
         order = order[0]
     return order
@@ -92,10 +102,14 @@ def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
 
 
 def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
-    """Return the order of NCCL's binary tree, in which a rank adds its children's sums to its own contribution.
+    """Return the order of a binary tree of ranks, each of which adds its children's sums to its own contribution.
 
-    place: function from a position in the tree to the rank there. Position 0 is the root, and a position's lowest set
-    bit determines its parent (`ncclGetBtree` in src/graph/trees.cc).
+    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, and a position's lowest set
+    bit determines its parent.
+
+    Args:
+      ranks: number of ranks.
+      place: function from a position in the tree to the rank there.
     """
     children: list[list[int]] = [[] for _ in range(ranks)]
     for position in range(1, ranks):

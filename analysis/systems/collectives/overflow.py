@@ -31,7 +31,10 @@ class _Beyond(Exception):
 def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> None:
     """Raise a CollectiveOverflowError if a sum of finite contributions is not finite, or `adder.overflowed` is set.
 
-    codes: the sums (n,). source, rows: the contributions, as unrounded values and as codes.
+    Args:
+      codes: the sums (n,), as codes of `adder.fmt`.
+      source, rows: the contributions, as unrounded values and as codes.
+      algorithm, adder: the order of the additions, and their rounding.
     """
     values = decode(codes, adder.fmt, np.float64)
     beyond = np.flatnonzero(~np.isfinite(values))
@@ -57,7 +60,8 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
     """Return the sentence that names the addition at which the sum of an element left the format's range.
 
-    Return "" if no sum of the element overflowed. Changes `adder.overflowed`. element: index in the buffer.
+    element: index in the buffer. source, rows: contributions, unrounded and as codes. algorithm, adder: the order of
+    the additions, and their rounding. Return "" if no sum of the element overflowed. Changes `adder.overflowed`.
     """
     column = np.zeros(source.count, adder.fmt.storage)
     for rank in range(source.count):

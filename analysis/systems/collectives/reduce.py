@@ -22,9 +22,14 @@ from fpsim.arrays import Array
 
 
 def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
-    """Return the codes (n,) of the sum that every rank holds after an all-reduce.
+    """Return the codes of the sum that every rank holds after an all-reduce.
 
-    algorithm: one whose `check` accepts the number of rows. rows: the contributions as codes, a row for each rank.
+    Args:
+      algorithm: the order of the additions; callers call `algorithm.check` first.
+      rows: the contributions as codes, a row for each rank.
+      adder: formats and rounding of the additions.
+    Returns:
+      Codes (n,) of `adder.fmt`.
     """
     if isinstance(algorithm, TwoLevel):
         nodes = NodeSums(rows, algorithm, adder)
@@ -36,8 +41,12 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 class NodeSums:
     """The sums of each node's ranks as rows of codes, computed when they are read.
 
-    The shards of a sum may add the node's ranks in different orders, as a reduce-scatter inside the node does. node:
-    number of ranks in a node. shards: the spans of the buffer that the ranks of a node own after a reduce-scatter.
+    The shards of a sum may add the node's ranks in different orders, as a reduce-scatter inside the node does.
+
+    Attributes:
+      node: number of ranks in a node.
+      count, size: number of nodes, and of elements of the buffer.
+      shards: the spans of the buffer that the ranks of a node own after a reduce-scatter.
     """
 
     def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
@@ -63,7 +72,8 @@ class NodeSums:
 def _reduced(algorithm: Flat, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
     """Return the codes (n,) of the sum of all rows by an algorithm; each of `spans` is reduced like a separate buffer.
 
-    node: number of ranks whose sum a row is; 1 if rows are contributions of ranks.
+    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose sum a row is (1: a
+    row is a rank's contribution).
     """
     sums = np.empty(rows.size, adder.fmt.storage)
     if isinstance(algorithm, Ring):
@@ -80,8 +90,10 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
     """Write the codes of the sums that rings compute into `total`, in two passes over the positions of the rings.
 
     The sum of a chunk begins at one position of its ring, and adds the contributions of all positions from there on.
-    The first pass makes the additions up to the last position, the second pass the additions from position 0 on. node:
-    number of ranks whose sum a row is; 1 if rows are contributions of ranks.
+    The first pass makes the additions up to the last position, the second pass the additions from position 0 on. So
+    each position adds to one contiguous part of the buffer in a pass, or to two parts if `first` is not 0. buffers: the
+    parts of the buffer and their rings. rows: contributions as codes. adder: the rounding of additions. node: number of
+    ranks whose sum a row is.
     """
     for turn in (0, 1):
         for position in range(rows.count):
@@ -106,8 +118,11 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
     """Return the codes of the rows' sum over a span of the buffer; callers must not change the array.
 
-    order: nested tuples of row indices, as `Ring.order` returns them. node: number of ranks whose sum a row is; row
-    index * node is the rank that selects random bits.
+    Args:
+      order: the order of the additions as nested tuples of row indices, as `Ring.order` returns them.
+      rows, adder: contributions of ranks or nodes as codes, and the rounding of their additions.
+      span: the range of elements.
+      node: number of ranks whose sum a row is; row index * node is the rank that selects random bits.
     """
     if isinstance(order, int):
         return rows.row(order, span.start, span.stop)
@@ -126,9 +141,11 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 
 
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
-    """Return the codes of the sum of the rows `members` that one rank adds, for the elements of a span of the buffer.
+    """Return the codes of a sum of rows that one rank adds, for the elements of a span of the buffer.
 
-    The sum is exact and rounded once, or else added in the adder's accumulation format, in the order of `members`.
+    rows, members: contributions as codes, and the indices of the rows to add. The sum is exact and rounded once. If
+    `adder` has an accumulation format, the rows are added in that format instead, in the order of `members`, before the
+    rounding.
     """
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)

@@ -98,7 +98,10 @@ class CollectiveReport(SavedReport):
         return frame([{"first": names[i], "second": names[j], "differing": self.differing[i][j]} for i, j in pairs])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw each algorithm's relative error, and its range over orders; return the axes (ax None: new ones)."""
+        """Draw the relative error of each algorithm and its range over orders of ranks; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.collectives.figures import report_axes
 
         return report_axes(self, ax)
@@ -170,7 +173,10 @@ class CollectiveGrowth(SavedReport):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw each algorithm's relative error against the number of ranks; return the axes (ax None: new ones)."""
+        """Draw the relative error of each algorithm against the number of ranks; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.collectives.figures import growth_axes
 
         return growth_axes(self, ax)

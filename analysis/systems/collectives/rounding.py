@@ -24,15 +24,28 @@ ADD, SEND, CAST, AVERAGE = range(4)  # roundings of one rank; `step_seed` explai
 def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
     """Return the seed of one rounding in a reduction; with the element's index it determines the random bits.
 
-    rank: the rank whose contribution is added, or the first rank of the sum that is added. rounding: ADD for the
-    addition, SEND for rounding from the accumulation format, CAST for rounding the contribution itself, AVERAGE for its
-    division by the number of ranks.
+    Args:
+      seed: seed of the reduction.
+      rank: the rank whose contribution is added, or the first rank of the sum that is added.
+      rounding: ADD for the addition, SEND for rounding from the accumulation format, CAST for rounding the
+        contribution itself, AVERAGE for its multiplication by 1 / ranks or division by ranks.
+
+    Example:
+      >>> from fpsim.analysis.systems.collectives.rounding import step_seed
+      >>> step_seed(0, 0) != step_seed(0, 1)
+      True
     """
     return (seed + (4 * rank + rounding + 1) * GOLDEN) % (1 << 64)
 
 
 class Adder:
-    """The additions and roundings of a reduction over ranks; the arguments are those of `all_reduce`.
+    """The additions and roundings of a reduction over ranks.
+
+    Args:
+      fmt: the format of contributions and of every message between ranks.
+      accumulate: the format in which a rank adds, to nearest even; None for adding in `fmt` by `rounding`.
+      rounding, seed: settings of each rounding to `fmt`, as for `fp.encode`.
+      overflow: the overflow mode of each rounding to `fmt`, as for `fp.encode`.
 
     Attributes:
       wide: the accumulation format, or None if ranks add in `fmt`.
@@ -151,8 +164,10 @@ class Adder:
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
         """Return `wide`, codes of the accumulation format, rounded to codes of `fmt`; update `overflowed`.
 
-        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN. start, size, rank: index
-        of the first element, elements of the whole buffer, and the rank that rounds; they select random bits.
+        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN.
+
+        start: index in the buffer of the first element. size: elements of the whole buffer. rank: the rank whose
+        contribution was added, or the first rank of the sum that was added.
         """
         assert self.wide is not None
         if self.wide == FP32 and self.wide.nan_code is not None:

@@ -183,7 +183,8 @@ def _row(
     """Return the report's row for one algorithm, named `name`.
 
     codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: exact sums as (high,
-    low) float64. rounded: codes of the exact sums of the contributions after their rounding.
+    low) float64. adder: the format of the codes. ranks: number of ranks, each of which owns a shard. rounded: codes of
+    the exact sums of the contributions after their rounding, rounded to nearest even.
     """
     high, low = exact
     with np.errstate(invalid="ignore"):
@@ -218,7 +219,8 @@ def _relative(error: Array, exact: Array) -> float:
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
     """Return pairs (algorithm object, accumulation format or None), after checking each against the number of ranks.
 
-    algorithms: names, algorithm objects, or pairs (algorithm, accumulation format); None for all that support `ranks`.
+    algorithms: names, objects, or pairs with an accumulation format; None for all that support `ranks` ranks. Raises
+    ValueError if there is no algorithm, or one does not support `ranks` ranks.
     """
     if algorithms is None:
         chosen: list[Choice] = [

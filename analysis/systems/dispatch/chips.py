@@ -54,7 +54,9 @@ class ChipRow:
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return the mark of the format `name`: "yes", "with scales" for block-scaled units, or "" without a unit."""
+        """Return the mark of the format `name`: "yes", "with scales" if units need block scales for it, or "" without a
+        unit.
+        """
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
 
@@ -165,7 +167,9 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
     """Return the name of the unit that computes a product on a chip, or a text on what computes it instead.
 
-    linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
+    Without a unit for the operands' formats the text names a unit for BF16 operands, else one for FP16 operands, else
+    float32. It names torch if the recipe leaves the product to torch, and software if the recipe adds by an accumulator
+    that is no matrix unit. linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
     """
     from fpsim.recipes.chips import moved
 

@@ -95,7 +95,11 @@ def batch_invariance(
 class _Runner:
     """A helper that makes batches from x, calls the tested function, and returns the results for single rows.
 
-    The arguments are those of `batch_invariance`; `seed` determines two random orders of the rows that fill batches.
+    Args:
+      fn: the tested function of a batch (m, ...).
+      x: rows of floats; the first `rows` are tested, the others fill batches.
+      rows: number of rows to test.
+      seed: seed of the two random orders of the rows that fill batches.
     """
 
     def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:

@@ -13,10 +13,11 @@ MOST_NAMES = 24
 
 
 def batch_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the share of elements that differ from the smallest batch against the batch size, in a BatchInvariance.
+    """Draw the share of elements that differ from the smallest batch against the batch size.
 
-    A vertical line marks each of the report's `thresholds`, the sizes at which bits change. Shares that depend on the
-    row's position and on the values of the other rows get a curve each, unless they are 0 for every size.
+    report: the BatchInvariance. A vertical line marks each of `thresholds`, the sizes at which bits change. The shares
+    of elements that depend on the row's position and on the values of the other rows get a curve each, unless they are
+    0 for every size. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     with figure_style():
@@ -46,7 +47,8 @@ def batch_axes(report: Any, ax: Axes | None = None) -> Axes:
 def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw KL divergence and the difference of log-probabilities against the number of tokens before the decoded one.
 
-    report: a DecodingReport. A ring marks each token that the two decoders choose differently.
+    report: the DecodingReport. A ring marks each token that the two decoders choose differently. Return the matplotlib
+    axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     lengths = [row.length for row in rows]
@@ -72,9 +74,9 @@ def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def run_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the relative difference of each tensor of a RunComparison in the order of computing.
+    """Draw the relative difference of each tensor in the order of computing: a curve for each step, darker if later.
 
-    There is a curve for each step, darker if later.
+    report: the RunComparison. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     with figure_style():

@@ -68,7 +68,10 @@ class BatchInvariance(SavedReport):
         return tuple(name for name, column in columns.items() if max(getattr(row, column) for row in self.rows) > 0)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the share of elements that differ against the batch size; return the axes (ax None: new ones)."""
+        """Draw the share of elements that differ against the batch size; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.invariance.figures import batch_axes
 
         return batch_axes(self, ax)
@@ -155,7 +158,10 @@ class DecodingReport(SavedReport):
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw KL and log-probability differences against the length; return the axes (ax None: new ones)."""
+        """Draw KL and log-probability differences against the length; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.invariance.figures import decoding_axes
 
         return decoding_axes(self, ax)

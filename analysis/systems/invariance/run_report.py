@@ -128,7 +128,10 @@ class RunComparison(SavedReport):
         return frame([asdict(row) for row in (self.rows if by == "tensor" else self.changes)])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative difference of each tensor, a curve for each step; return the axes (ax None: new ones)."""
+        """Draw the relative difference of each tensor, a curve for each step; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.invariance.figures import run_axes
 
         return run_axes(self, ax)

@@ -152,7 +152,10 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Load the Recording or TensorLog in a file of fpsim, or the arrays of another program's file as a TensorLog."""
+    """Load the Recording or TensorLog in a file of fpsim; return the arrays of another program's file as a TensorLog.
+
+    Raises ValueError for a damaged file, or one that fpsim saved for another purpose.
+    """
     reasons = []
     for load in (Recording.load, TensorLog.load):
         try:
@@ -186,7 +189,10 @@ def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with the first run's step numbers in order; further steps get numbers after the last."""
+    """Return the second run with its i-th step number replaced by the first run's i-th.
+
+    Steps that the second run has in addition get numbers after the last.
+    """
     mine, others = first.steps, second.steps
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
@@ -227,7 +233,7 @@ def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
     """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ.
 
-    tolerance: relative difference up to which tensors count as equal; 0 for none.
+    key: (step, layer, tensor). tolerance: relative difference up to which tensors count as equal; 0 for none.
     """
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = [float(np.abs(z[np.isfinite(z)]).max(initial=0.0)) for z in (p, q)]
@@ -277,10 +283,14 @@ def _of_figures(key: Key, first: RunTensors, second: RunTensors, tolerance: floa
 def _logits(
     first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
 ) -> tuple[str, Iterator[tuple[int, Array, Array]]]:
-    """Return (name of the tensor read as logits, or "" for none; iterator over its steps, as `_pairs` returns it).
+    """Return (name of the tensor read as logits, iterator over its steps).
 
-    common: keys of both runs. layer: the requested layer, or None to choose one. Raises ValueError if the requested
-    layer is unknown, or a run stored neither its output nor its input and weight.
+    The iterator yields (step, first run's logits, second run's), float64 (tokens, vocabulary). common: keys (step,
+    layer, tensor) of both runs. layer: the requested layer, or None to choose one. If no layer has an output, or input
+    and weight, in both runs, the name is "".
+
+    Raises:
+      ValueError: the requested layer is unknown, or a run stored neither its output nor its input and weight.
     """
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})
@@ -327,7 +337,10 @@ def _pairs(
 
 
 def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
-    """Return whether input @ weight.T is possible with a run's arrays of these keys."""
+    """Return whether input @ weight.T is possible with a run's arrays.
+
+    of_input, of_weight: keys (step, layer, tensor) of the two arrays.
+    """
     x, w = run.arrays[of_input], run.arrays[of_weight]
     return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
 

@@ -67,9 +67,12 @@ def _plain(name: str, part: str, shape: tuple[int, int], dtype: str, bits: int) 
 
 
 class _Saved:
-    """A builder of the list of activations that modules keep, for one recipe and a micro-batch of `tokens` tokens.
+    """A builder of the list of activations that modules keep, for one recipe and one micro-batch.
 
-    specified: True for the operations of `fpsim.train.operations`, False for torch's operations.
+    Args:
+      recipe: the formats.
+      tokens: tokens of the micro-batch.
+      specified: True for the operations of `fpsim.train.operations`, False for torch's operations.
     """
 
     def __init__(self, recipe: Recipe, tokens: int, specified: bool) -> None:
@@ -119,10 +122,10 @@ class _Saved:
         return _kept(name, "input", (self.tokens, 2 * hidden), inner, scaling)
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """Yield the tensors that the cross entropy over `classes` keeps for the backward pass.
+        """Yield the tensors that the cross entropy over `classes` keeps for the backward pass, then the targets.
 
-        These are the logits if the recipe rounds the loss, otherwise fpsim's softmax or torch's logarithm of it, then
-        targets.
+        It keeps the logits if the recipe rounds the loss. Otherwise fpsim's operation keeps the softmax; torch's keeps
+        the logarithm of the softmax, and after the targets their number.
         """
         fmt = self.recipe.numerics.loss
         part = "logits" if fmt is not None else "softmax" if self.specified else "log-softmax"
@@ -132,15 +135,17 @@ class _Saved:
             yield _kept("loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the (format, scaling) in which the recipe has the module `name` store its activations.
+        """Return the (format, scaling) in which a module stores its activations, by the last pattern of `recipe.stored`
+        for it.
 
-        (None, None) means that the recipe does not change the format.
+        name: name of the module, such as "blocks.0.norm1". Return (None, None) if no pattern matches the name: the
+        recipe does not change the format.
         """
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
     def _made_by(self, layer: str) -> Any:
-        """Return the format of the results of a linear layer; None for float32."""
+        """Return the format of the results of a linear layer; None for float32. layer: name of the layer."""
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 
@@ -151,11 +156,14 @@ def transformer_activations(
     """List the tensors that the reference transformer keeps for the backward pass of a micro-batch.
 
     The tensors are those that torch's autograd saves on the CPU, without parameters, each in the format in which the
-    recipe keeps it. In float32 the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
+    recipe keeps it: a linear layer's input in the format that the wgrad product reads, results of products in the
+    product's result format. In float32 the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
 
     Args:
-      config, recipe: shape of the model, and formats of the training.
-      tokens, length: tokens of the micro-batch, and of a sequence.
+      config: shape of the model.
+      recipe: formats of the training.
+      tokens: tokens of the micro-batch.
+      length: tokens of a sequence.
       specified: True for the operations of `fpsim.train.operations`, which `fp.train.run` uses by default; False for
         torch's operations.
 

@@ -20,7 +20,10 @@ WIDEST = 28  # characters of a label
 
 
 def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
-    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end."""
+    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end.
+
+    ledgers: `Ledger` objects. Return the matplotlib axes: `ax`, or new ones for None.
+    """
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
     kinds = [kind for kind in SHADES if any(kind in ledger.by_kind for ledger in ledgers)]

@@ -65,11 +65,18 @@ def transformer_peak(
     """Return the moment of the reference transformer's backward pass with the most bytes.
 
     As in torch's autograd, the gradient of an activation is in memory from the backward pass of the module that reads
-    the activation to that of the module that computed it. A kept activation is in memory until the backward pass of the
-    module that kept it. Gradients are in float32, except those of inputs of linear layers, which are in the result
-    format of the dgrad product. Recomputed activations are in memory while the backward pass of their block, or of the
-    module that reads them, runs. listed: activations of a micro-batch of `tokens` tokens, in the order of the forward
-    pass.
+    the activation to that of the module that computed it. A kept activation is in memory until the backward pass of
+    the module that kept it. Gradients are in float32, except those of inputs of linear layers, which are in the result
+    format of the dgrad product. All activations of a recomputed block are in memory while its backward pass runs. Other
+    activations that are computed again, such as a slice of SwiGLU's input, are in memory while the backward pass of the
+    module that reads them runs.
+
+    Args:
+      listed: the activations of a micro-batch, in the order of the forward pass.
+      config: shape of the model.
+      recipe: formats of the training.
+      tokens: tokens of the micro-batch.
+      again: the settings of recomputation.
 
     Source: the order of torch.autograd; compared with torch's MemTracker in docs/systems.md.
     """

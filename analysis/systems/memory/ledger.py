@@ -144,7 +144,11 @@ class _StateEntry:
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """Return the parameter count and layer shapes of `model`: a torch.nn.Module, Config, or a number of parameters."""
+    """Return the parameter count and layer shapes of a module, a Config, or a number of parameters.
+
+    Raises:
+      TypeError, ValueError: model is not one of these.
+    """
     if isinstance(model, float) and model.is_integer():  # 7.5e9
         model = int(model)
     if is_integer(model):
@@ -184,7 +188,10 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """List the state of training: parameters, gradients, masters, moments, copies of weights, and scales."""
+    """List the state of training by a recipe, with sizes, from the sizes of a model's weights.
+
+    It consists of parameters, gradients, masters, moments, copies of weights, and scales.
+    """
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
@@ -223,7 +230,7 @@ def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
     """List the copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
 
-    seen: format of the parameters, None for float32.
+    recipe: formats of the training. seen: format of the parameters, None for float32.
     """
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)

@@ -78,8 +78,8 @@ def activations_of(
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
     """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
 
-    tokens: vectors of the micro-batch. specified: True for the operations of `fpsim.train.operations`, False for
-    torch's.
+    tokens: number of vectors in the micro-batch. again: the settings of recomputation. specified: True for the
+    operations of `fpsim.train.operations`, False for torch's.
     """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
@@ -107,8 +107,11 @@ def blockwise(
 ) -> ModelActivations:
     """Return the activations of the reference transformer, and the cost of recomputation.
 
-    tokens: of the micro-batch. specified: True for the operations of `fpsim.train.operations`, False for torch's.
-    Raises ValueError for tokens that are neither whole sequences nor fewer than one sequence.
+    config: shape of the model. recipe: formats of the training. tokens: tokens of the micro-batch. again: the settings
+    of recomputation. specified: True for the operations of `fpsim.train.operations`, False for torch's.
+
+    Raises:
+      ValueError: tokens are neither whole sequences nor fewer than one sequence.
     """
     if tokens % config.context and tokens > config.context:
         raise ValueError(
@@ -141,7 +144,8 @@ def _without_blocks(
     """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
 
     There is a LedgerRow for each tensor that is kept, and one for the bytes that recomputing a block takes beyond the
-    memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation.
+    memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation. config:
+    shape of the model. again: the settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
@@ -162,8 +166,8 @@ def _without_results(
     """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
 
     There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes beyond
-    the memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation. config:
-    None for the perceptron.
+    the memory that is free by then. listed: all activations without recomputation. config: shape of the transformer;
+    None for the perceptron. tokens: tokens of the micro-batch. again: the settings of recomputation.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
@@ -215,15 +219,19 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
 def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
     """Return the number of multiplications of linear layers and attention in the forward pass of transformer blocks.
 
-    config: shape of the transformer, a Config. tokens: tokens of a micro-batch: whole sequences of the context, or one
-    shorter sequence.
+    Args:
+      config: shape of the transformer.
+      tokens: tokens of a micro-batch: whole sequences of the context, or one shorter sequence.
+      blocks: number of blocks to count.
     """
     linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
     return int(blocks * tokens * (linear + 2 * config.width * min(tokens, config.context)))  # scores and mixing
 
 
 def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
-    """Return the number of multiplications that recomputation adds to a transformer's backward pass of `tokens` tokens.
+    """Return the number of multiplications that recomputation adds to a transformer's backward pass of a micro-batch.
+
+    tokens: tokens of the micro-batch. recompute: the settings of recomputation.
 
     Example:
       >>> from fpsim.train import Recompute

@@ -35,7 +35,10 @@ class SlicedActivations(NamedTuple):
 
 
 def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
-    """Return the names of the layers whose results are recomputed; config: None for the perceptron."""
+    """Return the names of the layers whose results are recomputed.
+
+    config: shape of the transformer; None for the perceptron. again: the settings of recomputation.
+    """
     if config is None:
         return again.named(PERCEPTRON, 1)
     ends = ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
@@ -46,9 +49,10 @@ def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
 def sliced_activations(
     listed: Sequence[Activation], config: Config | None, again: Recompute
 ) -> SlicedActivations:  # fmt: skip
-    """Divide activations, all those without recomputation, into kept and recomputed ones.
+    """Divide activations into those that are kept and those that are recomputed.
 
-    config: None for the perceptron.
+    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. again: the
+    settings of recomputation.
     """
     readers = {name: _readers(name, config) for name in sliced_layers(config, again)}
     gone = {module for modules in readers.values() for module in modules}
@@ -69,9 +73,9 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return names of the modules that read a layer's result, and need not keep it if it is recomputed.
+    """Return names of the modules that read a layer's result; they need not keep this result if it is recomputed.
 
-    config: shape of the transformer; None for the perceptron.
+    name: name of the layer. config: shape of the transformer; None for the perceptron.
     """
     if config is None:
         return PERCEPTRON[name][2]
@@ -87,6 +91,7 @@ def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
     """Return the bytes in memory while a group of activations is recomputed.
 
     These are one slice if the group is SwiGLU's input and is sliced along tokens or channels, else the whole group.
+    again: the settings of recomputation.
     """
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"
@@ -97,7 +102,8 @@ def sliced_multiplications(config: Config | None, tokens: int, again: Recompute)
     """Return the number of multiplications that recomputing results of layers adds to a micro-batch's backward pass.
 
     Recomputing queries, keys and values recomputes attention as well; recomputing a layer of the perceptron recomputes
-    the later layers as well. config: None for the perceptron. tokens: of the micro-batch.
+    the later layers as well. config: shape of the transformer; None for the perceptron. tokens: tokens of the
+    micro-batch. again: the settings of recomputation.
 
     Example:
       >>> from fpsim.train import Recompute

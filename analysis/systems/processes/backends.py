@@ -10,8 +10,17 @@ BACKENDS = ("gloo", "nccl")
 def chosen_backend(backend: str | None, ranks: int) -> str:
     """Return torch's communication backend for processes on this machine: the requested one, or a default.
 
-    The default is nccl if each of the `ranks` processes has a GPU, else gloo. Raises ValueError for an unknown backend,
-    or nccl with fewer GPUs than processes.
+    Args:
+      backend: "gloo", "nccl", or None for nccl if every process has a GPU, else gloo.
+      ranks: number of processes on this machine.
+
+    Raises:
+      ValueError: an unknown backend, or nccl with fewer GPUs than processes.
+
+    Example:
+      >>> from fpsim.analysis.systems.processes.backends import chosen_backend
+      >>> chosen_backend("gloo", 4)
+      'gloo'
     """
     import torch
 

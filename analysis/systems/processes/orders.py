@@ -35,7 +35,13 @@ class ExplainedMean(NamedTuple):
     divided: str = "after"
 
     def __str__(self) -> str:
-        """Return a clause on the order in which the ranks' contributions were added."""
+        """Return a clause on the order in which the ranks' contributions were added.
+
+        Example:
+          >>> from fpsim.analysis.systems.processes.orders import ExplainedMean
+          >>> print(ExplainedMean({"the order of the ranks": 12}, 0))
+          added in the order of the ranks
+        """
         if not self.orders:
             return "added in no order that was tried"
         names = list(self.orders)
@@ -84,8 +90,11 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
     """Find orders of addition that together reproduce the bits of as many elements of a mean as possible.
 
     If several values of `ExplainedMean.divided` reproduce equally many elements, the one with fewer orders is returned.
-    contributions: (ranks, n) float32, rounded to `fmt` before the additions. mean: (n,) float32. fmt: the format to
-    which sums are rounded.
+
+    Args:
+      contributions: (ranks, n) float32, the contribution of each rank, which is rounded to `fmt` before the additions.
+      mean: (n,) float32, the mean to explain.
+      fmt: the format in which contributions are sent, and to which sums are rounded.
 
     Example:
       >>> import numpy as np

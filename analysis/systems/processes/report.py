@@ -36,8 +36,13 @@ class ProcessRow:
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
     """Compare two flat float32 arrays bit by bit, and return the row of a ProcessesReport; all NaNs count as equal.
 
-    way, ranks, tensor, reason: fields of the row: way of training, such as "ddp", number of processes, "gradients" or
-    "weights", and a remark. got, wanted: elements computed by several processes, and by one.
+    way, ranks, tensor, reason: fields of the row. got, wanted: elements computed by several processes, and by one.
+
+    Example:
+      >>> import numpy as np
+      >>> from fpsim.analysis.systems.processes.report import row_of
+      >>> row_of("ddp", 2, "weights", np.float32([1, 2]), np.float32([1, 4]), "").largest
+      0.5
     """
     unlike = (got.view(np.uint32) != wanted.view(np.uint32)) & ~(np.isnan(got) & np.isnan(wanted))
     with np.errstate(all="ignore"):

@@ -141,7 +141,7 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
 def updated(gradients: Tensors, device: str) -> Tensors:
     """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients.
 
-    device: torch's name of the device, such as "cpu" or "cuda:0".
+    gradients: parameter name -> flat float32 array. device: torch's name of the device that takes the step.
     """
     model = small_model(device)
     for name, parameter in model.named_parameters():

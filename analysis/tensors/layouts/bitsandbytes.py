@@ -55,9 +55,16 @@ def dynamic_table() -> Array:
 def table_blocks(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
     A value is table[code] * scale of its block, in float32. The high nibble of a byte comes first. Blocks run over the
     flat matrix, so they cross rows. With scales of scales ("double quantisation") a scale is `nested table[code] *
     nested scale + offset`, each step rounded to float32.
+
+    Raises:
+      LayoutError: the tensors contradict each other, or the state is not JSON.
+
+    Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """
     state = _state(parts)
     shape, block = tuple(state["shape"]), int(state["blocksize"])
@@ -100,12 +107,23 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor."""
+    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor.
+
+    parts: the stored tensors of the weight.
+    """
     return parts.beside["state"].name.endswith("nf4")
 
 
 def int8_rows(parts: WeightParts) -> Tensor:
-    """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row."""
+    """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
+
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
+    Raises:
+      LayoutError: the number of scales is not that of the rows, or the stored weight format is not 0, plain rows.
+
+    Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
+    """
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) != 2 or stored.size != codes.shape[0]:
         raise LayoutError(f"its SCB of shape {stored.shape} does not fit the rows of its shape {codes.shape}")
@@ -125,7 +143,13 @@ def int8_rows(parts: WeightParts) -> Tensor:
 
 
 def _state(parts: WeightParts) -> dict[str, Any]:
-    """Return the JSON state of a 4-bit bitsandbytes weight as a dictionary; raise a LayoutError if a key is missing."""
+    """Return the quantisation state of a 4-bit bitsandbytes weight, which is stored as JSON, as a dictionary.
+
+    parts: the stored tensors of the weight.
+
+    Raises:
+      LayoutError: the state is not JSON, or a key is missing.
+    """
     try:
         state = json.loads(parts.text("state"))
         shape, block = state["shape"], state["blocksize"]
@@ -140,7 +164,11 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 
 
 def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
-    """Return the scale of each block of a 4-bit bitsandbytes weight, by its state, as float32; decoded if quantised."""
+    """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if the scales are quantised
+    themselves.
+
+    `state`: the weight's quantisation state. parts: the stored tensors of the weight.
+    """
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)
     codes, block = parts.array("scale").reshape(-1), int(state["nested_blocksize"])

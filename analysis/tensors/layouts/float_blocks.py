@@ -47,8 +47,14 @@ def blocks_of(
 ) -> ScaleBlocks:
     """Return the size of the blocks that share a scale, inferred from the shapes of the matrix and of its scales.
 
-    Leading axes of `shape` number separate matrices. configured: (rows, columns) of a block by the checkpoint's
-    configuration, which are returned if they fit; None if it names none. Raises a LayoutError if no blocks fit.
+    Args:
+      shape: shape of the matrix; leading axes number separate matrices.
+      scales: shape of the matrix's scales.
+      configured: (rows, columns) of a block by the checkpoint's configuration, which are returned if they fit; None if
+        it names none.
+
+    Raises:
+      LayoutError: no blocks fit both shapes.
 
     Example:
       >>> blocks_of((576, 7168), (5, 56))
@@ -79,7 +85,9 @@ def blocks_of(
 
 
 def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the block size (rows, columns) that a checkpoint's quantisation settings name; None if they name none.
+    """Return the block size (rows, columns) that a checkpoint's configuration names; None if it names none.
+
+    settings: the quantisation settings of the configuration, field -> value.
 
     Example:
       >>> configured_block({"quant_method": "fp8", "weight_block_size": [128, 128]})
@@ -99,7 +107,9 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 def _side(length: int, count: int) -> int:
     """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no length fits.
 
-    Lengths of known checkpoints are tried first; the last block may be shorter. Other lengths must divide the axis.
+    One block is the whole axis, and `length` blocks have one element each. Otherwise lengths of known checkpoints are
+    tried first: 128, 32, 16, 64, 256, 512 and 1024, where the last block may be shorter. If none of them needs `count`
+    blocks, the length is `length` / `count` if this is an integer of 16 or more.
     """
     if count == 1:
         return max(length, 1)
@@ -121,7 +131,8 @@ def scale_values(one: Tensor) -> Array:
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
     """Return the scale of each element, (count, columns), for `count` rows of a weight from row `first` on.
 
-    scales: the stored scales. shape: shape of the weight; rows of its separate matrices follow each other.
+    `scales`: the stored scales. `blocks`: which elements share a scale. `shape`: shape of the weight; rows of its
+    separate matrices follow each other.
     """
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)
@@ -134,7 +145,12 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 def float_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and perhaps zero points.
 
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
     A value is (code - zero point) * scale, computed in float32, and rounded to the scales' dtype if that has 16 bits.
+
+    Raises:
+      LayoutError: the shape of the scales or zero points does not fit the codes.
 
     Source: transformers, compressed-tensors and ModelOpt, whose own readers return the same bits.
     """

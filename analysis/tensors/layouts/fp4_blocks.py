@@ -14,10 +14,15 @@ NVFP4, MXFP4 = 16, 32  # codes that share a scale
 
 
 def packed_pairs(parts: WeightParts) -> Tensor:
-    """Return a weight of later DeepSeek checkpoints: experts in FP4, all other layers in FP8.
+    """Return a weight of later DeepSeek checkpoints, in FP4 or FP8.
+
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     A tensor of int8 stores two E2M1 codes in a byte, the low nibble first, with an E8M0 scale per 32 elements; a tensor
-    of another dtype stores one FP8 code in a byte.
+    of another dtype stores one FP8 code in a byte. Experts are FP4, all other layers FP8.
+
+    Raises:
+      LayoutError: the shape of the scales does not fit the codes.
 
     Source: transformers 5.24, integrations/finegrained_fp8.py.
     """
@@ -31,8 +36,13 @@ def packed_pairs(parts: WeightParts) -> Tensor:
 def fp4_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as E2M1 codes with scales of blocks, and perhaps of the tensor.
 
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
     The tensor's scale multiplies the blocks' scales (ModelOpt's weight_scale_2), or divides them (compressed-tensors'
     weight_global_scale); the result is rounded to float32 before it multiplies the codes' values.
+
+    Raises:
+      LayoutError: the shape of the scales does not fit the codes.
 
     Source: compressed-tensors and ModelOpt, whose own readers return the same bits.
     """

@@ -31,17 +31,26 @@ class BlockKind(NamedTuple):
 
 
 def step(blocks: Array, first: int) -> Array:
-    """Return the float16 number (a step or a smallest value) at byte `first` of each block, as float32 (blocks, 1)."""
+    """Return the float16 number stored at byte `first` of each block, as float32 (blocks, 1).
+
+    blocks: (blocks, bytes) uint8. The number is a step or a smallest value.
+    """
     return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
 
 
 def nibbles(pairs: Array) -> Array:
-    """Return the 4-bit codes in bytes, (blocks, B) to (blocks, 2 B): in each row low nibbles, then the high ones."""
+    """Return the 4-bit codes in bytes: (blocks, B) uint8 become (blocks, 2 B).
+
+    In each row the low nibbles of all bytes come first, then their high nibbles.
+    """
     return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1)
 
 
 def _fives(fields: Array) -> Array:
-    """Return the 5-bit codes of blocks, (blocks, 20) uint8, as float32 (blocks, 32); the fifth bits come first."""
+    """Return the 5-bit codes of blocks, (blocks, 20) uint8, as float32 (blocks, 32).
+
+    The first four bytes of a block store the fifth bit of each code, the other 16 bytes the lower four bits.
+    """
     fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
     return np.asarray(nibbles(fields[:, 4:]).astype(F32) + fifth * F32(16))
 

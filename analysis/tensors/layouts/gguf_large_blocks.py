@@ -19,11 +19,11 @@ HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of a byte's 2-bit
 
 
 def _q2_k(blocks: Array) -> Array:
-    """Return the values of Q2_K blocks, (d * scale) * code - dmin * minimum, with a scale and minimum for each 16
-    elements.
+    """Return the values of Q2_K blocks, (blocks, 84) uint8, as float32 (blocks, 256).
 
-    Bytes 0 to 15: scales (low nibbles) and minima (high nibbles). Bytes 16 to 79: 2-bit codes (see `_pairs`). Bytes 80
-    and 81: d. Bytes 82 and 83: dmin.
+    A value is (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum for each 16 elements. d and dmin are
+    float16 numbers of the block. Bytes 0 to 15: scales (low nibbles) and minima (high nibbles). Bytes 16 to 79: 2-bit
+    codes (see `_pairs`). Bytes 80 and 81: d. Bytes 82 and 83: dmin.
     """
     packed, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
     scales, minima = (packed & np.uint8(15)).astype(F32), (packed >> np.uint8(4)).astype(F32)
@@ -32,12 +32,13 @@ def _q2_k(blocks: Array) -> Array:
 
 
 def _q3_k(blocks: Array) -> Array:
-    """Return the values of Q3_K blocks, (d * (scale - 32)) * (code - 4), with a 6-bit scale for each 16 elements.
+    """Return the values of Q3_K blocks, (blocks, 110) uint8, as float32 (blocks, 256).
 
-    Bytes 0 to 31: third bits of codes; bit j of byte l belongs to element 32 j + l. Bytes 32 to 95: lower two bits of
-    codes (see `_pairs`). Bytes 96 to 103: lower four bits of scales 0 to 7 in low nibbles, of 8 to 15 in high ones.
-    Bytes 104 to 107: upper two bits of scales; the field at bit 2 s of byte b belongs to scale 4 s + b. Bytes 108 and
-    109: d.
+    A value is (d * (scale - 32)) * (code - 4), with a 6-bit scale for each 16 elements. d is a float16 number of the
+    block. Bytes 0 to 31: third bits of codes; bit j of byte l belongs to element 32 j + l. Bytes 32 to 95: lower two
+    bits of codes (see `_pairs`). Bytes 96 to 103: lower four bits of scales 0 to 7 in low nibbles, of 8 to 15 in high
+    ones. Bytes 104 to 107: upper two bits of scales; the field at bit 2 s of byte b belongs to scale 4 s + b. Bytes 108
+    and 109: d.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
@@ -59,10 +60,11 @@ def _q5_k(blocks: Array) -> Array:
 
 
 def _q6_k(blocks: Array) -> Array:
-    """Return the values of Q6_K blocks, (d * scale) * (code - 32), with a signed 8-bit scale for each 16 elements.
+    """Return the values of Q6_K blocks, (blocks, 210) uint8, as float32 (blocks, 256).
 
-    Bytes 0 to 127: lower four bits of codes; of each 64 bytes, the low nibbles come first, then the high ones. Bytes
-    128 to 191: upper two bits of codes (as in `_pairs`). Bytes 192 to 207: scales. Bytes 208 and 209: d.
+    A value is (d * scale) * (code - 32), with a signed 8-bit scale for each 16 elements. d is a float16 number of the
+    block. Bytes 0 to 127: lower four bits of codes; of each 64 bytes, the low nibbles come first, then the high ones.
+    Bytes 128 to 191: upper two bits of codes (as in `_pairs`). Bytes 192 to 207: scales. Bytes 208 and 209: d.
     """
     count = len(blocks)
     low = nibbles(blocks[:, :128].reshape(-1, 64)).reshape(count, 256)
@@ -73,11 +75,12 @@ def _q6_k(blocks: Array) -> Array:
 
 
 def _iq4_xs(blocks: Array) -> Array:
-    """Return the values of IQ4_XS blocks, d * (scale - 32) * the entry of the table IQ4 at each 4-bit code.
+    """Return the values of IQ4_XS blocks, (blocks, 136) uint8, as float32 (blocks, 256).
 
-    A 6-bit scale belongs to 32 elements. Bytes 0 and 1: d. Bytes 2 and 3: upper two bits of scales, those of the first
-    in the lowest bits. Bytes 4 to 7: lower four bits of scales, low nibble first. Bytes 8 to 135: codes, 16 bytes for
-    each 32 elements, in the order of IQ4_NL.
+    A value is d * (scale - 32), times the entry of the table IQ4 at the element's 4-bit code. There is a 6-bit scale
+    for each 32 elements; d is a float16 number of the block. Bytes 0 and 1: d. Bytes 2 and 3: upper two bits of scales,
+    those of the first in the lowest bits. Bytes 4 to 7: lower four bits of scales, low nibble first. Bytes 8 to 135:
+    codes, 16 bytes for each 32 elements, in the order of IQ4_NL.
     """
     count = len(blocks)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
@@ -88,18 +91,20 @@ def _iq4_xs(blocks: Array) -> Array:
 
 
 def _mxfp4(blocks: Array) -> Array:
-    """Return the values of MXFP4 blocks, 2^(exponent - 127) times the value of an E2M1 code.
+    """Return the values of MXFP4 blocks, (blocks, 17) uint8, as float32 (blocks, 32).
 
-    Byte 0: exponent, of which 255 means 2^128, not NaN. Bytes 1 to 16: codes.
+    A value is 2^(exponent - 127) times the value of an E2M1 code. The exponent 255 means 2^128, not NaN.
+    Byte 0: exponent. Bytes 1 to 16: codes, of elements 0 to 15 in low nibbles, of elements 16 to 31 in high nibbles.
     """
     scales = np.ldexp(F32(1), blocks[:, :1].astype(np.int32) - 128)
     return scales * E2M1_TWICE[nibbles(blocks[:, 1:])]
 
 
 def _nvfp4(blocks: Array) -> Array:
-    """Return the values of NVFP4 blocks, those of E2M1 codes times a scale in unsigned E4M3 for each 16 elements.
+    """Return the values of NVFP4 blocks, (blocks, 36) uint8, as float32 (blocks, 64).
 
-    Bytes 0 to 3: scales, of which 0x7F means 0. Bytes 4 to 35: codes, 8 bytes for each 16 elements.
+    A value is that of an E2M1 code times a scale in unsigned E4M3, one for each 16 elements. The scale 0x7F means 0.
+    Bytes 0 to 3: scales. Bytes 4 to 35: codes, 8 bytes for each 16 elements, all low nibbles before the high ones.
     """
     field = (blocks[:, :4] >> np.uint8(3) & np.uint8(15)).astype(np.int32)
     fraction = (blocks[:, :4] & np.uint8(7)).astype(F32)

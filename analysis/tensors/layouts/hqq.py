@@ -21,6 +21,11 @@ PACKINGS = {"8bit_u8": 8, "4bit_u8": 4, "2bit_u8": 2, "1bit_u8": 1}
 def hqq_groups(parts: WeightParts) -> Tensor:
     """Return a weight stored by HQQ: (code - zero point) * scale, rounded to the scales' dtype if that has 16 bits.
 
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
+    Raises:
+      LayoutError: the packing is unknown, or the shapes do not fit.
+
     Source: hqq 0.2.8, whose own reader returns the same bits.
     """
     if parts.beside["shape"].dtype not in ("int32", "int64"):
@@ -61,7 +66,10 @@ def hqq_groups(parts: WeightParts) -> Tensor:
 
 
 def grouped_codes(parts: WeightParts) -> Array:
-    """Return the unpacked codes of an HQQ weight that `hqq_groups` accepts, (groups, group size) uint8."""
+    """Return the unpacked codes of an HQQ weight, (groups, group size) uint8.
+
+    parts: the stored tensors of the weight, which `hqq_groups` must accept.
+    """
     bits = PACKINGS[parts.text("packing")]
     packed = whole(parts.codes)
     fields = [packed >> np.uint8(8 - bits * (part + 1)) & np.uint8((1 << bits) - 1) for part in range(8 // bits)]

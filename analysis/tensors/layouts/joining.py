@@ -212,7 +212,10 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight that a layout makes of its stored tensors, or the reason why they do not fit each other."""
+    """Return the weight that a layout makes of its stored tensors, or the reason why they do not fit each other.
+
+    parts: the stored tensors of the weight. The reason is the field `problem` of the result.
+    """
     try:
         weight = layout.join(parts)
     except LayoutError as problem:
@@ -225,7 +228,8 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
     """Return (layout, prefix of the name, key -> accompanying tensor) for a tensor of codes; None if no layout fits.
 
-    by_name: the tensors of the same file. In models of one layer, "weight" is read as ".weight".
+    `by_name`: the tensors of the same file. Tensors of a model of one layer have no prefix: "weight" is read as
+    ".weight".
     """
     name = one.name if "." in one.name or not one.name.endswith(TAILS) else f".{one.name}"
     for layout in LAYOUTS:

@@ -13,8 +13,10 @@ PLAIN = "plain"  # the layout of tensors that are not quantised
 
 
 def deepseek(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for DeepSeek's weights: "deepseek_fp4", "deepseek_fp8", or "deepseek_fp8:ue8m0" (E8M0
-    scales).
+    """Return the layout's name for DeepSeek's weights: "deepseek_fp8", "deepseek_fp8:ue8m0" (E8M0 scales) or
+    "deepseek_fp4".
+
+    parts: the stored tensors of the weight. weight: the weight that they represent.
     """
     if weight.dtype == "MXFP4":
         return "deepseek_fp4"
@@ -22,13 +24,19 @@ def deepseek(parts: WeightParts, weight: Tensor) -> str:
 
 
 def packed_integers(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for compressed-tensors' packed integers, such as "compressed-tensors:int4_asym"."""
+    """Return the layout's name for compressed-tensors' packed integers, such as "compressed-tensors:int4_asym".
+
+    parts: the stored tensors of the weight. weight: the weight that they represent.
+    """
     bits = weight.dtype.partition(" ")[0].lower()
     return f"compressed-tensors:{bits}{'_asym' if 'zero_point' in parts.beside else ''}"
 
 
 def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for a weight of integers packed by GPTQ or AWQ: "gptq", "gptq_v2" or "awq"."""
+    """Return the layout's name for a weight of integers packed by GPTQ or AWQ: "gptq", "gptq_v2" or "awq".
+
+    parts: the stored tensors of the weight. weight: the weight that they represent.
+    """
     if "(AWQ)" in weight.dtype:
         return "awq"
     return "gptq_v2" if weight.dtype.endswith("v2)") else "gptq"
@@ -46,20 +54,30 @@ def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
 
 
 def _swizzled(scale: Tensor, weight: Tensor, block: int) -> str:
-    """Return "_swizzled" for the layout's name if the scales of `block` codes are stored in 128x4 tiles, else ""."""
+    """Return "_swizzled" if the scales of blocks of a row are stored in 128x4 tiles, for the end of a layout's name;
+    else "".
+
+    scale: the tensor of scales. weight: the weight. block: number of codes that share a scale.
+    """
     shape = weight.shape
     return "_swizzled" if len(shape) == 2 and scale.shape == swizzled_shape(shape[0], shape[1] // block) else ""
 
 
 def torchao(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for torchao's one-byte codes, such as "torchao:fp8"."""
+    """Return the layout's name for torchao's one-byte codes, such as "torchao:fp8".
+
+    parts: the stored tensors of the weight. weight: the weight that they represent.
+    """
     if weight.dtype.startswith("MX"):
         return f"torchao:mxfp8{_swizzled(parts.beside['scale'], weight, 32)}"
     return "torchao:int8" if parts.codes.dtype in ("int8", "uint8") else "torchao:fp8"
 
 
 def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for a bitsandbytes weight, such as "bitsandbytes:nf4_double" or "bitsandbytes:int8"."""
+    """Return the layout's name for a bitsandbytes weight, such as "bitsandbytes:nf4_double" or "bitsandbytes:int8".
+
+    parts: the stored tensors of the weight. weight: the weight that they represent.
+    """
     if parts.codes.dtype == "int8" and "state" not in parts.beside:
         return "bitsandbytes:int8"
     kind = "nf4" if is_nf4(parts) else "fp4"
@@ -67,15 +85,20 @@ def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
 
 
 def hqq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for an HQQ weight, such as "hqq:int4"."""
+    """Return the layout's name for an HQQ weight, such as "hqq:int4".
+
+    parts: the stored tensors of the weight. weight: the weight that they represent.
+    """
     return f"hqq:{weight.dtype.partition(' ')[0].lower()}"
 
 
 def one_byte(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for one-byte codes with a `weight_scale`, as compressed-tensors and ModelOpt write them.
+    """Return the layout's name for FP8 or INT8 codes with a tensor named `weight_scale`, as compressed-tensors and
+    ModelOpt write them.
 
     The configuration names the library. Without one, the shape of the scales decides: ModelOpt stores () for a tensor's
-    scale and (N,) for rows' scales, compressed-tensors (1,) and (N, 1).
+    scale and (N,) for rows' scales, compressed-tensors (1,) and (N, 1). parts: the stored tensors of the weight.
+    weight: the weight that they represent.
     """
     shape = parts.beside["scale"].shape
     method = str(parts.settings.get("quant_method", ""))

@@ -16,10 +16,14 @@ WIDTHS = (2, 3, 4, 8)
 
 
 def packed_rows(parts: WeightParts) -> Tensor:
-    """Return a weight in compressed-tensors' pack-quantized layout: codes packed along rows, zero points along columns.
+    """Return a weight in compressed-tensors' pack-quantized layout: codes are packed along rows, zero points along
+    columns.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. Without zero points, 2^(bits - 1) is
-    subtracted.
+    subtracted. parts: the stored tensors of the weight. The result decodes its values when they are read.
+
+    Raises:
+      LayoutError: the shapes do not fit each other.
 
     Source: compressed-tensors, whose own reader returns the same bits.
     """
@@ -61,10 +65,15 @@ def packed_rows(parts: WeightParts) -> Tensor:
 def packed_columns(parts: WeightParts) -> Tensor:
     """Return a weight in GPTQ's or AWQ's layout, (inputs, outputs), whose last axis is that of the outputs.
 
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
     The version is that with which all zero points are the middle code, else the configuration's, else the one whose
     zero points are nearer to the mean codes of their groups.
+
+    Raises:
+      LayoutError: the shapes do not fit each other.
 
     Source: gptqmodel and autoawq, whose own readers return the same bits.
     """
@@ -106,7 +115,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
 
-    bits: bits of a code that follow from the shapes. Raises a LayoutError unless they are 4 and groups are whole.
+    parts: the stored tensors of the weight. bits: bits of a code that follow from the shapes. Raises a LayoutError
+    unless they are 4 and the inputs are whole groups.
     """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
@@ -131,9 +141,10 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 
 
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
-    """Return the index of the group of each of the `k` inputs of a weight, from its g_idx, or else by equal size.
+    """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
 
-    groups: the number of groups.
+    The indices are those of the tensor g_idx if there is one; else groups are of equal size. Raises a LayoutError if
+    they do not fit. parts: the stored tensors of the weight.
     """
     if "group" not in parts.beside:
         if k % groups:
@@ -150,7 +161,9 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    bits: bits of a code. n: number of outputs. group_of: index of the group of each input.
+    The version is that with which all zero points are the middle code, else the configuration's, else the one whose
+    zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`: number of outputs.
+    `group_of`: index of the group of each input. parts: the stored tensors of the weight.
     """
     readings = read_zero_points(parts, bits, n)
     zeros = {f"v{version}": read.astype(np.float32) for version, read in readings.items()}
@@ -184,6 +197,8 @@ def read_zero_points(parts: WeightParts, bits: int, n: int) -> dict[int, Array]:
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
     """Raise a LayoutError if a stored tensor with one of the keys does not hold integers (for zero points, 32-bit
     words).
+
+    parts: the stored tensors of a weight. keys: keys of `parts.beside`; keys that are not in it are ignored.
     """
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
@@ -193,5 +208,8 @@ def _refuse_floats(parts: WeightParts, *keys: str) -> None:
 
 
 def _words(bits: int, k: int, groups: int) -> str:
-    """Return the integer format and the size of `groups` groups of `k` inputs as text, like "INT4 in groups of 128"."""
+    """Return the integer format and the size of the groups as text, such as "INT4 in groups of 128".
+
+    bits: bits of a code. k: number of inputs. groups: number of groups.
+    """
     return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

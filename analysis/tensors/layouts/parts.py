@@ -70,7 +70,11 @@ class WeightParts:
         raise LayoutError(f"its {key} is not a text in UTF-8, with a byte for each element")
 
     def number(self, key: str) -> float:
-        """Return the value of the tensor `beside[key]`; raise a LayoutError unless it has one element."""
+        """Return the value of the tensor `beside[key]` with one element.
+
+        Raises:
+          LayoutError: the tensor has another number of elements.
+        """
         if self.beside[key].size != 1:
             raise LayoutError(f"its {key} has the shape {self.beside[key].shape}; wanted one value")
         return float(np.asarray(self.array(key), np.float32).reshape(-1)[0])
@@ -80,9 +84,12 @@ class WeightParts:
     ) -> Tensor:
         """Return the weight as a tensor whose values are decoded in chunks, some rows of codes at a time.
 
-        words: text on the format and scales, used in place of a dtype's name. load: reads the scales, and returns a
-        function of (rows of codes as stored, index of the first row) that returns the rows' values. outputs_last:
-        whether the weight's last axis is that of the outputs; None if unknown.
+        Args:
+          shape: shape of the weight.
+          words: text on the format and scales, used in place of a dtype's name.
+          load: reads the scales, and returns a function of (rows of codes as stored, index of the first row) that
+            returns the rows' values, converted to float32 if they are not.
+          outputs_last: whether the weight's last axis is that of the outputs; None if unknown.
         """
         bands = self._bands(math.prod(shape), load)
         return self.weight_of(shape, words, bands, outputs_last)
@@ -101,7 +108,12 @@ class WeightParts:
         )  # fmt: skip
 
     def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields the `size` decoded values in flat float32 arrays, some rows of codes each."""
+        """Return a function that yields the decoded values of the weight as flat float32 arrays, some rows of codes at
+        a time.
+
+        `size`: number of values of the weight. `load`: returns a function (rows of codes, index of the first) -> rows
+        of values.
+        """
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)

@@ -43,7 +43,9 @@ def word_of_ones(bits: int) -> np.uint32:
 
 
 def fields_down(words: Array, bits: int, count: int) -> Array:
-    """Return fields of `bits` bits of words packed along the first axis: (W, N) words become (count, N) uint8."""
+    """Return fields of `bits` bits unpacked from words that are packed along the first axis: (W, N) words become
+    (count, N) uint8.
+    """
     if WORD % bits:  # a field may span two words
         return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
     stored, per_word = np.ascontiguousarray(words).view(np.uint32), WORD // bits
@@ -91,7 +93,9 @@ def values_of(stored: Array, fmt: Format | None = None) -> Array:
 
 
 def rounded_like(values: Array, dtype: Any) -> Array:
-    """Return float32 values, rounded to `dtype` if that is a float of 16 bits."""
+    """Return float32 values, rounded to `dtype` if that is a float of 16 bits, as in libraries that multiply in that
+    dtype.
+    """
     fmt = FORMAT_OF.get(np.dtype(dtype))
     return quantize(values, fmt) if fmt is not None and fmt.bits == 16 else values
 

@@ -40,7 +40,11 @@ SCHEME_FIELDS: dict[str, Check] = {
 
 
 def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each field of quantisation settings whose value readers refuse; null counts as absent."""
+    """Yield a finding for each field of a checkpoint's quantisation settings whose value has another type than readers
+    accept.
+
+    Fields that are null count as absent. Fields that fpsim does not know are not checked.
+    """
     if settings.get("quant_method") == "hqq":
         return  # its settings are nested, and checked with each weight
     yield from _wrong(settings, FIELDS, "")

@@ -19,7 +19,12 @@ UNTOLD = (
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield notes on how known readers of a weight's layout misread or refuse this weight."""
+    """Yield notes on how known readers of a weight's layout misread or refuse this weight.
+
+    They concern DeepSeek's rows in blocks of unequal size, asymmetric GPTQ v1 of other writers than gptqmodel, codes of
+    -0 in ModelOpt's NVFP4, and rows that are not whole blocks in bitsandbytes. one: the weight, with its stored tensors
+    and layout.
+    """
     parts, name, layout = one.parts, one.parts.name, one.decoded.layout
     if layout.startswith("deepseek_fp8"):
         rows, scales = parts.codes.shape[-2], parts.beside["scale"].shape
@@ -46,7 +51,10 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
-    """Return whether quantisation settings name gptqmodel among the programs that quantised the model."""
+    """Return whether a configuration names gptqmodel among the programs that quantised the model.
+
+    settings: the quantisation settings of the configuration, field -> value.
+    """
     meta = settings.get("meta")
     writers = meta.get("quantizer") if isinstance(meta, Mapping) else None
     listed = writers if isinstance(writers, list) else [writers]

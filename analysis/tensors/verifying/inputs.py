@@ -18,7 +18,11 @@ READABLE = ("float32", "float16", "bfloat16")
 
 
 def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) -> Iterator[Finding]:
-    """Yield a finding for each scale of inputs that is not a positive number, or that is required and missing."""
+    """Yield a finding for each tensor of input scales that are not positive numbers, and for each scale that the
+    configuration requires but the checkpoint lacks.
+
+    `stored`: all tensors of the checkpoint. `quantised`: its quantised weights.
+    """
     if not quantised:
         return
     names = {one.name for one in stored}
@@ -41,7 +45,12 @@ def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) ->
 
 
 def _required(settings: Mapping[str, Any]) -> str:
-    """Return the end of the name of the input scale that settings require; "" if none, or several schemes."""
+    """Return the end of the name of the input scale that a configuration requires.
+
+    It is "" if none is required, or if the configuration has no scheme or several schemes.
+
+    settings: the quantisation settings of the configuration, field -> value.
+    """
     inputs = only_scheme(settings).get("input_activations")
     if not isinstance(inputs, Mapping):
         return ""

@@ -25,7 +25,11 @@ UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights bec
 
 
 def level_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for scales of 0 with codes other than 0, scales far from all others, and negative ones."""
+    """Yield a finding for scales of 0 whose codes are not all 0, for scales far from all others, and for decoded scales
+    below 0.
+
+    one: the weight, with its stored tensors and layout.
+    """
     parts, words = one.parts, one.decoded.dtype.partition(" ")[0]
     if "nested_scale" in parts.beside:
         yield from _nested(one)
@@ -40,9 +44,10 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
-    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0.
+    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0; `values`: the weight's scales,
+    flat.
 
-    values: the weight's scales, flat.
+    one: the weight, with its stored tensors and layout.
     """
     parts, scale, words = one.parts, one.parts.beside["scale"], one.decoded.dtype.partition(" ")[0]
     lost: set[int] = set()
@@ -58,7 +63,10 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 
 
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count."""
+    """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count.
+
+    `values`: the weight's scales, flat. one: the weight, with its stored tensors and layout.
+    """
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
     blocks = blocks_of(codes.shape, scale.shape, configured_block(one.parts.settings))
@@ -74,7 +82,11 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 
 
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0."""
+    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0; `values`: the weight's
+    scales, flat.
+
+    one: the weight, with its stored tensors and layout.
+    """
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
         used = np.any(piece.view(np.uint8).reshape(-1, NVFP4 // 2) & np.uint8(0x77), axis=1)
@@ -86,7 +98,8 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
 def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
     """Yield a finding if only the largest scale allows weights above 1000, and it exceeds 10,000 times the median.
 
-    The weights meant are scale * the format's largest value (* the tensor's scale, if any). words: the codes' format.
+    The weights meant are scale * the format's largest value (* the tensor's scale, if any). `values`: the weight's
+    scales, flat. `words`: name of the format of the codes. one: the weight, with its stored tensors and layout.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
@@ -105,8 +118,10 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
 
 
 def _nested(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for scales of bitsandbytes' double quantisation that are negative, or equal although their codes
-    differ.
+    """Yield findings for scales of bitsandbytes' double quantisation that are negative, or all equal although their
+    codes differ.
+
+    one: the weight, with its stored tensors and layout.
     """
     parts = one.parts
     state = json.loads(parts.text("state"))

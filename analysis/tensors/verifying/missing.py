@@ -56,8 +56,9 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
     """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits.
 
-    The likeliest has the most companions that are present; then it is one of the library, then the one that lacks the
-    fewest. names: all tensor names of the checkpoint. library: the one that the configuration names, or "".
+    A layout fits by the name and dtype of the codes, `one`. The likeliest has the most companions that are present;
+    then it is one of the library, then the one that lacks the fewest. `names`: all tensor names of the checkpoint.
+    `library`: the library that the configuration names, or "".
     """
     fitting = [
         layout
@@ -78,7 +79,11 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
 
 
 def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight" is likely to be the codes of a layout, by its dtype or companions."""
+    """Return whether a tensor called "weight", `one`, is likely to be the codes of a layout.
+
+    It is if its dtype is FP8, INT8 or UINT8, or if a companion of the layout, such as its scales, is among `names`, the
+    tensors of the checkpoint.
+    """
     stem = one.name.removesuffix(layout.codes)
     ends = {**layout.needed, **layout.more}
     return one.dtype in FLOAT8 or one.dtype in ("int8", "uint8") or any(stem + end in names for end in ends)

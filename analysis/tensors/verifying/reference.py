@@ -19,10 +19,11 @@ NEAR = 0.5  # a change of the order explains an error if it leaves less than thi
 
 
 def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each weight that the unquantised model lacks, or from which it differs by more than half.
+    """Yield a finding for each weight with a relative error above 0.5 against the unquantised model's.
 
-    The finding says if exchanged neighbours or the other sign would at least halve the error. weights: the decoded
-    tensors of the checkpoint. reference: path of the unquantised model, or tensor name -> array.
+    The finding says if exchanged neighbours or the other sign would at least halve the error. Another one is yielded
+    for a weight that the reference lacks or has in another shape. weights: the decoded tensors of the checkpoint.
+    reference: path of the unquantised model, or tensor name -> array.
     """
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
@@ -53,7 +54,7 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return norm(got - wanted) / norm(wanted); infinity if it is not finite."""
+    """Return norm(got - wanted) / norm(wanted), with the reference's values `wanted`; infinity if it is not finite."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)

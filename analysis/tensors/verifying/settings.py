@@ -39,8 +39,10 @@ GGUF = "gguf:"
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for scales whose shape fits the codes, but is not one that libraries write, and for missing
-    tensors.
+    """Yield findings for scales whose shape fits the codes, but is not one that libraries write.
+
+    Also yield one if NVFP4's scale of the whole tensor is missing, and one if UINT8 codes have no zero points. one: the
+    weight, with its stored tensors and layout.
     """
     parts, name, words = one.parts, one.parts.name, one.decoded.dtype
     scale = parts.beside["scale"]
@@ -73,7 +75,11 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight and the configuration, or the files' metadata."""
+    """Yield a finding for each contradiction between a weight and the configuration, or the file's metadata.
+
+    Method and layout must agree, and modules that the configuration ignores must not be quantised; further checks
+    depend on the layout. metadata: name -> text. one: the weight, with its stored tensors and layout.
+    """
     layout, settings, name = one.decoded.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
     if method in METHODS and not layout.startswith(METHODS[method]):
@@ -104,7 +110,11 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration."""
+    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration.
+
+    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx. one: the weight, with
+    its stored tensors and layout.
+    """
     parts, name = one.parts, one.parts.name
     k, n = one.decoded.shape
     groups = parts.beside["scale"].shape[0]
@@ -136,7 +146,10 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input."""
+    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input.
+
+    one: the weight, with its stored tensors and layout. size: the group size.
+    """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
     counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)
@@ -147,7 +160,11 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
 
 
 def _awq(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between an AWQ weight and the configuration's fields for AWQ alone."""
+    """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ has.
+
+    `version` must be one of those packed for gemm; with zero_point false, all zero points must be equal. one: the
+    weight, with its stored tensors and layout.
+    """
     parts, name = one.parts, one.parts.name
     version = parts.settings.get("version")
     if isinstance(version, str) and version.lower() not in ("gemm", "exllama", "ipex"):
@@ -162,7 +179,11 @@ def _awq(one: Recognised) -> Iterator[Finding]:
 
 
 def _deepseek(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration."""
+    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration.
+
+    Compared are the codes' dtype and `fmt` with E4M3, `scale_fmt` with the scales, and weight_block_size with their
+    shape. one: the weight, with its stored tensors and layout.
+    """
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
     if not parts.codes.dtype.startswith("float8_e4m3"):
@@ -194,7 +215,11 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
 
 
 def _compressed(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration."""
+    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration.
+
+    Compared is `format`, and if there is one scheme for all weights, its strategy, group or block size, num_bits, type,
+    and `symmetric` with the presence of zero points. one: the weight, with its stored tensors and layout.
+    """
     parts, name, words = one.parts, one.parts.name, one.decoded.dtype
     scales, said = parts.beside["scale"].shape, parts.settings.get("format")
     layouts = FORMATS.get(said) if isinstance(said, str) else None
@@ -242,7 +267,11 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
 
 
 def _modelopt(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a ModelOpt weight and its configuration."""
+    """Yield a finding for each contradiction between a ModelOpt weight and its configuration.
+
+    Compared are quant_algo with the layout, and group_size with the number of codes per scale. one: the weight, with
+    its stored tensors and layout.
+    """
     settings, name = one.parts.settings, one.parts.name
     algorithm, size = str(settings.get("quant_algo", "")), settings.get("group_size")
     wanted = ALGORITHMS.get(algorithm)

@@ -19,7 +19,12 @@ DYNAMIC_APART = 1e-6  # largest difference from the table of 8-bit scales: witho
 
 
 def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a bitsandbytes weight, its stored tables and the configuration."""
+    """Yield a finding for each contradiction between a bitsandbytes weight, its stored tables and the configuration.
+
+    The table of codes must be that of the type in the weight's state, the table of scales bitsandbytes' 8-bit one; the
+    configuration's bits, type and double quantisation must be those of the tensors. one: the weight, with its stored
+    tensors and layout.
+    """
     settings, name, layout = one.parts.settings, one.parts.name, one.decoded.layout
     if "table" in one.parts.beside:
         said, values = ("NF4", NF4) if is_nf4(one.parts) else ("FP4", FP4)
@@ -49,7 +54,11 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between an HQQ weight, its stored settings and the configuration."""
+    """Yield a finding for each contradiction between an HQQ weight, its stored settings and the configuration.
+
+    Compared are nbits, group_size and axis, which follow from the shapes of the tensors. one: the weight, with its
+    stored tensors and layout.
+    """
     parts, name = one.parts, one.parts.name
     bits = int(one.decoded.layout.removeprefix("hqq:int"))
     scales, size = parts.beside["scale"].shape, math.prod(one.decoded.shape)
@@ -73,7 +82,9 @@ def hqq_findings(one: Recognised) -> Iterator[Finding]:
 def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a weight and the metadata that torchao writes into the file.
 
-    metadata: name of a weight -> JSON.
+    The metadata must be JSON that names the class of the weight; its block size and order of scales must fit the shape
+    of the scales, and the tensors that it lists must be in the file. metadata: name of a weight -> text. one: the
+    weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     try:

@@ -97,8 +97,9 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:
     """Yield findings on GPTQ zero points that contradict the configured version, or the mean codes of their groups.
 
-    A note tells of zero points of 0 in version 1, which some readers misread. bits: bits of a code. group_of: index of
-    the group of each input.
+    Equal zero points are compared with the middle code; others with the mean codes, in the configured version and in
+    the other one. A note tells of zero points of 0 in version 1, which some readers misread. `bits`: bits of a code.
+    `group_of`: index of the group of each input. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
@@ -138,10 +139,11 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
 
 def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
-    """Yield a finding if the zero point of all groups is no middle code of the configured (or any) GPTQ version.
+    """Yield a finding if a zero point, equal for all groups, is the middle code in no version of GPTQ, or in another
+    one than configured.
 
-    name: name of the weight. bits: bits of a code. stored: the stored zero point. said: the configured version, 0 if
-    unknown.
+    `name`: name of the weight. `bits`: bits of a code. `stored`: the stored zero point. `said`: the configured version,
+    0 if unknown.
     """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)
@@ -157,7 +159,7 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding on AWQ columns whose nibbles are in plain order, or else on wrong zero points.
 
     Nibbles of codes or of zero points are in plain order if, read so, mean codes are at least 20 % nearer to the zero
-    points than in AWQ's order.
+    points than in AWQ's order. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
@@ -187,9 +189,10 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield a finding if zero points of compressed-tensors' packed integers (n, k) differ from mean codes of groups.
+    """Yield a finding if zero points of compressed-tensors' packed integers differ from the mean codes of their groups.
 
-    bits: bits of a code.
+    The first 512 rows at most are checked. `bits`: bits of a code. `n`, `k`: outputs and inputs of the weight. one: the
+    weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
@@ -211,7 +214,10 @@ def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield a finding if the zero points of the weight `name` are wrong, or a note if too few data tell."""
+    """Yield a finding if the zero points of the weight `name` are wrong by the statistics `distances`.
+
+    Yield a note instead if there are too few data to tell.
+    """
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
         yield Finding.about(name, "zero points off", f"its zero points are {abs(distances.median):.2f} codes too {way} "

@@ -22,7 +22,11 @@ TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on scales and codes of a weight that no writer of its layout would store."""
+    """Yield findings on scales and codes of a weight that no writer of its layout would store.
+
+    These are NaN, infinite and negative scales, NaN codes, scales that look inverted, and products of codes and scales
+    that overflow. one: the weight, with its stored tensors and layout.
+    """
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:
@@ -71,7 +75,7 @@ def _codes(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if FP8 codes are NaN.
 
     It names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a scale is 0
-    and the number of NaNs is that of whole rows.
+    and the number of NaNs is that of whole rows. one: the weight, with its stored tensors and layout.
     """
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
@@ -99,7 +103,8 @@ def _codes(one: Recognised) -> Iterator[Finding]:
 def _size(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if scales look inverted: weights may exceed 1000, but not with 1 / scale in place of the scale.
 
-    The weights meant are the median scale times the format's largest value.
+    The weights meant are the median scale times the format's largest value; for a scale of the tensor see
+    `_tensor_scale`. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.decoded.dtype.partition(" ")[0])
@@ -124,7 +129,8 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores.
 
     It does if 6 times the largest block's scale, multiplied or divided by it as the layout says, exceeds 1000, and the
-    other operation gives less than 1000. Some libraries store a factor there, others a divisor.
+    other operation gives less than 1000. Some libraries store a factor there, others a divisor. one: the weight, with
+    its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
@@ -146,7 +152,10 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if codes and scales of a weight are finite but a product of both is not."""
+    """Yield a finding if codes and scales of a weight are finite but a product of both is not.
+
+    one: the weight, with its stored tensors and layout.
+    """
     parts = one.parts
     scales = [parts.beside[key] for key in SCALES if key in parts.beside]
     stored = [floats(scale) for scale in scales if not _are_codes(scale)]

@@ -105,7 +105,10 @@ def _findings(
 
 
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield all findings and notes on one quantised weight; metadata: the files' metadata, name -> text."""
+    """Yield all findings and notes on one quantised weight; `metadata`: the files' metadata, name -> text.
+
+    one: the weight, with its stored tensors and layout.
+    """
     yield from value_findings(one)
     if one.weight is None:
         hint = "; the transpose of the scales would fit" if _fits_transposed(one) else ""
@@ -121,7 +124,10 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
 
 
 def _fits_transposed(one: Recognised) -> bool:
-    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed."""
+    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed.
+
+    one: the weight, with its stored tensors and layout.
+    """
     scale = one.parts.beside["scale"]
     turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
     try:
@@ -132,7 +138,10 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none."""
+    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none.
+
+    one: the weight, with its stored tensors and layout.
+    """
     parts, layout = one.parts, one.decoded.layout
     if "zero_point" not in parts.beside:
         return

@@ -28,11 +28,15 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix, so that blocks may cross
+    """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix; blocks may extend over two
     rows.
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
     magnitude in the block; of two that are equally near, the lower one. A shorter last block takes w / absmax instead.
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
     text = _text(_state(weight))
     tensors = {**_codes_and_table(weight, text), "weight.absmax": (F32, (_count(weight),))}
@@ -51,8 +55,12 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in bitsandbytes' NF4 with quantised scales ("double quantisation").
 
     Scales minus their mean are divided by the largest magnitude of 256 neighbours, and stored as codes of an 8-bit
-    table. bitsandbytes on a GPU, or on several threads for more than 32,768 scales, adds the mean in another order, so
-    that its last bits, and codes of scales near the middle of two entries, may differ.
+    table. The mean is that of torch on one thread of a processor with AVX2, in float32. bitsandbytes on a GPU, or on
+    several threads for more than 32,768 scales, adds in another order, so that the last bits of the mean may differ,
+    and with them codes of scales near the middle of two entries. weight: the matrix to write, (N, K), with a row for
+    each output. The result lists the stored tensors, and yields their elements in pieces. options: not used.
+
+    Source: bitsandbytes 0.50.2 on a CPU.
     """
     mean = torch_mean(np.concatenate([_largest(values) for values in _flat(weight)]))
     state = {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32", "nested_offset": float(mean)}
@@ -80,7 +88,14 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' INT8: for each row SCB = amax in float16, and codes RNE(w * (1 / SCB * 127))."""
+    """Return a weight in bitsandbytes' INT8: for each row SCB = amax of the row in float16, and codes RNE(w * (1 / SCB
+    * 127)).
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: bitsandbytes 0.50.2, which writes the same bytes.
+    """
     n, _ = weight.shape
     tensors: Stored = {"weight": (I8, weight.shape), "SCB": (F32, (n,)), "weight_format": (U8, ())}
 
@@ -109,7 +124,10 @@ def _text(state: dict[str, Any]) -> Array:
 
 
 def _codes_and_table(weight: WeightToWrite, text: Array) -> Stored:
-    """Return the stored tensors of NF4 with and without double quantisation: codes, table, and the state `text`."""
+    """Return end of the name -> (dtype, shape) of the stored tensors that NF4 has with and without double quantisation.
+
+    They are the codes of `weight`, two in a byte, the table of 16 values, and the quantisation state `text`, as bytes.
+    """
     size = math.prod(weight.shape)
     return {"weight": (U8, (-(-size // 2), 1)), "weight.quant_map": (F32, (16,)), STATE: (U8, text.shape)}
 
@@ -143,7 +161,10 @@ def _largest(values: Array) -> Array:
 
 
 def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield (NF4 codes, two in a byte, the first in the high bits; float32 scale of each block) for parts of it."""
+    """Yield (NF4 codes, two in a byte, the first in the high bits; float32 scale of each block) for parts of a weight.
+
+    The parts are successive; all but the last consist of whole blocks of 64 values.
+    """
     table = np.array(NF4, np.float32)
     middles = (table[1:] + table[:-1]) / np.float32(2)
     for values in _flat(weight):
@@ -164,10 +185,11 @@ def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
 
 
 def _dynamic_codes(scales: Array, largest: Array, table: Array) -> Array:
-    """Return scales, (rows, 256), divided by `largest` of their row, as codes of `table`, 256 sorted values from -1 to
-    1.
+    """Return scales, (rows, 256), divided by `largest`, the largest magnitude of their row, as codes of `table`, 256
+    sorted values from -1 to 1.
 
-    Each quotient is first rounded to one of 65,536 equally spaced numbers from -1 to 1. Rows of zeros have the code 0.
+    Each quotient is first rounded to one of 65,536 equally spaced numbers from -1 to 1; the code is the index of the
+    table's value that is nearest to this number. Rows of zeros have the code 0.
     """
     steps = np.float32(-1) + np.float32(2) * np.arange(BINS + 1, dtype=np.float32) / np.float32(BINS)
     codes = np.searchsorted(HALF * (table[:-1] + table[1:]), steps).astype(np.uint8)

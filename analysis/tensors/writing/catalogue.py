@@ -95,7 +95,11 @@ def layout_named(name: object) -> str:
 
 
 def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
-    """Raise a ValueError unless the layout, by its full name, can store a weight of this shape with these options."""
+    """Raise a ValueError unless the layout can store a weight of this shape with these options.
+
+    layout: full name of the layout. The inputs must be whole groups, and the codes (for HQQ, groups) that are packed
+    together must fill words or bytes.
+    """
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]
     group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)
@@ -124,10 +128,10 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
-    """Return the options of a layout as a record.
+    """Return the options of a layout as a record, if the layout has them and allows their values.
 
-    group_size: values that share a scale; None for the layout's default. bits: bits of a code. symmetric: whether codes
-    are symmetric about zero.
+    `group_size`: values that share a scale; None for the layout's default. `bits`: bits of a code. `symmetric`: whether
+    codes are symmetric about zero.
 
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.

@@ -29,7 +29,9 @@ COMPRESSED: dict[str, tuple[str, int, str, bool, str, int | None, str]] = {
 
 
 def _mx(dtype: str) -> Config:
-    """Return torchao's configuration of an MX weight by torchao's default rule; dtype: torch's name of the elements."""
+    """Return torchao's configuration of an MX weight whose scales follow torchao's default rule; `dtype`: torch's name
+    of the elements.
+    """
     element = {"_type": "torch.dtype", "_data": dtype}
     data = {
         "block_size": 32, "activation_dtype": element, "weight_dtype": element,
@@ -50,7 +52,11 @@ SCALE_DTYPES = {"nvfp4": "torch.float8_e4m3fn", "mxfp4": "torch.uint8", "mxfp8":
 def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
     """Return the `quantization_config` of config.json for a layout.
 
-    kept: names of the modules that stay unquantised. measured: whether scales of the layers' inputs are stored.
+    Args:
+      layout: the full name of the layout.
+      options: the options of the layout.
+      kept: names of the modules that stay unquantised.
+      measured: whether scales of the layers' inputs are stored, since their largest magnitudes were measured.
     """
     library, _, kind = layout.partition(":")
     unquantised = {"modules_to_not_convert": list(kept)} if kept else {}
@@ -95,7 +101,9 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
-    """Return bitsandbytes' `quantization_config`; kind: "nf4", "nf4_double" or "int8"."""
+    """Return bitsandbytes' `quantization_config`; `kind`: "nf4", "nf4_double" or "int8". `kept`: names of unquantised
+    modules.
+    """
     config: Config = {
         "quant_method": "bitsandbytes", "load_in_4bit": kind != "int8", "load_in_8bit": kind == "int8",
         "llm_int8_skip_modules": list(kept) or None,
@@ -109,7 +117,10 @@ def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
-    """Return HQQ's `quantization_config` for codes of `bits` bits."""
+    """Return HQQ's `quantization_config` for codes of `bits` bits; `kept`: names of unquantised modules.
+
+    `options`: the options of the layout, such as the group size.
+    """
     weights: Config = {
         "nbits": bits, "channel_wise": True, "group_size": options.group_size or hqq_layout.GROUP, "optimize": False,
         "round_zero": bits == 4, "axis": 1, "view_as_float": False,
@@ -135,9 +146,10 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return compressed-tensors' `quantization_config`; kind: the layout's name after "compressed-tensors:".
+    """Return compressed-tensors' `quantization_config`, for all linear layers except the modules in `kept`.
 
-    kept: names of the modules that stay unquantised. measured: whether scales of the layers' inputs are stored.
+    `kind`: the layout's name after "compressed-tensors:". `options`: the options of the layout, such as the group size.
+    `measured`: whether scales of inputs are stored.
     """
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {

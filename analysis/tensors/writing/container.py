@@ -31,6 +31,7 @@ class PlacedTensor(NamedTuple):
     """The entry of a tensor in the header of a file to be written.
 
     Attributes:
+      name: the tensor's name in the file.
       kind: the name of the dtype (as the file format calls it) or of the GGUF type.
       shape: the tensor's shape; for GGUF blocks, that of the weight.
       nbytes: the number of bytes of the elements.
@@ -45,8 +46,11 @@ class PlacedTensor(NamedTuple):
 class TensorFile:
     """A file being written, whose tensors arrive in pieces; several threads may write different tensors at once.
 
-    header: the bytes before the elements. alignment: each tensor begins at a multiple of this many bytes after the
-    header.
+    Args:
+      path: the path of the file, which is created.
+      header: the bytes before the elements.
+      tensors: the tensors, in their order in the file.
+      alignment: each tensor begins at a multiple of this many bytes after the header.
     """
 
     def __init__(self, path: Path, header: bytes, tensors: Sequence[PlacedTensor], alignment: int = 1) -> None:
@@ -83,10 +87,11 @@ class TensorFile:
 
 
 def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, str]) -> bytes:
-    """Return the start of a .safetensors file: the header's length in 8 bytes, and the header, padded to a multiple of
-    8.
+    """Return the start of a .safetensors file: 8 bytes with the header's length, then the header in JSON, padded to a
+    multiple of 8 bytes.
 
-    metadata: name -> text; `format: pt` is added unless it has a format.
+    tensors: the entries, in the order of the file. metadata: name -> text; `format: pt` is added unless it has a
+    format.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
@@ -101,7 +106,8 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
     """Return the header of a little-endian .gguf file of version 3, padded up to its first element.
 
-    architecture: the model's type. kind: the type of the quantised blocks, such as "Q8_0".
+    tensors: the entries, in the order of the file. architecture: the model's type, stored as metadata. `kind`: the type
+    of the quantised blocks, such as "Q8_0".
     """
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),

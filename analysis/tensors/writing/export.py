@@ -121,7 +121,12 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model as a weight to be written, transposed if the layout exchanges its last two axes."""
+    """Return a tensor of the model, `one`, as a weight to be written.
+
+    It is transposed if the layout has its last two axes in the other order.
+
+    job: the inputs of the export.
+    """
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
@@ -137,8 +142,12 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 
 
 def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
-    """Yield the bands (groups of rows) of a weight, as `bands(multiple)` does, and raise a ValueError if one is not
-    finite.
+    """Yield the bands (groups of rows) of a weight, if they are finite.
+
+    `name`: name of the weight. `bands`: called with `multiple`, of which the rows of a band are a multiple.
+
+    Raises:
+      ValueError: a band contains NaN or Inf.
     """
     for band in bands(multiple):
         if not math.isfinite(largest_of(band)):
@@ -169,7 +178,9 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
     """Return file name -> [(tensor, its stored form or None if unquantised)]: one file, or shards of at most 5 GB.
 
-    out: the folder or file. A tensor of more than 5 GB has a larger shard.
+    weights: name -> weight to be written. out: the folder or file. A tensor of more than 5 GB has a larger shard.
+
+    job: the inputs of the export.
     """
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
@@ -192,7 +203,10 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 
 
 def _refuse_twice(job: ExportJob, files: Planned) -> None:
-    """Raise a ValueError if two stored tensors would have the same name."""
+    """Raise a ValueError if two stored tensors would have the same name.
+
+    job: the inputs of the export. files: the result of `_planned`.
+    """
     taken: set[str] = set()
     for parts in files.values():
         for one in (placed for tensor, written in parts for placed in _placed(job, tensor, written)):
@@ -205,9 +219,9 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the entries, in the file's header, of the tensors that store a tensor of the model.
+    """Return the entries, in the file's header, of the tensors that store a tensor of the model, `one`.
 
-    written: its stored form in the layout; None to write it unquantised, as one tensor.
+    written: its stored form in the layout; None to write it unquantised, as one tensor. job: the inputs of the export.
     """
     gguf = job.layout.startswith(GGUF)
     if written is None:
@@ -226,16 +240,19 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 
 
 def _prefix(job: ExportJob, name: str) -> str:
-    """Return the start of the names of a weight's stored tensors: its name without "weight", or in gpt-oss's layout all
-    of it.
+    """Return the start of the names under which a layout stores a weight's tensors.
+
+    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout. job: the inputs of
+    the export.
     """
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
 
 def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
-    """Return the dtype in which an unquantised tensor is written.
+    """Return the dtype in which an unquantised tensor, `one`, is written.
 
     It is float32 if the tensor was decoded from a layout, or is a 16-bit vector in GGUF; otherwise the tensor's dtype.
+    job: the inputs of the export.
     """
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
@@ -248,7 +265,10 @@ def _write_tensors(
     parts: Sequence[tuple[Tensor, WrittenWeight | None]],
     weights: Mapping[str, WeightToWrite],
 ) -> None:
-    """Write the file of tensors at `path`; parts: pairs of a tensor and its stored form, None if unquantised."""
+    """Write the file of tensors at `path`; `parts`: pairs of a tensor and its stored form, None if unquantised.
+
+    `weights`: name -> weight to be written. job: the inputs of the export.
+    """
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
     if gguf:
@@ -275,7 +295,11 @@ def _write_tensors(
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
-    """Write the configuration, the index of several shards, and the tokenizer's files into the folder `drafts`."""
+    """Write into the folder `drafts`: config.json, ModelOpt's or GPTQ's own configuration, the index of shards, and the
+    tokenizer's files.
+
+    job: the inputs of the export.
+    """
 
     def write(name: str, content: Any) -> None:
         (drafts / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -303,7 +327,10 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences for users of the checkpoint, on scales of inputs that are missing and on names in GGUF."""
+    """Return sentences for users of the written checkpoint, on scales of inputs that are missing and on names in GGUF.
+
+    job: the inputs of the export.
+    """
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(
@@ -330,9 +357,12 @@ def _is_file(out: Path) -> bool:
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """Yield a folder for drafts, whose files replace those at `out` in the end, and are removed after an error.
+    """Yield a folder for drafts; at the end its files replace those at `out`; after an error the drafts are removed.
 
-    Raises a ValueError if the folder contains another model.
+    files: the files to write, by name.
+
+    Raises:
+      ValueError: the folder contains another model.
     """
     if _is_file(out):
         folder = require_folder(out.parent)

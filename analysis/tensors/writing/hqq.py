@@ -23,7 +23,9 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
     better zero points.
 
     1 / s = 1 / (max - min) * (2^bits - 1), at most 20,000, and 1 for max - min <= 1e-4; zero = -min / s (rounded if
-    `bits` is 4); code = RNE(w / s + zero). Scales and zero points are stored in the model's dtype.
+    `bits` is 4); code = RNE(w / s + zero). Scales and zero points are stored in the model's dtype. A byte has codes of
+    groups far apart: those of the first groups are in the highest bits. weight: the matrix to write, (N, K), with a row
+    for each output. The result lists the stored tensors, and yields their elements in pieces. options: the group size.
 
     Source: hqq 0.2.8.post1 with optimize=False, which writes the same bytes.
     """
@@ -54,8 +56,9 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 
 
 def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
-    """Return (uint8 codes of `bits` bits, float32 scales, zero points (groups, 1)) of groups of values, (groups, group
-    size).
+    """Return (uint8 codes of `bits` bits, scales, zero points) of groups of values, (groups, group size).
+
+    A value is about (code - zero point) * scale. Scales and zero points are float32, (groups, 1).
     """
     levels, one = np.float32((1 << bits) - 1), np.float32(1)
     low, high = block_extremes(groups, groups.shape[1])
@@ -72,8 +75,9 @@ def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
 def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
     """Write the codes of consecutive groups into their bits of the bytes `packed`, (rows, group size), in place.
 
-    The codes of group g are in row g % rows, at the bits from 8 - bits * (g // rows + 1) on. first: index of the first
-    of these groups in the weight.
+    The codes of group g are in row g % rows, at the bits from 8 - bits * (g // rows + 1) on, so that the first groups
+    have the highest bits. `codes`: (groups, group size), each of `bits` bits. `first`: index of the first of these
+    groups in the weight.
     """
     height = len(packed)
     while len(codes):
@@ -86,7 +90,7 @@ def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
 def _settings(weight: WeightToWrite, bits: int, group: int) -> dict[str, Array]:
     """Return the settings that HQQ stores as tensors, name -> array: numbers, flags, and texts as bytes.
 
-    bits: bits of a code. group: number of values that share a scale.
+    weight: the weight to be written. bits: bits of a code. `group`: number of values of a group.
     """
     numbers = {"axis": 1, "group_size": group, "nbits": bits}
     flags = {

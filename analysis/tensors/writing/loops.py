@@ -22,7 +22,10 @@ def difference(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(word: Any) -> Any:
-    """Return the bits of a float32 as an int32 that compares as the float does, with -0 before 0; its own inverse."""
+    """Return the bits of a float32, `word`, as an int32 that compares as the float does, with -0 before 0.
+
+    The function is its own inverse: it converts such an int32 to the bits again.
+    """
     return i32(i32(word) ^ i32((i32(word) >> i32(31)) & i32(0x7FFFFFFF)))
 
 
@@ -55,7 +58,11 @@ def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> Non
 
 @reordered_sums
 def add_block(wanted: Any, read: Any, sums: Any) -> None:
-    """Add the errors of a block of float32 values, `read`, against `wanted` to `sums`, as `add_errors` does."""
+    """Add the errors of a block of float32 values, `read`, against `wanted` to the three float64 `sums`, in place.
+
+    These are the sum of squares of `wanted`, the sum of squared differences of `read` from `wanted`, and the largest
+    magnitude of a difference so far.
+    """
     signal, noise = f64(0), f64(0)
     for i in range(wanted.size):
         apart = f64(difference(read[i], wanted[i]))

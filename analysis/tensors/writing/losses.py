@@ -24,7 +24,11 @@ STRIP = 32  # rows that are transposed at once
 def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> list[ExportedWeight]:
     """Return the error of each weight as decoded from the written checkpoint; several weights are measured at once.
 
-    weights: name -> the original weight. Raises a ValueError if a decoded value is not finite.
+    weights: name -> the original weight.
+
+    Raises:
+      ValueError: a decoded value is not finite.
+      AssertionError: the file lacks a weight of the expected shape, which is a bug of fpsim.
     """
     names = list(weights)
     rows: dict[str, ExportedWeight] = {}
@@ -37,7 +41,12 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
 
 
 def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeight:
-    """Return the error of a weight as decoded from the written checkpoint."""
+    """Return the error of a weight as decoded from the written checkpoint.
+
+    Raises:
+      ValueError: a decoded value is not finite.
+      AssertionError: the file lacks the weight or some of its values, which is a bug of fpsim.
+    """
     name = weight.name
     assert name in checkpoint, f"{name} cannot be read again: {checkpoint.notes}"
     one = checkpoint.tensor(name)
@@ -56,7 +65,8 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeigh
 
 
 def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield (original, decoded) values of a weight as flat float32 arrays of equal size, piece by piece.
+    """Yield (original, decoded) values of a weight as flat float32 arrays of equal size, piece by piece, in the same
+    order.
 
     one: the weight as read from the written file. weight: the original.
     """

@@ -22,7 +22,13 @@ INT8_STEPS = np.float32(127.5)
 
 
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored."""
+    """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
+    """
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
         with np.errstate(divide="ignore"):
@@ -33,7 +39,14 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448))."""
+    """Return a weight in DeepSeek's blocks of 128 x 128 with power-of-two scales, 2^ceil(log2(amax / 448)), stored in
+    E8M0.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: transformers 5.24.0, which writes the same bytes.
+    """
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
         codes = np.where(amax > 0, ceil_codes(amax, "e4m3"), np.uint8(127)).astype(np.uint8)
@@ -43,7 +56,13 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s."""
+    """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
     half = weight.half
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
@@ -54,12 +73,25 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype."""
+    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype, code = w /
+    s.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
     return _rows(weight, E4M3, TOP, fp8_codes)
 
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s."""
+    """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
     half = weight.half
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (weight.scale_dtype, (1,))}
     if weight.input_amax is not None:
@@ -77,7 +109,14 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5, codes from -128 to 127."""
+    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5 in the model's dtype, codes
+    from -128 to 127.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
     return _rows(weight, I8, INT8_STEPS, lambda quotients: np.clip(np.rint(quotients), -128, 127).astype(np.int8))
 
 
@@ -99,8 +138,13 @@ def _rows(
 
 
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448; w / s is rounded to the model's dtype, then to
-    E4M3.
+    """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
+    dtype, then to E4M3.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (F32, ())}
     if weight.input_amax is not None:
@@ -119,8 +163,13 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 
 
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 (1 for rows of zeros); w / s is rounded
-    once.
+    """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
+    rounded once, to E4M3.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:

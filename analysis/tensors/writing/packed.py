@@ -35,9 +35,13 @@ def words_of(codes: Array, bits: int) -> Array:
 
 
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype.
+    """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
+    clip(RNE(w / s), -8, 7), stored plus 8.
 
-    The code is clip(RNE(w / s), -8, 7), stored plus 8.
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: the group size.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
     tensors: Stored = {
@@ -61,7 +65,10 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
-    are stored plus 8.
+    are stored plus 8. weight: the matrix to write, (N, K), with a row for each output. The result lists the stored
+    tensors, and yields their elements in pieces. options: the group size.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
     tensors: Stored = {
@@ -141,8 +148,12 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
-    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15). AWQ's search for
-    scales of the inputs is not included, since it does not belong to the layout.
+    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15). weight: the
+    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
+    in pieces. options: the group size.
+
+    Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
+    does not belong to the layout.
     """
     (n, k), group = weight.shape, options.group_size or GROUP
     groups = k // group

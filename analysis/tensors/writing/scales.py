@@ -39,8 +39,10 @@ def floor_codes(amax: Array, fmt: str) -> Array:
 
 
 def ceil_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of the scales amax / (maximum of `fmt`), rounded up to a power of two; arguments as
-    `floor_codes`.
+    """Return E8M0 codes of the scales amax / (maximum of the format `fmt`), rounded up to a power of two.
+
+    transformers, ModelOpt and torchao's inference compute these scales. amax: float32, the largest magnitude of each
+    block; the codes are uint8 in its shape. fmt: "e2m1" or "e4m3".
 
     Example:
       >>> ceil_codes(np.float32([448, 449, 0]), "e4m3").tolist()
@@ -51,10 +53,11 @@ def ceil_codes(amax: Array, fmt: str) -> Array:
 
 
 def even_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of the scales 2^(floor(log2(r)) - E), as compressed-tensors computes them.
+    """Return E8M0 codes of the scales 2^(floor(log2(amax rounded to one mantissa bit)) - E), as compressed-tensors
+    computes them.
 
-    r is amax rounded to one mantissa bit. E is the exponent of the largest power of two in the format `fmt` ("e2m1" or
-    "e4m3").
+    amax: float32, the largest magnitude of each block; the codes are uint8 in its shape. E is the exponent of the
+    largest power of two in the format `fmt` ("e2m1" or "e4m3").
 
     Example:
       >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
@@ -65,7 +68,11 @@ def even_codes(amax: Array, fmt: str) -> Array:
 
 
 def _biased(exponents: Array, amax: Array) -> Array:
-    """Return the uint8 codes of the scales 2^exponent, clipped to E8M0's range: 0 for an amax of 0, 255 for NaN."""
+    """Return the uint8 E8M0 codes of the scales 2^exponent, clipped to E8M0's range.
+
+    Blocks of zeros have the code 0, blocks with Inf or NaN that of NaN, 255. exponents: integers, one for each block.
+    amax: largest magnitude of each block.
+    """
     codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
     return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
 
@@ -76,7 +83,9 @@ def fp8_codes(values: Array) -> Array:
 
 
 def e2m1_pairs(values: Array) -> Array:
-    """Return float32 values, (rows, K), rounded to E2M1 codes, two in a byte, the first in the low bits."""
+    """Return float32 values rounded to E2M1 codes, two in a byte, the first in the low bits: (rows, K) become (rows, K
+    / 2) uint8.
+    """
     codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
     return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
 
@@ -89,8 +98,9 @@ def of_blocks(operation: Callable[[Array, Array], Array], values: Array, scales:
 
 
 def block_amax(values: Array, width: int) -> Array:
-    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32; NaN for a
-    NaN.
+    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32.
+
+    values: (rows, K) float32. The result is NaN for a block with a NaN.
     """
     largest = np.empty((len(values), values.shape[1] // width), np.uint32)
     largest_of_blocks(np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(-1), width, largest.reshape(-1))
@@ -98,9 +108,10 @@ def block_amax(values: Array, width: int) -> Array:
 
 
 def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
-    """Return (smallest, largest) values of the blocks of `width` neighbours in a row, each (rows, K / width) float32.
+    """Return (smallest values, largest values) of the blocks of `width` neighbours in a row, each (rows, K / width)
+    float32.
 
-    -0 is smaller than 0.
+    values: (rows, K) float32. -0 counts as smaller than 0.
     """
     lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
     words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
@@ -146,7 +157,9 @@ def with_tiles(written: WrittenWeight) -> WrittenWeight:
 def with_eps(scales: Array, half: Any) -> Array:
     """Return scales with each 0 replaced by the machine epsilon of their dtype, as compressed-tensors does.
 
-    half: the dtype of the scales if it has 16 bits; None for float32.
+    Args:
+      scales: float32 values.
+      half: the dtype of the scales if it has 16 bits; None for float32.
     """
     mantissa = {"bfloat16": 7, "float16": 10}.get("" if half is None else np.dtype(half).name, 23)
     return np.where(scales == 0, np.float32(2.0**-mantissa), scales)

@@ -131,7 +131,9 @@ def largest_of(values: Array) -> float:
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix padded with zeros at the end of both axes to multiples of `rows` and `columns`.
+    """Return a matrix, `values`, padded with zeros at the end of both axes to multiples of `rows` and `columns`.
+
+    The matrix itself is returned if nothing is to be added.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape

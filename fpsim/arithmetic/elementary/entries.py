@@ -45,9 +45,10 @@ class ExactResult(NamedTuple):
 
 
 def exact_result(name: str, x: float) -> ExactResult:
-    """Return the result of the function `name` at x as an ExactResult.
+    """Return the result of the function `name` at x as an ExactResult: 61 bits and a sticky bit.
 
-    x: a finite value of the function's domain, at which the result is neither zero nor infinite.
+    x: a finite value of the function's domain, at which the result is neither zero nor infinite. name: one of the
+    elementary functions, such as "exp".
     """
     beside = _beside(name, x)
     if beside is not None:
@@ -77,7 +78,7 @@ def _by_ziv(name: str, x: float) -> ExactResult:
 
 
 def _of_fraction(value: Fraction) -> ExactResult:
-    """Return a nonzero rational result as an ExactResult."""
+    """Return a nonzero rational result as an ExactResult: sign, exponent, 61 significant bits and a sticky bit."""
     negative, value = value < 0, abs(value)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     exponent -= value < Fraction(2) ** exponent
@@ -125,8 +126,9 @@ def _beside(name: str, x: float) -> ExactResult | None:
     """Return the ExactResult of function `name` at x if it is extremely close to a limit, or extremely large or small.
 
     The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close:
-    with a relative distance below 2**-70. Extremely large or small: with an exponent beyond +-FARTHEST. None for other
-    results.
+    with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself. Extremely large or
+    small: with an exponent beyond +-16000 (FARTHEST). None for results that must be evaluated.
+    An ExactResult is a sign, an exponent and a significand of 61 bits with a sticky bit.
     """
     size = abs(x)
     if size < NEAREST_LIMIT:
@@ -148,7 +150,11 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the ExactResult of a number whose magnitude is less than |limit| by less than 2**-70 of |limit|."""
+    """Return the ExactResult of a number whose magnitude is less than |limit| by less than 2**-70 of |limit|.
+
+    All such numbers, with the sign of `limit`, have one: the next smaller significand after limit's, whose lowest bit
+    is set, as if nonzero bits followed.
+    """
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:
         return at._replace(significand=at.significand - 1)

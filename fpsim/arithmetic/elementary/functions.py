@@ -14,6 +14,10 @@ from fpsim.arithmetic.keywords import Rounded, rounded
 def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a elementwise, rounded once; +0 for -Inf.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.exp)` lists them, and describes the result.
@@ -30,6 +34,10 @@ def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 2**a elementwise, rounded once; exact where a is an integer and 2**a a value of the result's format.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.exp2)` lists them, and describes the result.
@@ -45,6 +53,10 @@ def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a - 1 elementwise, rounded once, without cancellation near 0; -1 for -Inf.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -64,6 +76,10 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     log(0) is -Inf with the flag DIVIDE_BY_ZERO; negative numbers become NaN with the flag INVALID.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.log)` lists them, and describes the result.
@@ -79,6 +95,10 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def log2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the logarithm to base 2 elementwise, rounded once; 0 and negative numbers are treated as by `fpsim.log`.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -98,6 +118,10 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     log1p(-1) is -Inf with the flag DIVIDE_BY_ZERO; numbers below -1 become NaN with the flag INVALID.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.log1p)` lists them, and describes the result.
@@ -114,6 +138,10 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the sine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.sin)` lists them, and describes the result.
@@ -129,6 +157,10 @@ def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cosine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -148,6 +180,10 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     NaN and the flag INVALID for Inf.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.tan)` lists them, and describes the result.
@@ -163,6 +199,10 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the hyperbolic tangent elementwise, rounded once; 1 for +Inf, -1 for -Inf.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -180,6 +220,10 @@ def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / (1 + e**-a) elementwise, rounded once.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.sigmoid)` lists them, and describes the result.
@@ -196,6 +240,10 @@ def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the error function elementwise, rounded once: 2 / sqrt(pi) times the integral of e**(-t**2) from 0 to a.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.erf)` lists them, and describes the result.
@@ -211,6 +259,10 @@ def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 - erf(a) elementwise, rounded once, without cancellation.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -230,6 +282,10 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     A zero becomes Inf of its sign, with the flag DIVIDE_BY_ZERO; negative numbers become NaN, with the flag INVALID.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.rsqrt)` lists them, and describes the result.
@@ -245,6 +301,10 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / a elementwise, rounded once; results and flags are those of `fpsim.divide`.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -262,6 +322,10 @@ def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cube root elementwise, rounded once; negative numbers have negative roots.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.cbrt)` lists them, and describes the result.
@@ -277,6 +341,10 @@ def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def softplus(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute log(1 + e**a) elementwise, rounded once.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -296,6 +364,10 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     This is not the approximation by tanh.
 
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
+
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.gelu)` lists them, and describes the result.
@@ -311,6 +383,10 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def silu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a / (1 + e**-a) elementwise, rounded once (a * sigmoid(a) rounds twice); -0, the limit, for -Inf.
+
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.

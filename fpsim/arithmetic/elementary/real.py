@@ -45,35 +45,48 @@ MARGIN_BITS = 8  # the errors of a few operations, each less than 2**(1 - precis
 
 
 def magnitude(x: Real) -> int:
-    """Return the integer e for which 2**(e - 1) <= |x| < 2**e; x is not 0."""
+    """Return the integer e for which 2**(e - 1) <= |x| < 2**e; x: a nonzero mpmath number, a tuple of four."""
     return int(x[2] + x[3])
 
 
 def _extra(x: Real) -> int:
-    """Return the number of bits by which exp(x) amplifies a relative rounding error of x, plus 8."""
+    """Return the number of bits by which exp(x) amplifies a relative rounding error of x, plus 8.
+
+    x: a number of mpmath, (sign, mantissa, exponent, bits).
+    """
     return max(magnitude(x), 0) + 8
 
 
 def _exp2(x: Real, precision: int) -> Real:
-    """Return 2**x, computed as exp(x * log(2))."""
+    """Return 2**x, computed as exp(x * log(2)), with a relative error below 2**(8 - precision).
+
+    x and the result are mpmath's number tuples. The larger |x|, the more extra bits the product is computed with.
+    """
     working = precision + _extra(x)
     return mpf_exp(mpf_mul(x, mpf_ln2(working), working), precision)  # type: ignore[no-any-return]
 
 
 def _expm1(x: Real, precision: int) -> Real:
-    """Return exp(x) - 1 for x other than 0."""
+    """Return exp(x) - 1 with a relative error below 2**(8 - precision), for x other than 0.
+
+    x and the result are mpmath's number tuples. The exponential is computed with extra bits for those that the
+    difference cancels.
+    """
     working = precision + max(-magnitude(x), 0) + 8  # as many bits as the difference cancels
     return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]
 
 
 def _log2(x: Real, precision: int) -> Real:
-    """Return log2(x)."""
+    """Return log2(x) with a relative error below 2**(8 - precision); x and the result are mpmath's number tuples."""
     working = precision + 8
     return mpf_div(mpf_log(x, working), mpf_ln2(working), precision)  # type: ignore[no-any-return]
 
 
 def _log1p(x: Real, precision: int) -> Real:
-    """Return log(1 + x); near 0 by its series, since 1 + x would have too many bits."""
+    """Return log(1 + x) with a relative error below 2**(8 - precision); x and the result are mpmath's number tuples.
+
+    Near 0 it is computed by its series, since 1 + x would have too many bits.
+    """
     if magnitude(x) > -SERIES_BELOW:
         return mpf_log(mpf_add(fone, x), precision)  # type: ignore[no-any-return]  # the sum is exact
     working = precision + 8
@@ -92,7 +105,7 @@ def _logistic(top: Real, x: Real, precision: int) -> Real:
 
 
 def _softplus(x: Real, precision: int) -> Real:
-    """Return log(1 + exp(x))."""
+    """Return log(1 + exp(x)) with a relative error below 2**(8 - precision), as an mpmath number tuple, like x."""
     working = precision + 8
     return _log1p(mpf_exp(x, working), working)
 
@@ -100,7 +113,8 @@ def _softplus(x: Real, precision: int) -> Real:
 def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
     """Return (the sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)), parts of erf.
 
-    The sum is an integer in units of 2**-working.
+    square: x**2 as an mpmath number tuple, as exp(-square) is. The sum is an integer in units of 2**-working; `working`
+    is the precision in bits.
     """
     twice = to_fixed(mpf_shift(square, 1), working)
     term = total = MPZ_ONE << working
@@ -113,7 +127,11 @@ def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
 
 
 def _erf_of(x: Real, square: Real, precision: int) -> Real:
-    """Return erf(x) = 2 / sqrt(pi) * x * exp(-x**2) * the sum of `_half_gauss`; square: x**2, exact."""
+    """Return erf(x) with a relative error below 2**(8 - precision); square: x**2. All are mpmath's number tuples.
+
+    square is exact. erf(x) = 2 / sqrt(pi) * x * exp(-x**2) * (sum of (2 * x**2)**n / (1 * 3 * ... * (2n + 1)) over n >=
+    0).
+    """
     working = precision + 2 * _extra(x)
     total, power = _half_gauss(square, working)
     slope = mpf_div(ftwo, mpf_sqrt(mpf_pi(working), working), working)
@@ -122,9 +140,10 @@ def _erf_of(x: Real, square: Real, precision: int) -> Real:
 
 
 def _erfc_of(x: Real, square: Real, precision: int) -> Real:
-    """Return 1 - erf(x); square: x**2, exact.
+    """Return 1 - erf(x) with a relative error below 2**(8 - precision); square: x**2. All are mpmath's number tuples.
 
-    For large x the result is computed by the asymptotic series, whose error is less than the first omitted term.
+    square is exact. For large x the result is computed by the asymptotic series, whose error is less than the first
+    omitted term.
     """
     size = int(to_fixed(mpf_shift(square, 10), 0)) / 1024  # x**2, rounded
     if x[0] or size * 1.4 < precision + 20:
@@ -146,7 +165,10 @@ def _erfc_of(x: Real, square: Real, precision: int) -> Real:
 
 
 def _gelu(x: Real, precision: int) -> Real:
-    """Return x * erfc(-x / sqrt(2)) / 2; x**2 / 2 is exact, so that no error of it is amplified."""
+    """Return x * erfc(-x / sqrt(2)) / 2 with a relative error below 2**(8 - precision), as an mpmath tuple, like x.
+
+    x**2 / 2 is exact, so that no error of it is amplified.
+    """
     working = precision + 8
     longer = 3 * working + 64  # where erfc is 1 - erf, more bits cancel than the result has
     scaled = mpf_neg(mpf_mul(x, mpf_sqrt(fhalf, longer), longer))

@@ -42,12 +42,16 @@ DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
 class ExactTable(NamedTuple):
-    """Exact results of a function for every code of a format, by code, and the flags that they raise.
+    """Exact results of a function for every code of a format, and the flags that they raise.
 
-    A finite result is +-significand * 2**(field - BIAS - TOP), as a `fpsim.core.number.Number`, with a significand of
-    0, or of 62 bits of which the lowest is also set if any bit after it is 1. states: bit 0 is set for a negative
-    result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits from 3 on are the flags of the exact
-    result.
+    The fields are 1-D arrays indexed by code. A finite result is +-significand * 2**(field - BIAS - TOP), with BIAS
+    2**14 and TOP 61, as a `fpsim.core.number.Number`.
+
+    Attributes:
+      significands: 0, or 62 bits of which the highest is set, and the lowest also if any bit after it is 1.
+      fields: exponents plus BIAS.
+      states: bit 0 is set for a negative result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits
+        from 3 on are the flags of the exact result (INVALID, DIVIDE_BY_ZERO).
     """
 
     significands: npt.NDArray[np.uint64]
@@ -57,9 +61,11 @@ class ExactTable(NamedTuple):
 
 @lru_cache(maxsize=128)
 def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
-    """Return the exact results of function `name` for every code of a format of up to 16 bits, computed once.
+    """Return the exact results of function `name` for every code of a format, from memory, from disk, or computed.
 
-    input_subnormals: "keep", or "flush" for the results of zeros in place of those of subnormal codes.
+    A computed table of a format of 10 bits or more is stored on disk, in the kernels' cache folder. input_subnormals:
+    "keep", or "flush" for the results of zeros in place of those of subnormal codes. The format must have 16 bits or
+    fewer.
     """
     if input_subnormals == "flush" and fmt.has_zero:
         codes = np.arange(1 << fmt.bits)
@@ -123,7 +129,10 @@ def _computed(name: str, fmt: Format) -> ExactTable:
 
 
 def _limit(name: str, x: float) -> tuple[int, int, int] | None:
-    """Return an entry of ExactTable for an infinity, zero, pole or x outside the function's domain, else None."""
+    """Return an entry of ExactTable, (significand, field, state), for x that needs no evaluation, else None.
+
+    name: the function. Such x are infinities, zeros, poles and values outside the domain.
+    """
     if math.isinf(x):
         limit = AT_INFINITY[name][x < 0]
         return _special(limit, Flags.INVALID if math.isnan(limit) else Flags.NONE)

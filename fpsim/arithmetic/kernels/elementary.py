@@ -27,9 +27,10 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 def tabulated_kernel() -> Any:
     """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of look-ups.
 
-    It writes codes (uint64) and flags (uint8). a: 1-D uint64 codes that index the table. random: uint32, empty unless
-    stochastic. significands, fields, states: the arrays of an ExactTable. target: uint64 array of the result's
-    EncodeLayout, then the rules of `fpsim.core.pack.pack`. mode: a Rounding.
+    It writes codes and flags. a: 1-D uint64 codes that index the table. random: uint32, empty unless stochastic. codes,
+    flags: uint64 and uint8 results.
+    significands, fields, states: the arrays of an ExactTable. target: uint64 array of the result's EncodeLayout and, as
+    its last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: a Rounding.
     """
 
     def look_up(
@@ -49,7 +50,10 @@ def tabulated_kernel() -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of a function of float32; both are 1-D uint32 bits, maybe of one array."""
+    """Return the kernel (x, results) -> None of the function `name` of float32; it writes results, which may be x.
+
+    x, results: 1-D uint32 bits of float32. name: one of the elementary functions, such as "exp".
+    """
     function = FUNCTIONS[name]
     if name in NEAR_FUNCTIONS:
         return _angle_kernel(name)
@@ -62,7 +66,11 @@ def float32_kernel(name: str) -> Any:
 
 
 def _angle_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of sin, cos or tan, as for `float32_kernel`."""
+    """Return the kernel (x, results) -> None of sin, cos or tan; it writes results, which may be x.
+
+    Angles up to 2**20 are computed in vector registers, larger ones one by one. x, results: 1-D uint32 bits of float32.
+    name: "sin", "cos" or "tan".
+    """
     function, near = FUNCTIONS[name], NEAR_FUNCTIONS[name]
 
     def evaluate(x: Any, results: Any) -> None:

@@ -31,7 +31,13 @@ NO_WORD = u64(0)
 def unary_kernel(name: str) -> Any:
     """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
 
-    name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags.
+    name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags. All arrays but layouts are 1-D.
+    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
+    layouts: uint64; its rows are constants of formats: UnpackLayout, for reading a; EncodeLayout, for rounding the
+    result.
+    mode: a Rounding.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
     operation = UNARY[name]
 
@@ -49,7 +55,13 @@ def unary_kernel(name: str) -> Any:
 def binary_kernel(name: str) -> Any:
     """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
 
-    name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags.
+    name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags. All arrays but
+    layouts are 1-D.
+    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
+    layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a and b; EncodeLayout, for rounding
+    the result. mode: a Rounding.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
     operation = BINARY[name]
 
@@ -67,7 +79,12 @@ def binary_kernel(name: str) -> Any:
 def fma_kernel() -> Any:
     """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
 
-    It writes codes and flags.
+    It writes codes and flags. All arrays but layouts are 1-D. a, b, c, codes: uint64. random: uint32, empty unless
+    stochastic. flags: uint8, bits of `fp.Flags`.
+    layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a, b and c; EncodeLayout, for
+    rounding the result. mode: a Rounding.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -88,7 +105,9 @@ def fma_kernel() -> Any:
 def comparison_kernel(name: str) -> Any:
     """Return the kernel (a, b, results, flags, la, lb) -> None of `name`: "equal", "less" or "less_equal".
 
-    It writes results and flags. results: uint64, 1 for True, 0 for False and for NaN operands.
+    It writes results and flags. a, b: 1-D uint64 codes. results: uint64, 1 for True, 0 for False and for NaN operands.
+    flags: uint8, bits of `fp.Flags`. la, lb: uint64, constants for reading a and b: the fields of their formats'
+    UnpackLayouts.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -108,7 +127,11 @@ def comparison_kernel(name: str) -> Any:
 def from_integer_kernel() -> Any:
     """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
 
-    It writes codes and flags. n: 1-D uint64, two's complement if signed is 1.
+    It writes codes and flags. n: 1-D uint64, two's complement if signed is 1. random: uint32, empty unless stochastic.
+    codes: uint64. flags: uint8, bits of `fp.Flags`. out: uint64, constants for rounding: the fields of the format's
+    EncodeLayout. mode: a Rounding.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
@@ -127,8 +150,9 @@ def from_integer_kernel() -> Any:
 def to_integer_kernel() -> Any:
     """Return the kernel (a, random, n, flags, la, lowest, highest, mask, mode) -> None that rounds to integers.
 
-    It writes flags, and n: uint64, two's complement, clamped to -lowest .. highest. mask: the bits of random that
-    count.
+    It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n:
+    uint64 results, two's complement, clamped to -lowest .. highest (uint64). flags: uint8, bits of `fp.Flags`. la:
+    uint64, constants for reading a: the fields of its format's UnpackLayout. mode: a Rounding.
     """
 
     def to_integer(
@@ -146,7 +170,9 @@ def to_integer_kernel() -> Any:
 def neighbour_kernel() -> Any:
     """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
 
-    downward: 1 for the next smaller one, else 0.
+    a, codes: 1-D uint64. downward: 1 for the next smaller one, else 0. flags: uint8, written too: INVALID for
+    signalling NaNs. la, out: uint64, constants for reading and for writing codes: the fields of the format's
+    UnpackLayout and EncodeLayout.
     """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
@@ -159,7 +185,11 @@ def neighbour_kernel() -> Any:
 
 @cache
 def classify_kernel() -> Any:
-    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes to `classes`."""
+    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes to `classes`.
+
+    a: 1-D uint64 codes. classes: integers. la: uint64, constants for reading a: the fields of its format's
+    UnpackLayout.
+    """
 
     def classes(a: Any, target: Any, la: Any) -> None:
         fa = unpack_fields(la)
@@ -171,7 +201,11 @@ def classify_kernel() -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the kernel (a, codes, la, out) -> None that writes codes of -a (name "negative") or |a| ("absolute")."""
+    """Return the kernel (a, codes, la, out) -> None that writes the codes of -a (name "negative") or |a| ("absolute").
+
+    a, codes: 1-D uint64. la, out: uint64, constants for reading and for writing codes: the fields of the format's
+    UnpackLayout and EncodeLayout.
+    """
     negates = name == "negative"
 
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:

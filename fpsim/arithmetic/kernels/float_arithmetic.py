@@ -39,7 +39,11 @@ EVERY_KIND: Any = np.int64(FULL)
 class Thresholds(NamedTuple):
     """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded to the format.
 
-    overflow, negative_overflow: the smallest that overflow. tiny, negative_tiny: the smallest that are not tiny.
+    All are uint32 or uint64.
+
+    Attributes:
+      overflow, negative_overflow: the smallest magnitude of a positive, and of a negative, result that overflows.
+      tiny, negative_tiny: the smallest magnitude of a positive, and of a negative, result that is not tiny.
     """
 
     overflow: Any
@@ -176,7 +180,18 @@ def real_width(width: int) -> Width:
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of `name`: "add", "multiply" or "divide"."""
+    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of `name`: "add", "multiply" or "divide".
+
+    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only, a third faster, and
+    the kernel ignores `mode`.
+
+    Arguments of the kernel:
+      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
+      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
+        EncodeLayout, for rounding the result.
+      mode: a Rounding.
+      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
+    """
     w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
     operation, no_random = _operation(name, w), word(0)
@@ -195,7 +210,20 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide"."""
+    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of an operation with two operands.
+
+    name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
+    nearest even only, a third faster, and the kernel ignores `mode`.
+
+    Arguments of the kernel:
+      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
+      flags: 1-D uint8, which is written too: bits of `fp.Flags`.
+      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
+        EncodeLayout, for rounding the result.
+      limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
+      mode: a Rounding.
+      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
+    """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
     is_nan, is_infinite, signals = w.is_nan, w.is_infinite, w.signals
@@ -223,7 +251,12 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`."""
+    """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
+
+    a, codes: 1-D arrays of unsigned integers. layouts: unsigned integers of `width` bits; its rows are constants of
+    formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result. mode: a Rounding.
+    width: bits of the float that computes, 32 or 64.
+    """
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
     no_random = word(0)
@@ -239,7 +272,14 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags."""
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags.
+
+    a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
+    `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
+    limits: the fields of Thresholds (magnitudes from which flags change), then the smallest magnitude code of a quiet
+    NaN of a. mode: a Rounding.
+    width: bits of the float that computes, 32 or 64.
+    """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
     is_nan, signals, no_random = w.is_nan, w.signals, word(0)
@@ -262,7 +302,14 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`."""
+    """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`.
+
+    a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: unsigned integers of `width` bits; its rows are
+    constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: a
+    Rounding.
+    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
+    ignored.
+    """
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
@@ -282,7 +329,16 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c."""
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c; it writes codes and flags.
+
+    a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers
+    of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for
+    rounding the result.
+    limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest magnitude
+    code of a quiet NaN. mode: a Rounding.
+    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
+    ignored.
+    """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
     is_nan, signals = w.is_nan, w.signals
@@ -312,7 +368,9 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 def _operation(name: str, w: Width) -> Any:
     """Return the compiled function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y; the NaN has no sign.
 
-    Sums are rounded to odd, products and quotients to nearest. mode: a Rounding; in DOWN an exact zero sum is -0.
+    name: "add", "multiply" or "divide"; w: the functions for floats of one width, which bits have. Sums are rounded to
+    odd, products and quotients to nearest. mode: a Rounding, which only sums read: DOWN makes an exact
+    zero -0.
     """
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign

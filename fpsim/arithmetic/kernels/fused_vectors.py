@@ -26,10 +26,10 @@ INEXACT, TINY = int(Flags.INEXACT), int(Flags.INEXACT | Flags.UNDERFLOW)
 
 
 def _to_bfloat(builder: Any, bits: Any) -> Any:
-    """Emit LLVM code that rounds 16 float32 to BF16, nearest even; a NaN becomes BF16's canonical NaN.
+    """Emit LLVM code that rounds 16 float32 to BF16, nearest even.
 
-    bits: LLVM vector of 16 int32. Return such a vector, whose upper 16 bits are the codes; the lower ones have no
-    meaning.
+    builder: llvmlite's IRBuilder; bits: LLVM vector of 16 int32, the float32 patterns. Return a vector of 16 int32
+    whose upper 16 bits are the codes; their lower bits have no meaning. A NaN becomes BF16's canonical NaN.
     """
     result = builder.bitcast(bits, v.FLOATS)
     is_nan = builder.fcmp_unordered("uno", result, result)
@@ -43,8 +43,10 @@ def _to_bfloat(builder: Any, bits: Any) -> Any:
 def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list[Any]:
     """Emit LLVM code for STEP (32) fused multiply-adds of BF16, from `offset` bytes on, and for storing their codes.
 
-    sources: addresses of the codes a, b and c; target: address at which the codes are stored. Return two LLVM vectors
-    of 16 int32, bits of float32: the exact results rounded to odd, of codes 0, 2, 4, ... and of codes 1, 3, 5, ...
+    builder: llvmlite's IRBuilder. sources: addresses of the codes a, b and c; target: address at which the codes are
+    stored; offset: LLVM int64, added to all four.
+    Return two LLVM vectors of 16 int32, bits of float32: the exact results rounded to odd, of codes 0, 2, 4, ... and of
+    codes 1, 3, 5, ...
     """
     places, upper = v.constant(PLACES, v.INTS), v.constant(UPPER, v.INTS)
     words = [v.load(builder, source, offset, v.INTS) for source in sources]
@@ -59,8 +61,10 @@ def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list
 def _halves(builder: Any, sources: list[Any], target: Any, offset: Any) -> tuple[Any, Any]:
     """Emit LLVM code for 16 fused multiply-adds of FP16, from `offset` bytes on, and for storing their codes.
 
-    sources, target: as for `_bfloats`. Return two LLVM vectors of 16 int32, bits of float32: the exact results rounded
-    to odd, and the results rounded to FP16.
+    builder: llvmlite's IRBuilder. sources: addresses of the codes a, b and c; target: address at which the codes are
+    stored; offset: LLVM int64, added to all four.
+    Return two LLVM vectors of 16 int32, bits of float32: the exact results rounded to odd, and the results rounded to
+    FP16.
     """
     few, halves = v.vector(v.SMALL, v.WIDTH), v.vector(v.HALF, v.WIDTH)
     values = [builder.fpext(v.load(builder, source, offset, few), v.FLOATS) for source in sources]
@@ -75,8 +79,9 @@ def _halves(builder: Any, sources: list[Any], target: Any, offset: Any) -> tuple
 def _raised(builder: Any, odd: Any, is_inexact: Any, tiny_below: Any) -> Any:
     """Emit LLVM code for the flags of finite results; return a vector of int32: INEXACT, with UNDERFLOW if tiny, or 0.
 
-    odd: int32 bits of the exact results rounded to odd; is_inexact: mask of the rounded results; tiny_below: int32 bits
-    of the smallest magnitude that is not tiny.
+    builder: llvmlite's IRBuilder. odd: int32 bits of float32, the exact results rounded to odd; is_inexact: mask of the
+    elements whose results were rounded; tiny_below: int32 bits, in all elements, of the smallest magnitude that is not
+    tiny.
     """
     is_tiny = builder.icmp_signed("<", builder.and_(odd, v.constant(0x7FFFFFFF, v.INTS)), tiny_below)
     flags = builder.select(is_tiny, v.constant(TINY, v.INTS), v.constant(INEXACT, v.INTS))
@@ -87,7 +92,8 @@ def _raised(builder: Any, odd: Any, is_inexact: Any, tiny_below: Any) -> Any:
 def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
     """Set codes[i] to a[j] * b[j] + c[j], rounded to nearest even, with j = start + i, for i < steps * STEP.
 
-    a, b, c, codes: contiguous 1-D uint16 arrays of BF16 codes; codes must not overlap the others. Needs AVX-512.
+    STEP is 32. a, b, c, codes: contiguous 1-D uint16 arrays of BF16 codes; codes must not overlap the others. start,
+    steps: int64. For processors with AVX-512.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -106,7 +112,11 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, steps: Any) -> Any:
-    """Set codes[i] to a[j] * b[j] + c[j] of FP16, as `fuse_bfloats` does of BF16."""
+    """Set codes[i] to a[j] * b[j] + c[j], rounded to nearest even, with j = start + i, for i < steps * STEP.
+
+    STEP is 32. a, b, c, codes: contiguous 1-D uint16 arrays of FP16 codes; codes must not overlap the others. start,
+    steps: int64. For processors with AVX-512.
+    """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         first = builder.mul(args[4], v.LONG(2))
@@ -130,8 +140,9 @@ def fuse_flagged_bfloats(
 ) -> Any:
     """Set codes[i] to a[i] * b[i] + c[i] and flags[i] to INEXACT and UNDERFLOW if raised, else 0, for i < steps * STEP.
 
-    Flags of Inf and NaN results are not right; callers replace them. flags: uint8. tiny_below: uint32 bits of the
-    smallest float32 magnitude that is not tiny.
+    STEP is 32. Flags of Inf and NaN results are not right; callers replace them. a, b, c, codes: contiguous 1-D uint16
+    arrays of BF16 codes. flags: uint8. steps: int64. tiny_below: uint32 bits of the smallest float32 magnitude that is
+    not tiny.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -158,7 +169,12 @@ def fuse_flagged_bfloats(
 def fuse_flagged_halves(
     _typing: Any, a: Any, b: Any, c: Any, codes: Any, flags: Any, steps: Any, tiny_below: Any
 ) -> Any:
-    """Set codes[i] and flags[i] of FP16 as `fuse_flagged_bfloats` sets those of BF16."""
+    """Set codes[i] to a[i] * b[i] + c[i] and flags[i] to INEXACT and UNDERFLOW if raised, else 0, for i < steps * STEP.
+
+    STEP is 32. Flags of Inf and NaN results are not right; callers replace them. a, b, c, codes: contiguous 1-D uint16
+    arrays of FP16 codes. flags: uint8. steps: int64. tiny_below: uint32 bits of the smallest float32 magnitude that is
+    not tiny.
+    """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         *sources, target, raised = (v.start_of(context, builder, sig.args[i], args[i]) for i in range(5))

@@ -90,12 +90,19 @@ SCALED: Any = {
 
 
 def load_store(fmt: Format) -> Any:
-    """Return the scalar functions (code -> float32, float32 -> nearest code, a uint32, ties to even) of `fmt`."""
+    """Return the scalar functions (code -> float32, float32 -> nearest code, ties to even) of `fmt`, FP16 or BF16.
+
+    The returned code is a uint32; NaN becomes the canonical NaN.
+    """
     return (load_half, store_half) if fmt == FP16 else (load_bfloat, store_bfloat)
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether a loop of nearest.py or nearest_fma.py computes the operation `name` on codes of `fmt`."""
+    """Return whether a loop of nearest.py or nearest_fma.py computes the operation `name` on codes of `fmt`.
+
+    These loops round to nearest even, and overflow to Inf. True is returned for BF16, and for FP16 if the processor
+    converts it; False if numba's compiler is disabled.
+    """
     if numba.config.DISABLE_JIT or name not in (*OPERATIONS, "sqrt", "fma"):
         return False
     return fmt == BF16 or (fmt == FP16 and has_conversion())
@@ -105,6 +112,8 @@ def serves(fmt: Format, name: str) -> bool:
 def code_functions(fmt: Format, name: str) -> Any:
     """Return the scalar functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of a binary operation.
 
+    fmt: FP16 or BF16, format of operands and result; name: "add", "subtract", "multiply" or "divide". a, b: codes,
+    unsigned integers; code: unsigned integer. tiny_below: float32 bits of the smallest magnitude that is not tiny.
     flags: uint32, INEXACT and UNDERFLOW, right for finite results only.
     """
     if (fmt.name, name) in SCALED:
@@ -146,8 +155,9 @@ def code_functions(fmt: Format, name: str) -> Any:
 
 @cache
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
-    """Return the kernel (a, b, codes) -> None of a binary operation.
+    """Return the kernel (a, b, codes) -> None of a binary operation on 1-D arrays of uint16 codes; it writes `codes`.
 
+    codes must not share memory with a or b. fmt: FP16 or BF16; name: "add", "subtract", "multiply" or "divide".
     streamed: True if results are written around the caches, for arrays that would not stay in them.
     """
     scales = (fmt.name, name) in SCALED
@@ -162,8 +172,9 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 def _fill(fmt: Format, name: str) -> Any:
     """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale that computes results one by one.
 
-    It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count], for `block_loop`. It
-    does not use facts, and returns to_scale unchanged.
+    It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]; all are 1-D arrays
+    of uint16 codes. It does not use facts, and returns to_scale unchanged: `block_loop` (runtime/stream.py) passes it
+    from call to call. fmt: FP16 or BF16; name: "add", "subtract", "multiply" or "divide".
     """
     function = scalar(code_functions(fmt, name)[0])
 
@@ -179,9 +190,11 @@ def _fill(fmt: Format, name: str) -> Any:
 def _fill_scaled(name: str) -> Any:
     """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale for BF16 products or quotients.
 
-    It is as for `_fill`, but scales results that are subnormal in float32, which takes longer. If to_scale is 0, it
-    computes without scaling, and if a result may be subnormal, all again with scaling. It then returns the number of
-    further calls that scale from the start; each of them returns one less.
+    It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]; all are 1-D arrays
+    of uint16 codes. facts is not used.
+    Scaling makes results right that are subnormal in float32, but takes longer. If to_scale is 0, the function computes
+    without scaling, and if a result may be subnormal, all of them again with scaling. It then returns PATIENCE - 1, the
+    number of further calls that scale from the start; each of them returns one less. name: "multiply" or "divide".
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 
@@ -207,7 +220,12 @@ def _fill_scaled(name: str) -> Any:
 
 @cache
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
-    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation."""
+    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation; it writes codes and flags.
+
+    a, b, codes: 1-D arrays of uint16 codes; codes must not share memory with a or b. flags: uint8, bits of `fp.Flags`.
+    tiny_below: uint32, the float32 bits of the smallest magnitude that is not tiny. fmt: FP16 or BF16; name: "add",
+    "subtract", "multiply" or "divide".
+    """
     _, function = code_functions(fmt, name)
     scales = (fmt.name, name) in SCALED
     operation = OPERATIONS[name]
@@ -254,8 +272,8 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
     """Return the flags of a result as uint16, from uint16 codes of the operands a and b and `code` of the result.
 
-    flags: those to return if the result is finite. infinity, quiet: codes of Inf and of the quiet NaN. divides: True if
-    the result is a / b.
+    flags: those of a finite result, which are returned if the result is finite. infinity, quiet: codes of Inf and of
+    the quiet NaN. divides: True if the result is a / b, which raises DIVIDE_BY_ZERO for a finite a and b = 0.
     """
     p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
     largest = u16(max(p, q))
@@ -273,7 +291,10 @@ def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: 
 
 @cache
 def sqrt_kernel(fmt: Format) -> Any:
-    """Return the kernel (a, codes) -> None that writes the square roots of codes a to `codes`."""
+    """Return the kernel (a, codes) -> None that writes the square roots of codes a to `codes`; fmt: FP16 or BF16.
+
+    a, codes: 1-D uint16 arrays that share no memory.
+    """
     load, store = load_store(fmt)
 
     def sqrt(a: Any, codes: Any) -> None:
@@ -285,7 +306,10 @@ def sqrt_kernel(fmt: Format) -> Any:
 
 @cache
 def flagged_sqrt_kernel(fmt: Format) -> Any:
-    """Return the kernel (a, codes, flags) -> None of square roots."""
+    """Return the kernel (a, codes, flags) -> None of square roots, which writes codes and flags; fmt: FP16 or BF16.
+
+    a, codes: 1-D uint16 arrays of codes that share no memory. flags: uint8, bits of `fp.Flags`.
+    """
     load, store = load_store(fmt)
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 

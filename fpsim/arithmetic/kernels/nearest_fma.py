@@ -68,7 +68,7 @@ def wide_bits(x: Any) -> Any:
 def _fused(fmt: Format) -> Any:
     """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, NaN without a sign.
 
-    Float32 must hold the product exactly, as it does for any FP16 codes.
+    a, b, c: codes of `fmt`, FP16 or BF16. Float32 must hold the product exactly, as it does for any FP16 codes.
     """
     load, _ = load_store(fmt)
     fused_32 = real_width(32).fused
@@ -83,7 +83,10 @@ def _fused(fmt: Format) -> Any:
 
 @cache
 def _fused_in_range() -> Any:
-    """Return the function of `_fused` for finite BF16 codes whose product float32 holds, as `_in_range` checks."""
+    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, for some BF16 codes.
+
+    a, b, c: finite BF16 codes whose product float32 holds, as `_in_range` checks.
+    """
     sum_to_odd = real_width(32).sum_to_odd
 
     @scalar
@@ -95,7 +98,7 @@ def _fused_in_range() -> Any:
 
 @cache
 def _fused_wide() -> Any:
-    """Return the function of `_fused` for any BF16 codes."""
+    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, for any BF16 codes."""
     fused_64 = real_width(64).fused
 
     @scalar
@@ -110,7 +113,10 @@ def _fused_wide() -> Any:
 
 @scalar
 def _in_range(a: Any, b: Any, c: Any) -> Any:
-    """Return whether float32 surely holds all products a[i] * b[i], and no element of a, b and c is Inf or NaN."""
+    """Return whether float32 surely holds all products a[i] * b[i], and no element of a, b and c is Inf or NaN.
+
+    a, b, c: 1-D uint16 arrays of BF16 codes, of one size.
+    """
     largest, least = SHORT_ZERO, SHORT_MAGNITUDE
     for i in range(a.size):
         p, q, r = u16(a[i] & SHORT_MAGNITUDE), u16(b[i] & SHORT_MAGNITUDE), u16(c[i] & SHORT_MAGNITUDE)
@@ -121,9 +127,10 @@ def _in_range(a: Any, b: Any, c: Any) -> Any:
 
 @cache
 def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
-    """Return the kernel (a, b, c, codes) -> None that writes the codes of a * b + c to `codes`.
+    """Return the kernel (a, b, c, codes) -> None that writes the codes of a * b + c to `codes`; fmt: FP16 or BF16.
 
-    streamed: True if results are written around the caches, for arrays that would not stay in them.
+    a, b, c, codes: 1-D uint16 arrays; codes must share no memory with the others. streamed: True if results are written
+    around the caches, for arrays that would not stay in them.
     """
     in_vectors = has_avx512()
     fill = _fill_in_vectors(fmt) if in_vectors else _fill_fused_bfloat() if fmt == BF16 else _fill_fused(fmt)
@@ -138,8 +145,9 @@ def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
 def _fill_fused(fmt: Format) -> Any:
     """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c one by one.
 
-    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count], for
-    `block_loop`. It does not use facts, and returns state unchanged.
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]; all are 1-D
+    arrays of uint16 codes of `fmt`. facts is not used, and state is returned unchanged, as `block_loop`
+    (runtime/stream.py) allows.
     """
     fused, (_, store) = _fused(fmt), load_store(fmt)
 
@@ -153,7 +161,13 @@ def _fill_fused(fmt: Format) -> Any:
 
 
 def _fill_fused_bfloat() -> Any:
-    """Return the function of `_fill_fused` for BF16, by float32 where possible, else by float64."""
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c of BF16.
+
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]; all are 1-D
+    arrays of uint16 codes. It computes by float32 if that surely holds every product and no code is Inf or NaN, else by
+    float64.
+    facts is not used, and state is returned unchanged.
+    """
     fused, wide = _fused_in_range(), _fused_wide()
 
     @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
@@ -174,7 +188,12 @@ def _fill_fused_bfloat() -> Any:
 
 
 def _fill_in_vectors(fmt: Format) -> Any:
-    """Return the function of `_fill_fused` that computes in vectors."""
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c in vectors.
+
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count], the last count
+    % STEP (STEP is 32) one by one. All are 1-D arrays of uint16 codes of `fmt`. facts is not used, and state is
+    returned unchanged.
+    """
     fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
     _, store = load_store(fmt)
 
@@ -190,7 +209,11 @@ def _fill_in_vectors(fmt: Format) -> Any:
 
 @cache
 def flagged_fma_kernel(fmt: Format) -> Any:
-    """Return the kernel (a, b, c, codes, flags, tiny_below) -> None of a * b + c, which writes codes and flags."""
+    """Return the kernel (a, b, c, codes, flags, tiny_below) -> None of a * b + c, which writes codes and flags.
+
+    a, b, c, codes: 1-D uint16 arrays of codes of `fmt`, FP16 or BF16; codes must share no memory with the others.
+    flags: uint8, bits of `fp.Flags`. tiny_below: uint32, the float32 bits of the smallest magnitude that is not tiny.
+    """
     in_vectors, is_bfloat = has_avx512(), fmt == BF16
     wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide() if is_bfloat else _fused(fmt)))
     if in_vectors:
@@ -219,7 +242,10 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
     """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, as uint16.
 
-    It writes codes of a * b + c, and flags, right for finite results only. fused: function as `_fused` returns.
+    a, b, c: 1-D uint16 codes of `fmt`. It writes codes of a * b + c, and flags (uint8), right for finite results only:
+    INEXACT, and UNDERFLOW if an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not
+    tiny.
+    fused: scalar function (a, b, c) -> float32 bits of a * b + c rounded to odd.
     """
     load, store = load_store(fmt)
 
@@ -239,7 +265,13 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 
 def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
-    """Return the loop of `_fill_flagged_fused` in vectors; rest: that without vectors, for the last elements."""
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, in vectors.
+
+    a, b, c: 1-D uint16 codes of `fmt`. It writes codes of a * b + c, and flags (uint8), right for finite results only:
+    INEXACT, and UNDERFLOW if an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not
+    tiny.
+    rest: the same loop without vectors, for the last elements, fewer than STEP (32).
+    """
     fuse = fuse_flagged_bfloats if fmt == BF16 else fuse_flagged_halves
 
     def fill(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> Any:
@@ -259,7 +291,8 @@ def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
     """Return the flags of a * b + c as uint16, from uint16 codes of the operands and `code` of the result.
 
-    flags: those to return if the result is finite. infinity, quiet: codes of Inf and of the quiet NaN.
+    flags: those of a finite result, which are returned if the result is finite. infinity, quiet: codes of Inf and of
+    the quiet NaN.
     """
     p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
     result = u16(code & SHORT_MAGNITUDE)

@@ -28,7 +28,8 @@ _fields = fields_of(OrderLayout)
 def _read(code: Any, f: OrderLayout) -> Any:
     """Return (position, is NaN, is a signalling NaN) of a code; the position is that in the order of values.
 
-    The position is int32: negative for negative values, 0 for both zeros.
+    The position is int32: negative for negative values, 0 for both zeros. code: uint32; f: OrderLayout, the constants
+    of its format.
     """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
@@ -41,8 +42,8 @@ def _read(code: Any, f: OrderLayout) -> Any:
 def comparison_kernel(name: str, flagged: bool) -> Any:
     """Return the kernel (a, b, results, flags, layout) -> None of `name`: "equal", "less" or "less_equal".
 
-    It writes results (bool), and flags (uint8) if `flagged`. a, b: 1-D codes of one format, unsigned integers. layout:
-    fields of the format's OrderLayout, uint32.
+    It writes results, and flags if `flagged`. a, b: 1-D codes of one format, unsigned integers. results: bool; a NaN
+    makes it False. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
     """
     equals, orders, quiet = name != "less", name != "equal", name == "equal"
 
@@ -64,8 +65,9 @@ def comparison_kernel(name: str, flagged: bool) -> Any:
 def extremum_kernel(name: str, flagged: bool) -> Any:
     """Return the kernel (a, b, codes, flags, layout) -> None of a minimum or maximum; -0 is less than +0.
 
-    name: "minimum", "maximum", or "minimum_number", "maximum_number", which ignore a single NaN. Arguments are those of
-    `comparison_kernel`; codes may be a or b.
+    name: "minimum", "maximum", or "minimum_number", "maximum_number", which ignore a single NaN.
+    The kernel writes codes, and flags if `flagged`. a, b, codes: 1-D codes of one format, unsigned integers; codes may
+    be a or b. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
     """
     largest, number = name.startswith("maximum"), name.endswith("number")
 

@@ -66,14 +66,20 @@ def load_bfloat(code: Any) -> Any:
 
 @scalar
 def round_bfloat(magnitude: Any) -> Any:
-    """Return the uint32 BF16 code nearest to a nonnegative float32, not NaN, ties to even; magnitude: its bits."""
+    """Return the uint32 BF16 code nearest to a nonnegative float32, ties to even.
+
+    magnitude: the uint32 bits of the float32, which is not NaN.
+    """
     odd = u32(u32(magnitude >> u32(16)) & ONE)
     return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
 
 
 @scalar
 def round_signed_bfloat(bits: Any) -> Any:
-    """Return the uint32 BF16 code nearest to a float32 of any sign, not NaN; a carry never changes the sign."""
+    """Return the uint32 BF16 code nearest to a float32 of any sign, ties to even.
+
+    bits: the uint32 bits of the float32, which is not NaN. A carry never changes the sign.
+    """
     return round_bfloat(bits)
 
 
@@ -85,10 +91,11 @@ def store_bfloat(x: Any) -> Any:
 
 @scalar
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
-    """Return (the uint32 BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
+    """Return (the BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
 
-    scaled: the result times 2**shift, a nonnegative float32. shift: passed as shift << 23. magic: a float32 whose last
-    bit is worth 2**shift times BF16's smallest subnormal.
+    The code is a uint32. scaled: the result times 2**shift, a nonnegative float32. shift: passed as shift << 23, a
+    uint32 that is subtracted from float32 bits. magic: a float32 whose last bit is worth 2**shift times BF16's smallest
+    subnormal; adding it rounds subnormal results.
     """
     magnitude = u32(bits_of(scaled) - shift)
     raised = f32(scaled + magic)
@@ -100,7 +107,11 @@ def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
 
 @scalar
 def _multiply_scaled(p: Any, q: Any) -> Any:
-    """Return (p * q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q."""
+    """Return (p * q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q.
+
+    shift is 127 if one factor is below 2**-63 and the other below 2**7, where products may be too small for a normal
+    float32, else 0.
+    """
     small, large = u32(min(p, q)), u32(max(p, q))
     shift = PRODUCT_SHIFT if (small < SMALL_FACTOR) & (large < FACTOR_BOUND) else ZERO
     return f32(f32(load_bfloat(small) * float_of(u32(ONE_BITS + shift))) * load_bfloat(large)), shift
@@ -108,7 +119,11 @@ def _multiply_scaled(p: Any, q: Any) -> Any:
 
 @scalar
 def _divide_scaled(p: Any, q: Any) -> Any:
-    """Return (p / q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q."""
+    """Return (p / q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q.
+
+    shift is 118 if the dividend p is below 4 and the divisor q above 2**-7, where quotients may be too small for a
+    normal float32, else 0.
+    """
     shift = QUOTIENT_SHIFT if (p < DIVIDEND_BOUND) & (q > DIVISOR_BOUND) else ZERO
     return f32(f32(load_bfloat(p) * float_of(u32(ONE_BITS + shift))) / load_bfloat(q)), shift
 
@@ -116,8 +131,10 @@ def _divide_scaled(p: Any, q: Any) -> Any:
 def _make_scaled(scale: Any, magic: Any) -> Any:
     """Return the functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of BF16 products or quotients.
 
-    tiny_below: as `tiny_below` of float_plan.py returns it if `scaled`. scale: `_multiply_scaled` or `_divide_scaled`.
-    magic: a float32 whose last bit is worth 2**shift times BF16's smallest subnormal.
+    a, b: BF16 codes; codes and flags are uint32. tiny_below: float32 bits of the smallest magnitude that is not tiny,
+    as `tiny_below` (float_plan.py) returns them if `scaled`.
+    scale: the function that returns a scaled result and its shift, `_multiply_scaled` or `_divide_scaled`. magic: a
+    float32 whose last bit is worth 2**shift times BF16's smallest subnormal.
     """
 
     @scalar

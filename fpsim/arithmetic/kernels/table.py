@@ -22,7 +22,8 @@ BLOCK = 512  # indices: 1 KiB
 def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
     """Set results[i] to table[a[start + i] << bits | b[start + i]] for i < count <= BLOCK; return `state` unchanged.
 
-    pair: (a, b), 1-D arrays of codes. facts: (bits of a code of b, the 1-D table, a uint16 buffer for BLOCK indices).
+    pair: (a, b), 1-D arrays of codes of 16 bits together. facts: (bits of a code of b, the 1-D table, a uint16 buffer
+    for BLOCK indices, which is overwritten). state: not used; `block_loop` passes it from call to call.
     """
     (a, b), (bits, table, block) = pair, facts
     x, y = a[start : start + count], b[start : start + count]
@@ -50,9 +51,11 @@ def pair_kernel(streamed: bool = False) -> Any:
 
 @cache
 def flagged_pair_kernel() -> Any:
-    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None; it writes results and flags.
+    """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    flag_table: uint8; the rest as for `pair_kernel`.
+    It writes results and flags. a, b: 1-D codes, unsigned integers of up to 16 bits together. bits: width of a
+    code of b, uint16.
+    table, flag_table (uint8): results and flags by (code of a) << bits | (code of b).
     """
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
@@ -71,7 +74,10 @@ def flagged_pair_kernel() -> Any:
 
 
 def _look_up(codes: Any, start: int, count: int, results: Any, table: Any, state: int) -> int:
-    """Set results[i] to table[codes[start + i]] for i < count; return `state` unchanged."""
+    """Set results[i] to table[codes[start + i]] for i < count; return `state` unchanged.
+
+    codes: 1-D, unsigned integers. state: not used; `block_loop` passes it from call to call.
+    """
     piece = codes[start : start + count]
     for i in range(count):
         results[i] = table[u64(piece[i])]
@@ -80,7 +86,11 @@ def _look_up(codes: Any, start: int, count: int, results: Any, table: Any, state
 
 @cache
 def single_kernel(streamed: bool = False) -> Any:
-    """Return the kernel (a, table, results) -> None: results[i] = table[a[i]]; streamed: see `pair_kernel`."""
+    """Return the kernel (a, table, results) -> None that sets results[i] to table[a[i]].
+
+    a: 1-D codes, unsigned integers; results: of the table's dtype.
+    streamed: True if results are written around the caches, for arrays that would not stay in them.
+    """
     loop = block_loop(_look_up, streamed)
 
     def look_up(a: Any, table: Any, results: Any) -> None:
@@ -91,7 +101,11 @@ def single_kernel(streamed: bool = False) -> Any:
 
 @cache
 def flagged_single_kernel() -> Any:
-    """Return the kernel (a, table, flag_table, results, flags) -> None that looks results and flags up by code of a."""
+    """Return the kernel (a, table, flag_table, results, flags) -> None that looks results and flags up.
+
+    It writes results and flags. a: 1-D codes, unsigned integers. table, flag_table (uint8): results and flags by code
+    of a.
+    """
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
         for i in range(results.size):

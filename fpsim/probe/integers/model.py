@@ -156,9 +156,12 @@ class IntegerModel(Model):
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return an argument `x` of a call as an array (..., n), or raise a ValueError.
+        """Return an argument `x` of a call as an array (..., n).
 
         which: the number of the operand, 0 or 1, whose dtype is required. name: the argument's name for error messages.
+
+        Raises:
+          ValueError: no rule was found, or x has another number of terms or dtype.
         """
         self._refuse_nothing()
         array = with_terms(x, self.n, name)

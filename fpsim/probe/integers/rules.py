@@ -125,7 +125,10 @@ def can_leave(box: BlackBox, dtype: str) -> bool:
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule to try for a black box with results of the dtype `out`: first those that sum all terms in it."""
+    """Yield every rule to try for a black box: first those that sum all terms in the dtype of the result.
+
+    out: the name of the dtype of the black box's results, such as "int32".
+    """
     ends, reachable = np.iinfo(out), can_leave(box, out)
     yield IntegerRule(out)
     if reachable:
@@ -145,7 +148,8 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
     """Return random integer operands in their dtypes: two matrices (m, n) and (n, columns), or 48 rows of each operand.
 
     kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range alone: "extremes" (at random), "runs"
-    (sums leave the range and come back) or "pairs" (few nonzero terms).
+    (sums leave the range and come back) or "pairs" (few nonzero terms). box: the black box, for the shapes and dtypes
+    of its operands. seed: the seed of the draws.
     """
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []
@@ -158,10 +162,16 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
-    """Return random rows, of a shape (L, n), of integers within a dtype's range.
+    """Return random rows (L, n) of integers within a dtype's range.
 
-    place: the operand's number, 0 or 1. kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range
-    alone: "extremes" (at random), "runs" (sums leave the range and come back) or "pairs" (few nonzero terms).
+    Args:
+      rng: the generator.
+      kind: "small" for -4 .. 4, "uniform" for the whole range; all others consist of the range's two ends: "extremes"
+        at random, "runs" with sums that leave the range and come back, "pairs" with zeros for all but a few terms.
+      ends: the range of the dtype.
+      shape: (L, n).
+      place: the operand's number, 0 or 1. In "runs" the terms of operand 0 change from the highest to the lowest value
+        at a random term, and those of operand 1 are all the highest value.
     """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":

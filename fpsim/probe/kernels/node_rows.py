@@ -24,7 +24,10 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format to round to. Nonzero sums up to `least` or beyond `most` are marked for slower code to compute."""
+    """A format to round to: mantissa_bits, min_exponent (of normal values), `most` (the largest); the mode `rounding`.
+
+    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most` are marked for slower code to compute.
+    """
 
     mantissa_bits: int
     min_exponent: int  # of normal values
@@ -35,7 +38,12 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """The rounding of an addition's terms to common last bits, fraction_bits below their largest exponent."""
+    """The rounding of an addition's terms to common last bits, before they are added.
+
+    Terms keep fraction_bits bits (-1: all) below their largest exponent, by the mode `rounding`; sums keep result_bits
+    mantissa bits (-1: the format's). If `of_operands`, a product's exponent is that of a plus that of b, each at least
+    least_a or least_b.
+    """
 
     fraction_bits: int  # -1 for no cut
     rounding: int
@@ -47,7 +55,10 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The arithmetic of an addition."""
+    """The arithmetic of an addition; cut: the Cut of its terms.
+
+    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
+    """
 
     to: Target
     product: Target  # the format of products; mantissa_bits is 0 where they are not rounded first
@@ -57,7 +68,10 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions with their arithmetic."""
+    """An order of additions with an Addition `rule`; code, int64: k >= 0 pushes term k on a stack, -n adds the top n.
+
+    rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
+    """
 
     code: Any  # int64: k >= 0 pushes term k on a stack, -n adds the n numbers on top
     rounded: Any  # bool (n,): whether each term is rounded to the format before it is added

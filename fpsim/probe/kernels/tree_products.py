@@ -17,7 +17,10 @@ PUSH, JOIN, TAKE, ADD = range(4)
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Write x * y to the row `line`, for a number x and a row y; if `begins`, products with a zero operand are +0."""
+    """Write x * y to the row `line`, for a number x and a row y, all of one float dtype.
+
+    If `begins`, products with a zero operand are +0.
+    """
     for r in range(line.size):
         line[r] = x * y[r]
     if begins:
@@ -48,7 +51,11 @@ def _add(line: Any, other: Any) -> None:
 
 @inner_loop
 def _narrow(line: Any, mode: Any, flushes: Any) -> None:
-    """Round a row of float32 sums in place by `mode`, as `narrowed`; if `flushes`, subnormals become signed zeros."""
+    """Round a row of float32 sums in place, to nearest even: to FP16 or BF16 (`mode` TO_FP16 or TO_BF16), or not.
+
+    The sums stay float32; with the mode AS_IT_IS they are not rounded. If `flushes`, results below 2**-126 in
+    magnitude, the subnormals of float32, are then replaced by zeros of their sign.
+    """
     for r in range(line.size):
         line[r] = kept(narrowed(line[r], mode), flushes)
 

@@ -81,8 +81,14 @@ def mixed_rows(
 ) -> None:  # fmt: skip
     """Run two-operand additions over the float64 rows of `sums` in place; each addition rounds by a separate mode.
 
-    sums, a, b, steps, first, stop: as for `tree_rows`, all float64. modes: int64, one for each addition: AS_IT_IS
-    (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in float64).
+    Args:
+      sums: (n, R), the terms, or their products; the results are left in row steps.result.
+      a, b: (n, R) float64 operands, whose products are added unrounded.
+      steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]. But if k =
+        steps.term[i] is not negative, the unrounded product a[k] * b[k] is added to row steps.into[i] instead.
+      modes: int64, one for each addition: AS_IT_IS (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in
+        float64).
+      first, stop: range of columns.
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):

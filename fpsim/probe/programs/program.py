@@ -49,9 +49,15 @@ MOST_CUT = 1 << 10  # cut numbers that a node adds exactly in float64
 class Program:
     """An order of additions with its arithmetic, which computes sums.
 
-    exact: terms whose product is not rounded before it is added, as in a fused multiply-add. formats: the format of
-    each addition, in the order of `order.program`; () if all have the rule's format. Terms and products are rounded to
-    the rule's format in any case, unless they are in `exact`.
+    Args:
+      order: the order of additions; terms that are not in it are left out of the sum.
+      rule: the arithmetic of every addition.
+      out: the format of the result.
+      n: number of terms, those left out included.
+      exact: terms whose product is not rounded before it is added, as in a fused multiply-add.
+      formats: the format of each addition, in the order of `order.program`; () if all have the rule's format. Terms and
+        products are rounded to the rule's format in any case, unless they are in `exact`.
+      scale: the factor of the sum or of its terms; None for a plain sum.
     """
 
     order: Order  # the order of additions; terms that are not in it are left out of the sum
@@ -79,7 +85,10 @@ class Program:
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether its next operand is the unrounded product of a term)."""
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
+
+        A chain adds one number after another to a running sum.
+        """
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property
@@ -143,7 +152,11 @@ class Program:
         return self._encoded(sums)
 
     def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return operands of any shape, float64, as the additions take them: with subnormals flushed, scaled."""
+        """Return operands of any shape, float64, as the additions take them.
+
+        If the rule flushes inputs, subnormal inputs become zeros. If the program multiplies terms by a factor, the
+        first operand is multiplied by it.
+        """
         least = self.rule.least_inputs
         values = tuple(map(flushed, values, least)) if least else values
         if self.scale is None or self.scale.how != "terms":
@@ -158,7 +171,10 @@ class Program:
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
 
     def _encoded(self, sums: Array) -> Array:
-        """Return float sums as codes of the result's format, scaled, with zeros and subnormals as the rule says."""
+        """Return float sums as codes of the result's format, multiplied by the factor and with zeros as the rule says.
+
+        If the rule flushes results, subnormal ones become zeros of their sign.
+        """
         if self.rule.zeros == "added":
             sums = sums + 0.0
         if self.scale is not None and self.scale.how != "terms":
@@ -216,7 +232,10 @@ class Program:
         return np.asarray(sums[steps.result])
 
     def _by_products(self, a: Array, b: Array) -> Array:
-        """Return the product (M, N) of (M, n) and (n, N) matrices by the compiled loop `tree_products`."""
+        """Return the product (M, N) of (M, n) and (n, N) matrices by the compiled loop `tree_products`.
+
+        The result has the dtype `self._dtype`.
+        """
         rule, dtype = self.rule, self._dtype
         a, b = np.ascontiguousarray(a, dtype), np.ascontiguousarray(b, dtype)
         out = np.zeros((a.shape[0], b.shape[1]), dtype)
@@ -241,7 +260,8 @@ class Program:
     def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
         """Return float64 sums by the compiled loop over nodes of the tree of additions.
 
-        They are (1, R) for operands (n, R); or (M, N) for (M, n) and (n, N) matrices if `of_matrices`.
+        They are (1, R) for operands (n, R); or (M, N) for (M, n) and (n, N) matrices if `of_matrices`. The loop marks
+        sums that it cannot decide, which the slower `Specification` computes.
         """
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
@@ -267,7 +287,10 @@ class Program:
         return sums
 
     def _addition(self, operands: int) -> Addition:
-        """Return the rule as `node_rows` takes it; operands: 1 for sums of terms, 2 for sums of products."""
+        """Return the rule as an `Addition`, the record that the compiled loop over nodes takes.
+
+        operands: their number, 1 for sums of terms and 2 for sums of products.
+        """
         rule = self.rule
         least = rule.operand_exponents if operands == 2 else None
         cut = Cut(
@@ -291,7 +314,10 @@ class Program:
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 
     def _product(self, values: Sequence[Array]) -> Array:
-        """Return the products of two operands, rounded to the rule's format of products if it has one."""
+        """Return the products of two operands, rounded to the rule's format of products if it has one.
+
+        If sums begin at +0, products with a zero operand are +0.
+        """
         products: Array = values[0] * values[1]
         if self.rule.zeros == "begin":
             products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
@@ -307,13 +333,21 @@ class Program:
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
-    """Return a format, with the rule's rounding and the limits of what the loop can decide, as a Target."""
+    """Return the Target that `node_rows` reads: a format, the rule's rounding, and which sums it marks as undecided.
+
+    Sums beyond the format's largest value are marked and, if the rule flushes anything, nonzero ones up to its smallest
+    normal value.
+    """
     least = fmt.smallest_normal if rule.flushes else 0.0
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
 
 
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
-    """Return True if each product of an element of a and one of b is surely 0 or a normal number of a format."""
+    """Return True if bounds show that each product of an element of a and one of b is 0 or a normal number of a format.
+
+    The bounds are the smallest and largest magnitudes, and the number of significand bits that values use; False
+    may be returned although all products fit, and is returned if an array holds only zeros, or Inf or NaN.
+    """
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
     if not all(x.size and np.isfinite(x).all() for x in sizes):
         return False

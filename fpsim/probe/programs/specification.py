@@ -21,7 +21,14 @@ CUTS = {"truncate": "toward_zero", "floor": "down", "nearest": "nearest_even"}
 
 
 class Specification(NamedTuple):
-    """An order with its rule, run slowly by exact sums; it defines the bits that the compiled loops must reproduce."""
+    """An order with its rule, run slowly by exact sums; it defines the bits that the compiled loops must reproduce.
+
+    Attributes:
+      order: the order of additions.
+      rule: the arithmetic of every addition.
+      exact: terms whose product is not rounded before it is added.
+      flushed_terms: terms whose subnormals become zeros before they are added.
+    """
 
     order: Order  # the order of additions
     rule: AdditionRule  # the arithmetic of every addition
@@ -51,9 +58,9 @@ class Specification(NamedTuple):
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
         """Return the sums (R,) of terms (R, n), float64, where each addition cuts its numbers to common fraction bits.
 
-        Numbers are cut to multiples of 2**(e - rule.fraction_bits), where e, at least -900, is the largest of their
-        exponents. exponents: integers (R, n), those of the terms, floor(log2(abs(x))), or sums of their factors'
-        exponents.
+        Each addition first rounds its numbers to multiples of 2**(e - rule.fraction_bits), where e is the largest of
+        their exponents. Zeros have none, and e is at least -900. exponents: integers (R, n), those of the terms, as
+        `_exponents` returns them. A partial sum has the exponent floor(log2(abs(sum))).
         """
         stack: list[tuple[Array, Array]] = []
         for step in self.order.program:
@@ -68,7 +75,9 @@ class Specification(NamedTuple):
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
         """Return the exponents (R, n) by which terms are aligned, as integers; that of x is floor(log2(abs(x))).
 
-        products: (R, n), the terms of a plain sum, or products of the operands `values`.
+        With one operand, or if `rule.operand_exponents` is None, they are the exponents of `products` (R, n), which
+        holds the terms of a plain sum. Else each is the sum of the exponents of both operands in `values`, each at
+        least its limit in the rule.
         """
         least = self.rule.operand_exponents
         if least is None or len(values) < 2:
@@ -104,8 +113,9 @@ class Specification(NamedTuple):
     def _fused(self, numbers: Array, exponents: Array) -> Array:
         """Return the float64 sum (R,) of each row of numbers (R, c), which are cut to common fraction bits first.
 
-        exponents: (R, c), by which the numbers are aligned. The exact sum is rounded to `rule.result_bits`, if that is
-        set, and to the format of the sums.
+        These are `rule.fraction_bits` below the largest exponent of the row. exponents: (R, c), by which the numbers
+        are aligned. The sum of the cut numbers is exact; it is rounded to `rule.result_bits`, if that is set, and to
+        the format of the sums.
         """
         rule = self.rule
         assert rule.fraction_bits is not None

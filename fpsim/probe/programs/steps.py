@@ -18,7 +18,10 @@ class PairSteps(NamedTuple):
 
     Row k holds term k, then the running sum that began with it.
 
-    into, taken: int64 (S,), indices of rows.
+    Attributes:
+      into, taken: int64 (S,), indices of rows.
+      term: int64 (S,); where term[i] >= 0, the unrounded product of that term is added instead of row taken[i].
+      result: the row of the result.
     """
 
     into: Array
@@ -28,7 +31,10 @@ class PairSteps(NamedTuple):
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product)."""
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
+
+        A chain adds one number after another to a running sum.
+        """
         seen, starts = set[int](), []
         for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
             starts += [(x, term >= 0)] if x not in seen and y not in seen else []
@@ -85,10 +91,16 @@ class ProductSteps(NamedTuple):
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
-    """Return the steps by which `tree_products` adds in an order of two-operand additions.
+    """Return the steps by which `tree_products` adds in an order.
 
-    exact: terms whose product is not rounded before it is added. plain: False if the other products must be narrowed,
-    flushed or made +0 before they are added.
+    Of the two operands of an addition, the one with more terms is computed first.
+
+    Args:
+      order: an order of two-operand additions.
+      exact: terms whose product is not rounded before it is added.
+      plain: True if the products of all terms outside `exact` can be added to a running sum directly (TAKE). False if
+        they must first be narrowed or flushed, or made +0 if an operand is zero: each is then a separate sum (PUSH,
+        then ADD).
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]

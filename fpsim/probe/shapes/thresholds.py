@@ -30,7 +30,12 @@ MEASURES: dict[str, Callable[[Shape], int]] = {
 
 
 class ShapeEdge(NamedTuple):
-    """Two shapes (M, N, K) of the same K that differ in M or N, such as neighbours between which bits change."""
+    """Two shapes (M, N, K) of the same K that differ in M or N, such as neighbours between which bits change.
+
+    Attributes:
+      last: the smaller shape, the last one with the bits of smaller products.
+      first: the larger shape, the first one that may have other bits.
+    """
 
     last: Shape  # the smaller one, with the bits of smaller products
     first: Shape  # the larger one, which may have other bits
@@ -68,8 +73,9 @@ class ShapeThresholds:
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
         """Return (measure, largest value before an edge, smallest value after one) that explain all edges; else None.
 
-        The measure, such as "M x N", has a threshold between the two shapes of every edge. same: pairs of shapes with
-        equal bits, which must not be on both sides of it.
+        The measure, such as "M x N", is the first of MEASURES of which one threshold lies between the two shapes of
+        every edge. same: pairs of shapes with equal bits, which must not be on both sides of the threshold. None if
+        there are no edges.
         """
         if not edges:
             return None
@@ -156,7 +162,11 @@ def thresholds(
 class _Boxes:
     """Products that a function computes in several shapes, from the first rows and columns of the same matrices.
 
-    fn, layout: as for `fp.probe.matmul`. largest: the number of rows and columns of the matrices.
+    Args:
+      fn: the function, fn(a, b) of (M, K) and (K, N) arrays.
+      operands: both ProbedOperands.
+      largest: the largest number of rows and columns of the matrices.
+      layout: memory layouts of a and b, as for `fp.probe.matmul`.
     """
 
     def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
@@ -194,7 +204,9 @@ class _Boxes:
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
     """Yield (pair of shapes, whether bits change between them), while M or N grows: 1, 2, 4, ... up to `largest`.
 
-    axis: 0 to vary M, 1 to vary N. other: the fixed size, N or M. k: the size K.
+    If bits change between two such sizes, the pair that is yielded has neighbouring sizes between them, found by
+    bisection. boxes: the function's products. k: the size K. axis: 0 to vary M, 1 to vary N. other: the fixed size of
+    the other one.
     """
 
     def shape(size: int) -> Shape:

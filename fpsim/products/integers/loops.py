@@ -69,7 +69,8 @@ def tiled_product(vectors: str, cut: str) -> Any:
 def plain_product() -> Any:
     """Return the compiled loop (a, b, out, facts) -> None for any processor, which adds a @ b.T to `out`.
 
-    a: (M, K) and b: (N, K), arrays of the unit's integers. out: (M, N) int32 or uint32. facts: an IntegerFacts.
+    a: (M, K) and b: (N, K), arrays of the unit's integers. out: (M, N) int32 or uint32. facts: an IntegerFacts: terms
+    of a step, range of a result, whether sums saturate, range of a pair of products.
     """
 
     def product(a: Any, b: Any, out: Any, u: Any) -> None:

@@ -28,7 +28,14 @@ INTEGER_RESULTS: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in ("
 
 
 class IntegerCall(NamedTuple):
-    """One call of matmul with an integer matrix unit; c: the argument of `fpsim.matmul`, or None."""
+    """One call of matmul with an integer matrix unit.
+
+    Attributes:
+      unit: the unit.
+      left, right: the operands a and b, with scales and zero points.
+      request: the keyword arguments of `fpsim.matmul`.
+      c: the argument c of `fpsim.matmul`, or None.
+    """
 
     unit: IntegerUnit
     left: IntegerOperand
@@ -61,7 +68,14 @@ class IntegerCall(NamedTuple):
 def integer_matmul(
     a: Any, b: Any, c: Any, unit: IntegerUnit, request: Request, out: Any, backend: Backend
 ) -> Any:  # fmt: skip
-    """Return c + a @ b by an integer matrix unit, in `out` or a new array, as `fpsim.matmul` does."""
+    """Return c + a @ b by an integer matrix unit, in `out` or a new array.
+
+    unit: the integer matrix unit. a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword
+    arguments. backend: the object that computes on the CPU or GPU whose memory holds the operands.
+
+    Raises:
+      ValueError, TypeError: as for `fpsim.matmul`.
+    """
     epilogue = _epilogue(request, unit)
     left, right = (
         read_integers(x, name, unit, scales, backend)
@@ -89,7 +103,10 @@ def integer_matmul(
 
 
 def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
-    """Return the (M, N) int32 or uint32 sums over all of K, corrected for zero points, in the backend's memory."""
+    """Return the (M, N) int32 or uint32 sums over all of K, corrected for zero points, in the backend's memory.
+
+    They start at c, or at 0 if the epilogue adds c (with beta or scales). call: the operands and keyword arguments.
+    """
     starts = None if call.request.beta is not None or call.has_factors else call.c
     total = backend.integer_start(starts, call.unit, call.shape)
     backend.add_integers(total, call.left.codes, call.right.codes, call.unit)
@@ -98,7 +115,11 @@ def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
 
 
 def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Backend) -> Matrix:
-    """Return the (M, N) sums as float32 after scales, alpha, C and bias, before the cast to `fmt`."""
+    """Return the (M, N) sums as float32 after scales, alpha, C and bias, before the cast to `fmt`.
+
+    call: the operands and keyword arguments. order: the epilogue's order of operations. fmt: the result's format.
+    backend: the operations of the CPU or GPU, in whose memory the sums are.
+    """
     request, mode = call.request, _scale_order(call, order)
     scale_a = scale_b = None
     with np.errstate(all="ignore"):
@@ -121,7 +142,9 @@ def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Bac
 def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
     """Return the (M, N) float32 sums from +0 over blocks of K in order, each an integer sum times its scales.
 
-    mode: how scales multiply: PRODUCT, ROWS_FIRST or COLUMNS_FIRST (kernels/promotion.py).
+    call: the operands and keyword arguments. mode: PRODUCT for fma(scale_a * scale_b, sum, total), ROWS_FIRST for
+    fma(sum * scale_a, scale_b, total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total). backend: the object that
+    computes on the CPU or GPU whose memory holds the operands.
     """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)
@@ -135,9 +158,10 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
 
 
 def _scale_order(call: IntegerCall, order: Epilogue) -> str:
-    """Return the order in which scales multiply a sum, such as "product": the call's, else the epilogue's.
+    """Return the order in which scales multiply a sum: "product", "a_first" or "b_first".
 
-    An epilogue's "cublas" becomes "b_first" if a has scales per row or b per column, else "product".
+    It is the argument `scale_order` of `call`, else that of `order`, the epilogue's order of operations. An epilogue's
+    "cublas" becomes "b_first" if a has scales per row or b per column, else "product".
     """
     if call.request.scale_order is not None:
         return call.request.scale_order
@@ -148,6 +172,8 @@ def _scale_order(call: IntegerCall, order: Epilogue) -> str:
 
 def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
     """Return the order of the epilogue's operations for a call: its schedule's, or the default.
+
+    request: the call's keyword arguments. unit: the integer unit, which errors name.
 
     Raises:
       ValueError: `promote`, an unknown `scale_order`, or a schedule that is not a single chain over K.
@@ -174,7 +200,11 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
 
 
 def _refuse_additions(call: IntegerCall) -> None:
-    """Raise a ValueError for a combination of c, scales and zero points that has no meaning for integer sums."""
+    """Raise a ValueError for a combination of c, scales and zero points that has no meaning for integer sums.
+
+    call: the operands and keyword arguments. The combinations are beta without c, c with scales but without beta, zero
+    points with scales along K, or scales of a and b that change along K at different terms.
+    """
     if call.request.beta is not None and call.c is None:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
     if call.c is not None and call.request.beta is None and call.has_factors:
@@ -195,7 +225,13 @@ def _refuse_additions(call: IntegerCall) -> None:
 
 
 def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
-    """Return (the float format of the result, or None for integers; the result's dtype)."""
+    """Return (the float format of the result, or None for integers; the result's dtype).
+
+    call: the operands and keyword arguments, of which `out_fmt` and those of the epilogue decide.
+
+    Raises:
+      ValueError: no format has that name.
+    """
     wanted = call.request.out_fmt
     if wanted is None:
         return (FP32, FLOAT32) if call.finishes else (None, call.unit.d.dtype)

@@ -116,7 +116,11 @@ def qlinear_matmul(
 
 
 def _bytes(x: Any, name: str) -> Array:
-    """Return operand x as an int8 or uint8 array, or raise a TypeError; name: the argument that errors name."""
+    """Return operand x as an int8 or uint8 array; name: the argument that errors name.
+
+    Raises:
+      TypeError: x has another dtype, or is a masked array.
+    """
     refuse_masked(x, name)
     array = as_array(x, name)
     if array.dtype not in BYTES:
@@ -126,7 +130,11 @@ def _bytes(x: Any, name: str) -> Array:
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
-    """Return (the shape of np.matmul(a, b), a with at least two axes, b with at least two axes)."""
+    """Return (the shape of np.matmul(a, b), a with at least two axes, b with at least two axes).
+
+    Raises:
+      ValueError: shapes that do not match.
+    """
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     matches = min(a.ndim, b.ndim) > 0 and rows.shape[-1] == columns.shape[-2]
     try:

@@ -16,7 +16,12 @@ from fpsim.products.operand import OperandShape, tiled_shape, with_factors
 class IntegerOperand(NamedTuple):
     """An operand of a product by an integer matrix unit: its integers, scales and zero points.
 
-    zero_points: int32, (M, 1) for a, (1, N) for b, or (1, 1); one per tile with scales along K; None for none.
+    Attributes:
+      facts: its shape and the tiles that share a scale.
+      codes: integers of the unit's input dtype, in the memory of the CPU or GPU in use.
+      factors: float32 decode scales, one per tile; None for none.
+      zero_points: int32, None for none. Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales along K it is
+        one per tile.
     """
 
     facts: OperandShape  # its shape and the tiles that share a scale
@@ -28,8 +33,15 @@ class IntegerOperand(NamedTuple):
 def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> IntegerOperand:
     """Return an operand of `fp.matmul` as integers of the unit's input dtype, with its scales and zero points.
 
-    x: an array of integers, or a Scaled array of integers. name: "a" or "b". scales: the caller's argument scale_a or
-    scale_b, float32 decode scales; None for no scales.
+    Args:
+      x: an array of integers, or a Scaled array of integers.
+      name: "a" or "b".
+      unit: the integer matrix unit that multiplies it.
+      scales: the caller's argument scale_a or scale_b, float32 decode scales; None for no scales.
+      backend: the object that reads arrays of the CPU or GPU whose memory holds x.
+
+    Raises:
+      ValueError, TypeError: integers or scales that the unit does not accept.
     """
     element = unit.a if name == "a" else unit.b
     scaled = backend.scaled(x, name)
@@ -46,7 +58,8 @@ def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Ba
 def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> IntegerOperand:
     """Return the operand for x, an fpsim.Scaled array of integers.
 
-    name: "a" or "b". scales: the argument scale_a or scale_b, which must be None.
+    name: "a" or "b". element: the integer format of this operand in the unit. unit: the unit, which errors name.
+    scales: the caller's argument scale_a or scale_b, which must be None, as x has scales already.
 
     Raises:
       ValueError: x has another format than `element` or a scale of the whole tensor, or `scales` is not None.
@@ -63,9 +76,10 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
 
 
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
-    """Return the zero points of x, a Scaled array, as int32; None if it has none.
+    """Return int32 zero points of the rows of a, (M, 1), or the columns of b, (1, N), or (1, 1); None for none.
 
-    They are (M, 1) for a, (1, N) for b, or (1, 1); one per tile with scales along K. name: "a" or "b".
+    x: the Scaled array. name: "a" or "b". facts: its shape and tiles. With tiles along K, points have the shape of the
+    scales instead.
     """
     points = getattr(x, "zero_points", None)
     if points is None:

@@ -41,7 +41,11 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
 
 
 def _add_thin(total: Array, a: Array, b: Array) -> None:
-    """Add a @ b, int8 or uint8, to `total` in place, modulo 2^32, for few rows or few columns of the result."""
+    """Add a @ b to `total` in place, modulo 2^32, for few rows or few columns of the result.
+
+    total: (M, N) int32 or uint32. a: (M, K) and b: (K, N), int8 or uint8. Each element of the larger operand is read
+    once.
+    """
     (m, k), n = a.shape, b.shape[1]
     sums = np.ascontiguousarray(total).view(np.int32)
     rows_of_b, columns_of_a = b.flags.c_contiguous or not b.T.flags.c_contiguous, a.T.flags.c_contiguous
@@ -59,14 +63,20 @@ def _add_thin(total: Array, a: Array, b: Array) -> None:
 
 
 def _few_rows(a: Array, b: Array, sums: Array, first: int, stop: int) -> None:
-    """Add columns first .. stop - 1 of a @ b to int32 `sums` in place, modulo 2^32, in blocks that fit the cache."""
+    """Add columns first .. stop - 1 of a @ b to `sums` in place, modulo 2^32, for few rows of a.
+
+    It works in blocks whose sums stay in the cache. a: (M, K) and b: (K, N), int8 or uint8. sums: (M, N) int32.
+    """
     for start in range(first, stop, CACHED):
         columns = slice(start, min(start + CACHED, stop))
         few_rows()(a, b[:, columns], sums[:, columns])
 
 
 def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
-    """Add a @ b to `total` in place by the fastest loop that this processor has for the unit."""
+    """Add a @ b to `total` in place by the fastest loop that this processor has for the unit.
+
+    total: (M, N) of the unit's result dtype. a: (M, K) and b: (K, N), of the unit's input dtypes.
+    """
     saturates = unit.saturates and _may_saturate(total, a.shape[1], unit)
     vectors = widest_vectors()
     fits = not saturates or (unit.terms <= LONGEST_STEP and unit.pair is None)
@@ -84,7 +94,10 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
 
 
 def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
-    """Return whether a sum that starts at a value of `total` and adds k products may leave the range of unit.d."""
+    """Return whether a sum that starts at a value of `total` and adds k products may leave the range of unit.d.
+
+    total: integers of the unit's result dtype. unit: the integer matrix unit.
+    """
     ends = [x * y for x in (unit.a.lowest, unit.a.highest) for y in (unit.b.lowest, unit.b.highest)]
     low, high = (int(end(total)) for end in (np.min, np.max))
     return low + k * min(*ends, 0) < unit.d.lowest or high + k * max(*ends, 0) > unit.d.highest
@@ -93,8 +106,8 @@ def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
 def _by_tiles(total: Array, a: Array, b: Array, terms: int, loop: object, rows: int) -> None:
     """Add a @ b to `total` in place by a vectorised loop.
 
-    terms: terms of K in a step, after which sums may saturate. loop: a result of `tiled_product`. rows: rows of its
-    tiles.
+    total: (M, N) int32 or uint32. a: (M, K) and b: (K, N), int8 or uint8. terms: terms of K in a step, after which sums
+    may saturate. loop: a result of `tiled_product`. rows: rows of its tiles.
     """
     (m, k), n = a.shape, b.shape[1]
     terms = min(terms, k)

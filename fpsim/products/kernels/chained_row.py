@@ -85,7 +85,8 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
     """Emit the results of 16 columns from their positive and negative sums, and return them as float32 patterns.
 
-    kept: mask of the result's kept bits. half: round to FP16. builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder. positive, negative: vectors of float32. kept: mask of the result's kept bits. half:
+    round to FP16.
     """
     total = builder.fadd(positive, negative)
     if half:
@@ -162,9 +163,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         def add_terms(exchanged: int) -> Any:
             """Return the function (k, values) -> values that adds the products of term k to the sums.
 
-            values: for each row, the positive and the negative sum of each group of 16 columns; then, if two rows are
-            computed, the largest exponents so far of the next two rows. exchanged: 1 if a's values in the two rows have
-            different signs, else 0.
+            values: a list of vectors: for each row, the positive and the negative sum of each group of 16 columns;
+            then, if two rows are computed, the largest exponents so far of the next two rows. exchanged: 1 if a's
+            values in the two rows have different signs, 0 if they have the same sign.
             """
 
             def add(k: Any, values: list[Any]) -> list[Any]:
@@ -201,9 +202,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """Emit and return an int64 whose bit k is set if value k of a row of a (address of float32) is negative.
+        """Emit and return an int64 whose bit k is set if value k of a row of a is negative.
 
-        builder: llvmlite's IRBuilder.
+        builder: llvmlite's IRBuilder. row: address of the row's float32 values.
         """
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
@@ -216,7 +217,8 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 def chained_row(terms: int, half: bool) -> RowLoops:
     """Return the kernels over a row for units of `Rule.FUSED` whose sums fit a float32, for AVX-512.
 
-    terms: products of one instruction. half: the result is FP16, held as float32.
+    terms: products of one instruction. half: the result is FP16, held as float32. For these units `rows_of` returns
+    "chained".
     """
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
     largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)

@@ -37,8 +37,11 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 class CodeFacts(NamedTuple):
     """The layout of codes of up to 8 bits, as 32-bit integers in the order of an array that kernels are passed.
 
-    up: 8 minus the bits of a code. highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE
-    for none). turned: 1 if codes are stored column by column, else 0.
+    Attributes:
+      up: 8 minus the bits of a code.
+      highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE for none).
+      mantissa_bits, bias: those of the format.
+      turned: 1 if codes are stored column by column, else 0.
     """
 
     up: Any
@@ -84,7 +87,10 @@ def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
 
 
 def has_code_panels(fmt: Format) -> bool:
-    """Return whether a format's finite codes have the layout of FP16 in at most a byte: sign, exponent, mantissa."""
+    """Return whether a format's finite codes have the layout of FP16 in at most a byte: sign, exponent, mantissa.
+
+    The largest exponent field must be below FP16's field of Inf, 31; the bias may be another.
+    """
     plain = fmt.signed and fmt.has_zero and fmt.nan_code != fmt.sign_bit
     return fmt.bits <= WIDTH and plain and fmt.max_code >> fmt.mantissa_bits < (1 << HALF_FIELD_BITS) - 1
 
@@ -106,7 +112,8 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of the FP16 or BF16 code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if turned. facts: a HalfFacts array.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if `facts` says that they are transposed.
+    facts: int32 array with the layout of the codes, the fields of HalfFacts.
     """
     u = half_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -117,7 +124,8 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of the 8-bit code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if turned. facts: a CodeFacts array.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if `facts` says that they are transposed.
+    facts: int32 array with the layout of the codes, the fields of CodeFacts.
     """
     u = code_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -132,7 +140,8 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
     """Prefetch the codes of b that will be read after terms k .. k + terms - 1 of columns n .. n + columns - 1.
 
-    source: (K, N), or (N, K) if turned is not 0.
+    They follow in memory: the next `columns` columns of source (K, N) or, if turned is not 0, the terms AHEAD bytes
+    after term k of source (N, K).
     """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):
@@ -220,8 +229,8 @@ def code_filler(terms: int) -> Any:
 
     It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on. values, exponents: (terms,
     columns), written with float32 bits, int32, and exponents, int8; zeros beyond K and `width`. source: (K, N) codes,
-    or (N, K) if turned. facts: a CodeFacts array. codes: a uint8 buffer (terms, columns). flags: SPECIAL if a code is
-    NaN or Inf, else 0.
+    or (N, K) if `facts` says that they are transposed. facts: int32 array with the layout of the codes, the fields of
+    CodeFacts. codes: a uint8 buffer (terms, columns). flags: SPECIAL if a code is NaN or Inf, else 0.
     """
     gather = gatherer(terms)
 

@@ -51,7 +51,10 @@ CARRY = f64(2.0 ** int(CUT_BITS - SUM_BITS))
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """Return the float64 bits, as int64, of 2.0**exponent for an int32 exponent."""
+    """Return the float64 bits, as int64, of 2.0**exponent for an int32 exponent.
+
+    The bias is added in 32 bits, of which a vector holds twice as many numbers as of 64.
+    """
     return i64(i64(u32(i32(exponent + i32(LONG_BIAS)))) << LEADING_BITS)
 
 
@@ -59,8 +62,10 @@ def _power(exponent: Any) -> Any:
 def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
     """Return float32 c plus a sum of finite, normal products, as AMD's units align and round them (step_rows._join).
 
-    e: largest exponent of the products, int32. total: the products' sum, float64, in units of 2**(e - 24). drops: if
-    True, a c far below the products counts as 0 (`Rule.EVEN_ODD`).
+    With `top` the larger exponent of c and the products, the products' sum is rounded down to units of 2**(top - 32)
+    and c to units of 2**(top - 24). Their sum is rounded down to 32 bits, and then to nearest even float32. e: largest
+    exponent of the products, int32. total: the products' sum, float64, in units of 2**(e - 24). drops: if True, a c
+    with an exponent below top - 25 counts as 0 (`Rule.EVEN_ODD`).
     """
     exponent = float_exponent(i32(f32(c).view(i32)), LEAST)
     top = max(e, exponent)
@@ -77,9 +82,9 @@ def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
 
 @scalar
 def _new_or_old(c: Any, none: Any, new: Any) -> Any:
-    """Return the new sum, or the old float32 accumulator c if c is NaN or Inf, or if `none`: all products are zero.
+    """Return the new sum, or the old accumulator c if c is NaN or Inf, or if `none` is True (all products are zero).
 
-    An old c of -0 is returned as +0.
+    c, new: float32. An old c of -0 is returned as +0.
     """
     bits = i32(f32(c).view(i32))
     magnitude = i32(bits & MAGNITUDE)
@@ -104,9 +109,10 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
         """Set e8[j] to the largest exponent and sums[j] to the sum of truncated products of every column j.
 
-        The products are those of `size` terms from `first` on. sums: int32, in units of 2**(e8[j] + base - 24). power:
-        int32 scratch buffer. a, ea: (terms,) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) of these
-        dtypes.
+        The products are those of `size` terms from `first` on, all or half of an instruction's. a, ea: (terms,)
+        float32, int8; b, eb: (terms, PANEL_COLUMNS). base: exponent of a product minus the int8 exponents of its
+        factors. e8: int8. sums: int32, in units of 2**(e8[j] + base - 24). power: int32 scratch buffer. The last three
+        are (PANEL_COLUMNS,).
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -178,13 +184,17 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones."""
+    """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones.
+
+    terms: of an instruction. halves: 2, or 1 to copy them in order.
+    """
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to other_values and other_exponents, reordered.
+        """Copy an instruction's values and exponents to other_values and other_exponents.
 
-        The first axis of all four arrays is that of the terms.
+        The first axis of all four arrays is that of the terms. If `halves` is 2, even terms come first in the copies,
+        then odd ones.
         """
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
@@ -195,7 +205,8 @@ def _in_halves(terms: int, halves: int) -> Any:
 def _row_by_terms(terms: int, halves: int) -> Any:
     """Return the kernel that adds an instruction's terms to one row of results; NaN, Inf and all exponents are allowed.
 
-    Its arguments are those of `careful_row` below. halves: 2 for separate sums of even and odd terms, else 1.
+    Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), which `careful_row` below explains.
+    terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
     """
     row_by_terms = even_odd_row if halves == 2 else separate_row
 

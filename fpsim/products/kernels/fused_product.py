@@ -43,10 +43,11 @@ def _scale_flags(scale: Any) -> Any:
 def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any) -> None:
     """Copy the values of c at which the sums of a tile (a block of results) start.
 
-    Without promotion they go to `tile`, with it to `totals`, and with slices of K too to `merged`; sums that start
-    later are set to +0 (`tile`) or -0 (`totals`), as are padding columns. c, tile: int32 patterns of float32; totals,
-    merged: float32. part: (first row, first column, number of rows, number of columns). promotion, cut: instructions
-    per promotion and per slice, 0 for none.
+    Without promotion they go to `tile`. With promotion (partial sums are added to a total) they go to `totals` and
+    `tile` is set to +0. With promotion and slices of K they go to `merged`, `tile` is set to +0 and `totals` to -0.
+    Padding columns of `tile` become +0, those of `totals` -0. c, tile: int32 patterns of float32; totals, merged:
+    float32. part: (first row, first column, number of rows, number of columns). promotion, cut: instructions per
+    promotion and per slice, 0 for none.
 
     Indices are unsigned, since numba tests whether signed ones count from the end; without the test the compiler reads
     adjacent words together. Slices of the arrays take longer.
@@ -80,9 +81,10 @@ def _one_nan(bits: Any) -> Any:
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
     """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN (0x7FFFFFFF).
 
-    The sums are in `merged` (float32) with slices of K, else in `totals` (float32) with promotion, else in `tile`
-    (float32 patterns as int32). part: (first row, first column, number of rows, number of columns). promotion, cut:
-    instructions per promotion and per slice, 0 for none. c: (M, N) float32 patterns as int32.
+    The sums are in `merged` (float32) with slices of K. Without slices they are in `totals` (float32) if partial sums
+    are added to a total (promotion), else in `tile` (float32 patterns as int32). part: (first row, first column, number
+    of rows, number of columns). promotion, cut: instructions per partial sum and per slice, 0 for none. c: (M, N)
+    float32 patterns as int32.
     """
     m, n, rows, width = part
     for r in range(rows):
@@ -192,7 +194,10 @@ def _wide_rows(
 
 @inner_loop
 def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
-    """Write the NaN and Inf in rows 0, 1, ... of `specials` (float32) over rows r .. stop - 1 of `tile` (patterns)."""
+    """Write the NaN and Inf in rows 0, 1, ... of `specials` over the results in rows r .. stop - 1 of `tile`.
+
+    tile: (rows, columns) float32 patterns as int32. specials: (rows, columns) float32; its finite elements are ignored.
+    """
     for x in range(r, stop):
         override(tile[x], specials[x - r])
 

@@ -62,8 +62,13 @@ row_facts = fields_of(RowFacts)
 class RowScratch(NamedTuple):
     """Scratch buffers for one row of results, with at least one entry for every column that a loop works on.
 
-    power: int32 bits of the float32 2**(fraction bits - M), where M is the largest exponent of a column's products and
-    accumulator.
+    Attributes:
+      e: int8, the largest exponent of a column's products.
+      power: int32 bits of the float32 2**(fraction bits - M), where M is the largest exponent of a column's products
+        and accumulator.
+      scaled_power: int32 bits of that times both scales.
+      sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated products.
+      specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
     """
 
     e: Any  # int8, the largest exponent of a column's products
@@ -77,8 +82,11 @@ class RowScratch(NamedTuple):
 class RowPlace(NamedTuple):
     """The rows of a and the columns of b that one call of `RowLoops.step` multiplies.
 
-    r: number of the first row. rows: number of rows of the block of a. width: columns of the panel that are not
-    padding. scale: exponent of row r's block scale, 0 without scales.
+    Attributes:
+      r: number of the first row; RowLoops.rows says how many rows are computed together.
+      rows: number of rows of the block of a.
+      width: columns of the panel that are not padding.
+      scale: exponent of row r's block scale, 0 without scales.
     """
 
     r: Any
@@ -92,10 +100,12 @@ class RowLoops(NamedTuple):
     """The innermost loops of a matrix product, for one group of units and one instruction set of the processor.
 
     Attributes:
-      panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same memory
-        or copies of it as `step` reads them.
-      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term k
-        on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s]. The arguments
+      columns: columns of a panel, the decoded terms of one instruction of b.
+      rows: rows of a that one call of `step` computes.
+      panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same
+        memory or copies of it as `step` reads them.
+      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term
+        k on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s]. The arguments
         are those of `decode_rows`.
       fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags, for each form of operand b,
         "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
@@ -105,6 +115,7 @@ class RowLoops(NamedTuple):
         with it, to e; rows from `rows` on do not exist.
       step: (a, ea, b, eb, c, scale_b, place, facts, room) -> None: adds one instruction's products to rows of c, from
         place.r on. facts: a RowFacts. room: a result of the function `room`.
+      room: function from a RowScratch to the part of it that `step` and `begin` use.
     """
 
     columns: int  # columns of a panel, the decoded terms of one instruction of b
@@ -238,13 +249,16 @@ def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
 
 @scalar
 def whole_scratch(room: RowScratch) -> Any:
-    """Return `room` itself: the loops of this module need all buffers of a RowScratch."""
+    """Return `room` itself: the loops of this module, which are not in vectors, need all buffers of a RowScratch."""
     return room
 
 
 @scalar
 def exponents_alone(room: RowScratch) -> Any:
-    """Return the only buffer of `room` that loops in vectors need: the largest exponents of a row's products, int8."""
+    """Return the only buffer of `room` that loops in vectors need: the largest exponents of a row's products, int8.
+
+    The loop over a row overwrites them with those of the next row.
+    """
     return room.e
 
 

@@ -30,8 +30,10 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 class DotRoom(NamedTuple):
     """Scratch buffers: terms of both operands in the order of lanes (partial sums), and unfinished sums.
 
-    x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if consecutive terms belong to
-    consecutive lanes.
+    Attributes:
+      x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if consecutive terms belong to
+        consecutive lanes.
+      chains: (rows, columns, lanes) float32, the running sums of up to WIDTH (512) lanes.
     """
 
     x: Any
@@ -48,8 +50,8 @@ def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
     """Add x[i] * y[i] to sums[l] in place for i = first + l, then first + apart + l, ..., for each lane l.
 
-    `rounds` products are added to each lane, by fused multiply-adds. x, y, sums: 1-D float32; there are sums.size
-    lanes.
+    A lane is a partial sum, to which `rounds` products are added. x, y, sums: 1-D float32; there are sums.size lanes.
+    Each product and addition are one fused multiply-add.
     """
     width = i64(sums.size)
     if width == 1 and apart == 1:
@@ -75,13 +77,16 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """Return the number of lanes, the first ones, that have a t-th term, counted from 0, as int64."""
+    """Return the number of lanes (partial sums of an output) that have a t-th term, counted from 0, as int64.
+
+    These lanes are the first ones. u: the order of the lanes' additions.
+    """
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
 
 
 def _steps_of(u: LaneFacts, lane: Any) -> Any:
-    """Return the number of terms of lane number `lane`; u: the order of the lanes' additions."""
+    """Return the number of terms of lane number `lane`, a partial sum; u: the order of the lanes' additions."""
     tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
     return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
 
@@ -101,9 +106,10 @@ def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
 
 
 def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
-    """Split a float32 array, `terms`, into p0 to p3 by index modulo 4.
+    """Split a float32 array into four, by index modulo 4.
 
-    Compilers turn this loop into shuffles of registers.
+    p0 gets elements 0, 4, 8, ... of `terms`, p1 elements 1, 5, 9, ..., and so on. Compilers turn this loop into
+    shuffles of registers.
     """
     for j in range(terms.size // FOUR):
         i = u64(u64(FOUR) * u64(j))
@@ -119,7 +125,8 @@ _add_rounds, _lanes_at, _steps_of, _transpose, _deal = (
 def _fill_panel(source: Any, u: LaneFacts, lane: Any, t0: Any, t1: Any, missing: Any, panel: Any) -> None:
     """Set panel[t - t0, l] to term t (t0 <= t < t1) of lane `lane` + l, or to `missing` if the lane has no such term.
 
-    source: (K,) float32. panel: (t1 - t0, lanes) float32.
+    A lane is a partial sum; its terms are counted from 0. source: (K,) float32. u: which lane adds which terms. panel:
+    (t1 - t0, lanes) float32.
     """
     width, t, step = i64(panel.shape[1]), t0, i64(t0 % u.run)
     first = u.start + (t0 - step) * u.lanes + lane * u.run
@@ -155,9 +162,10 @@ _fill_panel, _join = scalar(_fill_panel), scalar(_join)
 def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any, chain: Any, total: Any) -> None:
     """Add the terms of steps t .. end - 1 to the running sums (chains) of an output's lanes, in place.
 
-    A chain that reaches the length of a chunk is added to `total` and starts again at +0. x, y: 1-D float32; the terms
-    of step t begin at element `first`, those of each next step `apart` elements later. steps: (first lane, t, end).
-    chain, total: (lanes,) float32, changed in place.
+    A step is one term of every lane (partial sum). A chain that reaches the length of a chunk is added to `total` and
+    starts again at +0. x, y: 1-D float32; the terms of step t begin at element `first`, those of each next step `apart`
+    elements later. u: the order of additions. steps: (first lane, t, end). chain, total: (lanes,) float32, changed in
+    place.
     """
     (lane, t, end), width = steps, i64(chain.size)
     while t < end:
@@ -176,8 +184,8 @@ def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any,
 def _join_chunk(u: LaneFacts, lane: Any, t: Any, chain: Any, total: Any) -> None:
     """Add the running sums (chains) of some lanes, begun at step t, to their totals, and start them again at +0.
 
-    lane: number of the first of these lanes. chain, total: (lanes,) float32. Only lanes with a term at step t are
-    added.
+    u: the order of additions. lane: number of the first of these lanes, partial sums of an output. chain, total:
+    (lanes,) float32. If only some lanes have a term at step t, they are the first ones, and only they are added.
     """
     width = i64(chain.size)
     have = width if t < u.chunks * u.chunk else min(_lanes_at(u, t) - lane, width)
@@ -191,8 +199,9 @@ _add_steps = scalar(_add_steps)
 def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end: Any, out: Any) -> None:
     """Add steps t .. end - 1 of some lanes of outputs to their chains in `room` and their totals in `out`.
 
-    x: (M, K), y: (N, K), out: (M, N, lanes) float32. at: (m0, m1, n0, n1, first lane, number of lanes), for the outputs
-    of rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
+    A lane is a partial sum of an output, a step one term of every lane, and a chain the running sum of a lane's chunk.
+    x: (M, K), y: (N, K), out: (M, N, lanes) float32. u: the order of additions. at: (m0, m1, n0, n1, first lane, number
+    of lanes), for the outputs of rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
     """
     m0, m1, n0, n1, lane, width = at
     if u.run == 1:
@@ -216,8 +225,9 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
     """Add the running sums (chains) that are unfinished after `steps` steps to the lanes' totals in `out`.
 
-    at: (m0, m1, n0, n1, first lane, number of lanes), for the outputs of rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
-    out: (M, N, lanes) float32.
+    A step adds one term to every lane (partial sum); lanes without a term add +0. u: the order of additions. room:
+    buffers, which hold the chains. at: (m0, m1, n0, n1, first lane, number of lanes) for the outputs of rows m0 .. m1 -
+    1 and columns n0 .. n1 - 1. out: (M, N, lanes) float32.
     """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):
@@ -255,8 +265,9 @@ def transposition() -> Any:
 def lane_sums() -> Any:
     """Return the kernel (x, y, out, facts, room, m0, m1, n0, n1) -> None that writes each lane's sum to `out`.
 
-    x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 - 1 of x and n0 .. n1 - 1 of y are multiplied.
-    facts: a LaneFacts, of which the fields on how lanes are joined are not read. room: a DotRoom for these rows.
+    A lane is a partial sum of an output. x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 - 1 of x and
+    n0 .. n1 - 1 of y are multiplied. facts: a LaneFacts, of which the fields on how lanes are joined (merge,
+    lanes_start, groups, tile) are not read. room: a DotRoom, scratch buffers for these rows.
     """
 
     def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

@@ -35,10 +35,19 @@ class LaneFacts(NamedTuple):
 
     A tile is a block of consecutive terms. Only merges by BLOCKS have several groups and tiles.
 
-    chunks_start, lanes_start: the start of a lane's total, and of the sum of the lanes: +0, or -0 to keep the first
-    part unchanged. merge: how lanes are joined: FORWARD, one after the other; BUTTERFLY, the upper half added to the
-    lower half until one is left; BLOCKS, as cuBLAS's dot_kernel and reduce_1Block_kernel do. start, stop: the terms of
-    K in the slice, start .. stop - 1.
+    Attributes:
+      lanes: lanes of a group.
+      run: consecutive terms that a lane adds before the next lane's turn.
+      chunk: terms that a lane adds up before that sum (chain) joins the lane's total and starts again; 0 for all.
+      chunks: the least number of chains of a lane; those without terms add +0.
+      chunks_start, lanes_start: the start of a lane's total, and of the sum of the lanes: +0, or -0 to keep the first
+        part unchanged.
+      merge: how lanes are joined: FORWARD, one after the other; BUTTERFLY, the upper half added to the lower half until
+        one is left; BLOCKS, as cuBLAS's dot_kernel and reduce_1Block_kernel do (see `_merge` and `_reduce_block`).
+      groups: number of groups.
+      tile: terms of a tile.
+      start, stop: the terms of K in the slice, start .. stop - 1.
+      transposed: 1 if the second operand of `lane_product` is (N, K), 0 if it is (K, N).
     """
 
     lanes: int  # lanes of a group
@@ -59,7 +68,12 @@ class LaneFacts(NamedTuple):
 class RowRoom(NamedTuple):
     """Scratch buffers for a block of outputs, float32 and for counts int64.
 
-    terms, closed: (lanes,) counts of the terms in a lane's running chain, and of its finished chains.
+    Attributes:
+      panel: (TERMS, PANEL_COLUMNS), terms of the second operand.
+      chains: (rows, lanes, PANEL_COLUMNS), the running sum (chain) of each lane.
+      totals: of the same shape, the sums of finished chains; (rows, 1, PANEL_COLUMNS) if lanes have one chain.
+      terms, closed: (lanes,) counts of the terms in a lane's running chain, and of its finished chains.
+      groups: (rows, groups, PANEL_COLUMNS), the sums of the groups.
     """
 
     panel: Any  # (TERMS, PANEL_COLUMNS), terms of the second operand
@@ -71,7 +85,10 @@ class RowRoom(NamedTuple):
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:
-    """Return scratch buffers for a block of `rows` by PANEL_COLUMNS outputs."""
+    """Return scratch buffers for a block of `rows` by PANEL_COLUMNS outputs.
+
+    facts: the order of additions of the outputs' partial sums (lanes).
+    """
     closed = facts.lanes if facts.chunk else 1
     groups = max(facts.groups, THREADS) if facts.merge == BLOCKS else 1
     return RowRoom(
@@ -114,9 +131,10 @@ def _fill_rows(rows: Any, value: Any) -> None:
 
 
 def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed: Any, panel: Any) -> None:
-    """Copy terms k .. k + terms - 1 of outputs n .. n + width - 1 to the upper left of `panel` (TERMS, PANEL_COLUMNS).
+    """Copy terms k .. k + terms - 1 of outputs n .. n + width - 1 to `panel` (TERMS, PANEL_COLUMNS).
 
-    source: (K, N) float32, or (N, K) if `transposed`.
+    The copy is the upper left corner of `panel`; other elements do not change. source: (K, N) float32, or (N, K) if
+    `transposed`.
     """
     if not transposed:
         for i in range(terms):
@@ -139,7 +157,10 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 
 
 def _close(room: RowRoom, rows: Any, lane: Any) -> None:
-    """Add the running sum (chain) of a lane to the lane's total in `rows` rows, start it again at +0, and count it."""
+    """Add the running sum (chain) of a lane to the lane's total in `rows` rows, start it again at +0, and count it.
+
+    room: the buffers that hold chains, totals and counts. lane: number of the lane, a partial sum of every output.
+    """
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]
         for j in range(PANEL_COLUMNS):
@@ -155,7 +176,9 @@ _close = scalar(_close)
 def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
     """Add the products of terms k0 .. k1 - 1 to the running sums (chains) of their lanes; term k0 belongs to lane 0.
 
-    x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed; its outputs n .. n + width - 1 are used.
+    A lane is a partial sum of an output. x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed; its
+    outputs n .. n + width - 1 are used. room: the buffers that hold the chains, which change. u: the order of
+    additions.
     """
     panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
     for k in range(k0, k1, TERMS):
@@ -180,7 +203,7 @@ def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: A
 def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
     """Add the running sum (chain) of every lane to the lane's total, in the first `rows` rows of the buffers in `room`.
 
-    A lane that has ended fewer than u.chunks chains adds +0 for each missing one.
+    A lane is a partial sum of every output. One that has ended fewer than u.chunks chains adds +0 for each missing one.
     """
     for lane in range(u.lanes):
         while room.terms[lane] or room.closed[lane] < u.chunks:
@@ -190,7 +213,7 @@ def _close_all(room: RowRoom, rows: Any, u: LaneFacts) -> None:
 def _halve(sums: Any, count: Any, left: Any, step: Any) -> None:
     """Add the upper half of the rows 0, step, 2 * step, ... of `sums` to the lower half, until `left` rows are left.
 
-    count: number of these rows, a power of two.
+    sums: (rows, PANEL_COLUMNS) float32. count: number of these rows, a power of two.
     """
     half = i64(count // 2)
     while half >= left:

@@ -68,7 +68,10 @@ def _rows(width: int) -> Any:
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
-        """Add x[k] * y[k] to `row` by fused multiply-adds for `count` terms k = first, first + step, ..."""
+        """Add x[k] * y[k] to `row` by fused multiply-adds for `count` terms k = first, first + step, ...
+
+        x, y: (K, width) panels. row: (width,).
+        """
         for i in range(count):
             x0, y0 = x[first + i * step], y[first + i * step]
             for j in range(width):

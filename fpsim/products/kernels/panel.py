@@ -33,8 +33,11 @@ def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, expone
     """Write a row's finite float32 patterns to `values`, and their exponents minus `base` to `exponents`; return flags.
 
     source: 1-D int32, float32 patterns. kept: mask of the bits that the unit reads. values: int32, filled with the
-    patterns and-ed with `kept`; 0 for NaN and Inf. exponents: int8; one below `least`, the format's smallest, counts as
-    `least`, and ZERO_EXPONENT stands for values that are or become 0. The flags are an int32, as of the module.
+    patterns and-ed with `kept`; 0 for NaN and Inf. exponents: int8, filled with exponents minus `base`. An exponent
+    below `least`, the format's smallest, counts as `least`. ZERO_EXPONENT stands for values that are or become 0.
+
+    The flags are an int32, 0 or a sum: SPECIAL if the row has a NaN or Inf; DEEP if an exponent minus base is outside
+    HIGHEST - WINDOW .. HIGHEST (-20 .. 20), the range that the fast loops require.
     """
     specials, lowest, highest = i32(0), i32(HIGHEST), i32(0)
     for j in range(source.size):
@@ -58,11 +61,12 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Write `terms` terms of a row of a from term k on, with zeros after its end; return the flags of the module.
+    """Write `terms` terms of a row of a from term k on, with zeros after its end; return flags.
 
-    source: (K,) float32 patterns as int32. facts: (mask of the bits that the unit reads, the format's smallest
-    exponent, base). values, exponents: (terms,), filled with masked float32 patterns, int32, and with exponents minus
-    base, int8.
+    The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
+    -20 .. 20, the range of the fast loops. source: (K,) float32 patterns as int32. facts: (mask of the bits that the
+    unit reads, the format's smallest exponent, base). values, exponents: (terms,), filled with masked float32 patterns,
+    int32, and with exponents minus base, int8.
     """
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
@@ -74,11 +78,12 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return the flags of the module.
+    """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags.
 
-    source: (K, N) float32 patterns as int32. facts: (mask of the bits that the unit reads, the format's smallest
-    exponent, base). values, exponents: (terms, columns), filled with masked float32 patterns, int32, and with exponents
-    minus base, int8; with zeros beyond K and `width`.
+    The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
+    -20 .. 20, the range of the fast loops. source: (K, N) float32 patterns as int32. facts: (mask of the bits that the
+    unit reads, the format's smallest exponent, base). values, exponents: (terms, columns), filled with masked float32
+    patterns, int32, and with exponents minus base, int8; with zeros beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):

@@ -158,7 +158,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit (64 codes, 0 for NaN, Inf; exponents; mask of NaN, Inf); facts: (up, highest, mantissa_bits, bias)."""
+    """Emit (64 codes, 0 for NaN, Inf; exponents; mask of NaN, Inf); facts: as for the intrinsic of `code_decoder`."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)

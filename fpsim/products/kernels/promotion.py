@@ -33,10 +33,11 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 class Joins(NamedTuple):
     """The two kernels that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
 
-    promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
-    `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
-    multiplications, one of ADD (no scales), PRODUCT, ROWS_FIRST, COLUMNS_FIRST and ADD_HALF (no scales, rounded to
-    FP16).
+    Attributes:
+      promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
+        `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
+        multiplications (see `_promote`).
+      merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets it to -0.
     """
 
     promote: Any
@@ -68,7 +69,10 @@ def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -
 
 @inner_loop
 def _merge(merged: Any, totals: Any, r: Any) -> None:
-    """Add row r of `totals` to row r of `merged`, the sums of earlier slices, and set the totals to -0; float32."""
+    """Add row r of `totals` to row r of `merged`, the sums of earlier slices, and set the totals to -0.
+
+    Both are (rows, columns) float32.
+    """
     for j in range(totals.shape[1]):
         merged[r, j] = f32(merged[r, j] + totals[r, j])
         totals[r, j] = f32(-0.0)
@@ -78,10 +82,11 @@ PLAIN = Joins(_promote, _merge)
 
 
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
-    """Emit and return a vector of totals plus partial sums, times their scales in the order `mode`.
+    """Emit and return a vector of totals plus partial sums, times their scales as `mode` says.
 
     builder: llvmlite's IRBuilder. total, partial: float32 vectors. left: the row's scale, right: those of the columns.
-    mode: ADD (no scales), PRODUCT, ROWS_FIRST, COLUMNS_FIRST or ADD_HALF (no scales, rounded to FP16).
+    mode: PRODUCT: fma(left * right, partial, total); ROWS_FIRST: fma(partial * left, right, total); COLUMNS_FIRST:
+    fma(partial * right, left, total); ADD: total + partial, without scales; ADD_HALF: the same, rounded to FP16.
     """
     if mode == PRODUCT:
         return v.fused(builder, builder.fmul(left, right), partial, total)

@@ -45,7 +45,7 @@ def whole_lines(room: Any, count: Any) -> Any:
 def numbers_in(builder: Any, numbers: Any) -> list[Any]:
     """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder, which emits their extraction. numbers: the tuple, an LLVM value.
     """
     return [builder.extract_value(numbers, i) for i in range(len(numbers.type.elements))]
 
@@ -87,7 +87,10 @@ def largest_of(terms: int, count: int) -> Any:
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
-    """Emit and return 16 float32 values rounded to nearest even FP16, as float32; builder: llvmlite's IRBuilder."""
+    """Emit and return 16 float32 values rounded to nearest even FP16, as float32.
+
+    builder: llvmlite's IRBuilder. value: a vector of 16 float32.
+    """
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
 

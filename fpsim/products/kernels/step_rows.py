@@ -54,7 +54,10 @@ class StepRoom(NamedTuple):
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add a[k] * b[k, j] to c[j] for k < count in ascending order, by multiply-adds; all float32 or all float64."""
+    """Add a[k] * b[k, j] to c[j] for k < count in ascending order, by fused multiply-adds; u and room are not used.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), all float32 or all float64.
+    """
     for k in range(count):
         x, y = a[k], b[k]
         for j in range(PANEL_COLUMNS):
@@ -143,8 +146,8 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
-    No result may be subnormal. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of
-    terms.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
+    scratch buffers. No result may be subnormal.
     """
     chains = room.e.view(f32)
     even, odd = chains[0], chains[1]
@@ -169,7 +172,7 @@ def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: 
     """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
     Every result flushes subnormals to signed 0. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
-    count: number of terms.
+    count: number of terms. room: scratch buffers. u: not used.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -370,7 +373,7 @@ join_halves = scalar(_join_halves)
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: the formats. room: buffers.
     """
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])

@@ -47,7 +47,10 @@ else:
             yield builder.bitcast(builder.gep(start, [line]), element)
 
     def _picked(places: Any) -> Any:
-        """Return `places`, element indices, as a constant LLVM vector of int32, as LLVM's shufflevector takes them."""
+        """Return element indices as a constant LLVM vector of int32, the index argument of LLVM's shufflevector.
+
+        places: an iterable of integers.
+        """
         chosen = [ir.Constant(ir.IntType(32), n) for n in places]
         return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
 

@@ -48,9 +48,10 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """Emit and return the largest exponents of the products of `terms` for PART columns, int8, at least NO_TERM.
+    """Emit and return the largest exponents of the products of `terms` for PART columns, a vector of int8.
 
-    ea, eb: addresses of the int8 exponents of a row of a and of b's terms. builder: llvmlite's IRBuilder.
+    They are at least NO_TERM, which stands for columns without products. builder: llvmlite's IRBuilder. ea, eb:
+    addresses of the int8 exponents of a row of a and of b's terms.
     """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
@@ -62,8 +63,8 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    whole, rest: vectors of int32; the lowest 8 (BELOW_CUT) bits of rest are read as a nonnegative number. builder:
-    llvmlite's IRBuilder.
+    BELOW_CUT is 8. builder: llvmlite's IRBuilder. whole: vector of int32. rest: vector of int32, of which the lowest 8
+    bits are read as a nonnegative number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -136,9 +137,9 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
-    """Emit and return the exponents of column group g, of a vector of biased int8, as exponent fields of float32.
+    """Emit and return the biased exponents of column group g (16 columns) as exponent fields of float32, int32.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder. biased: vector of int8 exponents of PART columns.
     """
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
@@ -153,9 +154,9 @@ def _power(builder: Any, exponent: Any) -> Any:
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
-    """Emit and return the difference of two vectors of float32 exponent fields, above - below, in binades, int32.
+    """Emit and return the difference of two float32 exponent fields, above - below, as a number of binades.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder. above, below: vectors of int32. The result is a vector of int32.
     """
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
@@ -179,9 +180,11 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
     """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place.
 
-    exponent: largest exponents of the products, as float32 exponent fields. total: int32 sums of the products in units
-    of 2**(that exponent - 24). none: the field that marks columns without products. drops: an accumulator with an
-    exponent below top - 25 counts as 0. builder: llvmlite's IRBuilder.
+    With `top` the larger exponent of accumulator and products, the products' sum is rounded down to units of 2**(top -
+    32) and the accumulator to 2**(top - 24); the sum of both is rounded down to 32 bits, then to nearest even (the same
+    as step_rows._join). builder: llvmlite's IRBuilder. exponent: largest exponents of the products, as float32 exponent
+    fields. total: int32 sums of the products in units of 2**(that exponent - 24). none: the field that marks columns
+    without products. drops: an accumulator with an exponent below top - 25 counts as 0.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)

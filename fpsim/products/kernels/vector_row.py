@@ -72,9 +72,9 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
-    """Emit the exact sum of a list of int32 vectors of 16 columns; return a list of two vectors of eight float64.
+    """Emit the exact sum of int32 vectors of 16 columns; return a list of two vectors of eight float64.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder. sums: a list of the vectors.
     """
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
@@ -88,9 +88,9 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 
 
 def _whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, 16 int32, converted to float32, rounded toward zero, without AVX-512.
+    """Emit and return int32 converted to float32, rounded toward zero, without AVX-512.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder. x: a vector of 16 int32.
     """
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
@@ -101,9 +101,9 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 
 
 def _single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, eight float64 in the range of normal float32, converted to float32, rounded toward zero.
+    """Emit and return eight float64 converted to float32, rounded toward zero, without AVX-512.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder. x: a vector of eight float64 within the range of normal float32.
     """
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
@@ -225,8 +225,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
         """Emit the sum of up to four int32 sums and the accumulator; return int32 vectors that add up to it.
 
-        The list has as few vectors as do not overflow. old: the accumulator in the unit of the sums, int32. builder:
-        llvmlite's IRBuilder.
+        The list has as few vectors as do not overflow. builder: llvmlite's IRBuilder. sums: a list of the vectors. old:
+        the accumulator in the unit of the sums, int32.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
@@ -253,7 +253,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         def add_terms(first: int) -> Any:
             """Return the function (i, values) -> values that adds term first + i to the sums.
 
-            values: the sums of each group of 16 columns, then the largest exponents so far of the next row.
+            values: a list of vectors: the sums of each group of 16 columns, then the largest exponents so far of the
+            next row.
             """
 
             def add(i: Any, values: list[Any]) -> list[Any]:
@@ -298,8 +299,9 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
     """Return the loops of units of `Rule.FUSED`, or of a rule built from it, in vectors of AVX-512 or AVX2.
 
-    terms: products of one instruction. joined: the sum of all products may overflow an int32. half: results are FP16,
-    held as float32. scaled: the unit multiplies block scales. avx512: use AVX-512, else AVX2.
+    terms: products of one instruction. joined: the sum of all products may overflow an int32, so they are added by
+    eights in int32, and these sums exactly in float64. half: results are FP16, held as float32. scaled: the unit
+    multiplies block scales. avx512: use AVX-512, else AVX2.
     """
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 

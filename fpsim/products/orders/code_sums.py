@@ -24,7 +24,12 @@ ADDED_ONCE = ("once", "exact")
 
 
 class CodedSums(NamedTuple):
-    """Running sums of a product, with their format."""
+    """Running sums of a product.
+
+    Attributes:
+      codes: (M, N), unsigned codes of the format `fmt`.
+      fmt: format of the sums.
+    """
 
     codes: Array  # (M, N), unsigned
     fmt: Format
@@ -49,7 +54,7 @@ def accumulator_of(root: Node) -> Accumulator | None:
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
     """Return the accumulator that adds as `node` does, if that adds consecutive terms of K from `first` on; else None.
 
-    steps: the node's only input.
+    node: a sum. steps: its only input, a run of additions of products: start, stride and number of terms.
     """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
@@ -62,7 +67,10 @@ def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
 
 
 def _chunked(root: Sum) -> Accumulator | None:
-    """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none."""
+    """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none.
+
+    root: a sum whose inputs are sums. They must have equally many terms; only the last one may have fewer.
+    """
     parts = [item for item in root.inputs if isinstance(item, Sum)]
     if len(parts) < len(root.inputs) or len(parts) < 2 or root.order != "chain" or root.how.rule != "ieee":
         return None
@@ -92,13 +100,18 @@ def _keywords(how: Arithmetic) -> dict[str, Any]:
 
 
 def _made(kind: Any, how: Arithmetic) -> Accumulator:
-    """Return an accumulator of the class `kind`, such as Pairwise, with the format and roundings of `how`."""
+    """Return an accumulator of the class `kind`, such as Pairwise, made from a record of the arithmetic of an addition.
+
+    how: the record; its format, rounding, overflow and subnormals become those of the accumulator.
+    """
     accumulator: Accumulator = kind(how.fmt, **_keywords(how))
     return accumulator
 
 
 def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
-    """Return the sums (M, N) of a problem as codes with their format, in the order and arithmetic of a tree's node.
+    """Return the sums (M, N) of a problem as codes with their format, in the order and arithmetic of a tree.
+
+    root: the tree's last node. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
 
     Raises:
       ValueError: the tree has instructions of a matrix unit, or sums with block scales.
@@ -122,7 +135,10 @@ def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
 
 
 def _chain(node: Sum, problem: SumProblem) -> CodedSums:
-    """Return the sums (M, N) of a chain node, whose inputs are added to one running sum in order."""
+    """Return the sums (M, N) of a chain node, whose inputs are added to one running sum in order.
+
+    node: the chain. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
+    """
     how, total = node.how, None
     for item in node.inputs:
         if isinstance(item, (Steps, Gathered)):
@@ -138,9 +154,11 @@ def _chain(node: Sum, problem: SumProblem) -> CodedSums:
 
 
 def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
-    """Return a chain's running sum (M, N) after adding one of its inputs, `item`.
+    """Return a chain's running sum (M, N) after adding one of its inputs.
 
-    total: the running sum before, or None at the start.
+    node: the chain. item: the input, a run of additions of products; a `Gathered` input is one addition of several
+    products. total: the running sum before, or None at the start. problem: the operands, codes of a (M, K) and b (K,
+    N).
     """
     how, terms = node.how, _terms([item])
     if how.rule in ADDED_ONCE or isinstance(item, Gathered) or item.terms > 1:
@@ -171,7 +189,11 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return a copy of a problem of sums of terms b, rounded to the format of `how` if they have another one."""
+    """Return a copy of a problem whose terms b are rounded to the format of `how`; the problem itself if they have it.
+
+    problem: sums of the columns of b (a is all ones). how: the format, rounding, overflow and subnormals. It serves
+    orders that round every term before they add it.
+    """
     fmt = problem.formats[1]
     if fmt == how.fmt:
         return problem
@@ -180,14 +202,18 @@ def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
 
 
 def _terms(items: Any) -> Array:
-    """Return the indices along K of all terms of `items`, inputs of a sum (`Steps` or `Gathered`), in order, int64."""
+    """Return the indices along K of all terms of some inputs of a sum, in the order of addition, (terms,) int64.
+
+    items: the inputs: `Steps` (evenly spaced runs of terms) or `Gathered` (terms added at once), but no nodes.
+    """
     return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
 
 
 def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
-    """Return the problem of adding only the terms of K with the indices `terms`, int64, at least one.
+    """Return the problem of adding only some terms of K.
 
-    total: running sums from which the result starts, converted to `fmt`; None to start from problem.c.
+    problem: codes of a (M, K) and b (K, N), and their formats. terms: indices along K, int64, at least one. total:
+    running sums from which the result starts, converted to `fmt`; None to start from problem.c.
     """
     start, k = terms[0], problem.terms
     whole = terms.size == terms[-1] + 1 - start and bool((np.diff(terms) == 1).all())
@@ -200,7 +226,11 @@ def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt
 
 
 def _held(total: CodedSums, fmt: Format) -> Array:
-    """Return the running sums `total` as codes (M, N) of the format `fmt`, or raise if it cannot hold them."""
+    """Return the running sums `total` as codes (M, N) of the format `fmt`.
+
+    Raises:
+      ValueError: `fmt` cannot hold all values of the sums' format.
+    """
     if total.fmt == fmt:
         return total.codes
     if not fmt.holds(total.fmt):
@@ -209,7 +239,11 @@ def _held(total: CodedSums, fmt: Format) -> Array:
 
 
 def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
-    """Return the elementwise sum x + y of two running sums (M, N), rounded as `how` says."""
+    """Return the elementwise sum x + y of two running sums (M, N), rounded to how.fmt.
+
+    Unless how.then is None, the sum is rounded a second time, to the format how.then. how: the arithmetic of the
+    addition.
+    """
     codes = add(x.codes, y.codes, fmt=(x.fmt, y.fmt), out_fmt=how.fmt, **_keywords(how))
     total = CodedSums(np.asarray(codes), how.fmt)
     return total if how.then is None else rounded_sums(total, how.then)
@@ -229,7 +263,11 @@ def coded(sums: Array, fmt: Format, to: Format) -> Array:
 
 
 def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
-    """List the summands that one input of the pairwise or butterfly sum `node` contributes, each (M, N)."""
+    """List the summands that one input of a pairwise or butterfly sum contributes, each (M, N).
+
+    item: the input: a run of products, which contributes one summand per term of K, or a node, which contributes its
+    sum. node: the sum, whose arithmetic rounds the products. problem: the operands, codes of a (M, K) and b (K, N).
+    """
     if not isinstance(item, (Steps, Gathered)):
         return [tree_sums(item, problem)]
     how = node.product or node.how

@@ -25,7 +25,10 @@ FEW = 4  # columns up to which each is added alone
 
 
 def product_sums(table: OrderTable, a: Array, b: Array, formats: tuple[Format, Format]) -> Array:
-    """Return a @ b, (M, N) float32 or float64 (the table's format), added in the table's order; a, b: codes."""
+    """Return a @ b, (M, N) float32 or float64 (the table's format), added in the table's order.
+
+    table: the additions of a tree as rows of integers. a: (M, K) and b: (K, N) codes of the two `formats`.
+    """
     if b.shape[1] < PANEL_COLUMNS and a.shape[0] > b.shape[1]:  # the sums of a panel lie side by side
         flipped = product_sums(table, b.T, a.T, (formats[1], formats[0]))
         return np.ascontiguousarray(flipped.T)
@@ -42,7 +45,8 @@ def product_sums(table: OrderTable, a: Array, b: Array, formats: tuple[Format, F
 def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Format | None, Format]) -> Array:
     """Return the sum of each row of b, or of each row of a * b, in the table's order: (R,) float32 or float64.
 
-    a, b: (R, K) codes of the two `formats`; a and its format are None for sums of b alone.
+    table: the additions of a tree as rows of integers; its format decides the dtype. a, b: (R, K) codes of the two
+    `formats`; a and its format are None for sums of b alone.
     """
     kept: Any = np.float32 if table.fmt == FP32 else np.float64
     out = np.empty((1, b.shape[0]), kept)
@@ -65,9 +69,10 @@ def line_sums(table: OrderTable, a: Array | None, b: Array, formats: tuple[Forma
 def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
     """Fill `out` (M, N) with sums in the table's order, a block of columns at a time, on threads if it is large.
 
-    a: (M, K) floats; `out` has their dtype. panel: a function (first, last) -> (terms, factors) for columns first ..
-    last - 1. Its `terms` are values of b, (K, columns). Its `factors`, (K, columns), multiply them if each column has
-    separate factors; None if row i of `a` multiplies the terms for row i of the result.
+    table: the additions as rows of integers. a: (M, K) floats; `out` has their dtype. panel: a function (first, last)
+    -> (terms, factors) for columns first .. last - 1 of the result. Its `terms` are values of b, (K, columns). Its
+    `factors`, (K, columns), multiply these terms if each column has separate factors; they are None if row i of `a`
+    multiplies the terms for row i of the result.
     """
     (m, k), n = a.shape, out.shape[1]
     width = 1 if n <= FEW else PANEL_COLUMNS
@@ -87,7 +92,10 @@ def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
 
 
 def _padded(x: Array | None, width: int) -> Any:
-    """Return a matrix x (K, N <= width) as an array (1, K, width), with zeros after its last column; None for None."""
+    """Return a matrix (K, N <= width) as an array (1, K, width), with zeros after its last column; None for None.
+
+    An x of `width` columns is not copied if it is C-contiguous.
+    """
     if x is None or x.shape[1] == width:
         return None if x is None else np.ascontiguousarray(x)[np.newaxis]
     panel = np.zeros((1, x.shape[0], width), x.dtype)

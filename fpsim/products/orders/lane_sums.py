@@ -17,9 +17,13 @@ def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elem
 
     The result is None if the tree was made from no such schedule, an operand is empty, or the loops' bits could differ.
 
-    root: the tree's last node, or the node before it if that only rounds to the result's format; the result is None if
-    the schedule's order belongs to another node. a, b: codes. formats: those of the codes, such as FP32 for TF32.
-    elements: those of their values, such as TF32.
+    Args:
+      tree: the tree of additions.
+      root: the tree's last node, or the node before it if that only rounds to the result's format. If it is another
+        object than the node that the schedule's order belongs to, the result is None.
+      a, b: (M, K) and (K, N) codes.
+      formats: the formats of the codes of a and b, such as FP32 for TF32.
+      elements: the formats of their values, such as TF32, which decide whether a product may underflow to -0.
     """
     order = tree.lane_order
     if order is None or order.root is not root or is_coarse(*elements) != order.coarse or 0 in a.shape + b.shape:

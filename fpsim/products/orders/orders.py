@@ -61,7 +61,12 @@ class SameOrder:
 class TreePlan(NamedTuple):
     """The plan of sums in the order of a tree: an accumulator or a table with the same additions, where there is one.
 
-    table: the additions as integers for a fast loop, or None; without both, sums are computed node by node.
+    Attributes:
+      tree: the tree.
+      accumulator: an accumulator with the tree's additions, None if there is none.
+      table: the additions as integers for a fast loop, None if there is none; without both, sums are computed node by
+        node.
+      instructions: the arithmetic of the tree's matrix instructions, empty if it has none.
     """
 
     tree: Tree
@@ -78,8 +83,11 @@ class TreePlan(NamedTuple):
 def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
     """Return the plan of sums of k terms in a given order.
 
-    how: the accumulator or unit whose arithmetic nested tuples use; None for float32. A tree has its own arithmetic.
-    name: the argument that errors name, as which the caller passed the order.
+    Args:
+      order: a tree, a SumOrder, or nested tuples of terms, such as ((0, 1), 2).
+      k: number of terms.
+      how: the accumulator or unit whose arithmetic nested tuples use; None for float32. A tree has its own arithmetic.
+      name: the argument that errors name, as which the caller passed the order.
 
     Raises:
       ValueError: the order has another number of terms than k, or `how` cannot add it.
@@ -94,7 +102,15 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
 
 @lru_cache(maxsize=KEPT)
 def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
-    """Return the plan of an order, from a cache; k: number of terms of nested tuples, -1 for a tree."""
+    """Return the plan of an order, from a cache.
+
+    same: the tree or nested tuples, which the cache compares by identity. k: number of terms of nested tuples, -1 for a
+    tree. how: the accumulator or unit that adds nested tuples; None for float32. For a tree it must be a unit or None.
+
+    Raises:
+      ValueError: nested tuples with k = 0.
+      TypeError: an accumulator is passed with a tree.
+    """
     order = same.order
     if isinstance(order, tuple):
         if k == 0:
@@ -118,9 +134,13 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
 
 
 def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for an order of additions, `request.schedule`, in `out` or a new array.
+    """Return a @ b as `fpsim.matmul` does for a schedule that is an order of additions, in `out` or a new array.
 
-    a, b, c, accumulate, fmt: as for `fpsim.matmul`.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments, with the
+    order as `schedule`.
+
+    Raises:
+      ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that has no meaning with an order.
     """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
@@ -156,12 +176,18 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
 
 
 def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether there is a table and its float format holds all values of the operands' formats."""
+    """Return whether there is a table and its float format holds all values of the operands.
+
+    table: the additions of a tree, or None. formats: those of both operands; one that is None is ignored.
+    """
     return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
 
 
 def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
-    """Return the sums (M, N) of a tree by its accumulator, or else node by node, as codes of the tree's format."""
+    """Return the sums (M, N) of a tree by its accumulator, or else node by node, as codes of the tree's format.
+
+    plan: the plan of the tree. problem: codes of the operands, or of terms to add, and their formats.
+    """
     if 0 in problem.shape:
         return np.zeros(problem.shape, plan.tree.fmt.storage)
     if plan.accumulator is None:
@@ -176,7 +202,10 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
     """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array.
 
-    a, b, c: as for `fpsim.matmul`.
+    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
+
+    Raises:
+      ValueError, TypeError: as for `ordered_product`.
     """
     order: Any = request.schedule
     scaled = _first_scaled(SameOrder(order)) if isinstance(order, Tree) else None
@@ -224,7 +253,8 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
     """Return a schedule that stands for a tree when its product is planned: it has the tree's scale order and adds C.
 
-    scaled: the tree's first sum that block scales multiply, or None. block: terms of K that share a scale, 0 for none.
+    scaled: the tree's first sum that block scales multiply, whose order of scales is taken; None for a tree without.
+    block: number of terms of K that share a scale, 0 for none.
     """
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()
@@ -242,7 +272,10 @@ def _first_scaled(same: SameOrder) -> ScaledSum | None:
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:
-    """Return a copy, with +0 as its input, of the first sum at or below `node` that block scales multiply, or None."""
+    """Return a copy of the first sum at or below `node` that block scales multiply; None if there is none.
+
+    The copy has the node of +0 as its input, so that it holds only the order of scales and the flag `fuses`.
+    """
     if isinstance(node, ScaledSum):
         return ScaledSum(node.order, ZERO, node.fuses)
     if isinstance(node, Round):
@@ -255,7 +288,13 @@ def _scaled_sum(node: Node) -> ScaledSum | None:
 
 
 def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
-    """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes)."""
+    """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes).
+
+    order: a tree, a SumOrder, or nested tuples. lines: codes of the terms, (..., K), or of both factors of each term.
+
+    Raises:
+      ValueError, TypeError: as for `plan_order`.
+    """
     plan = plan_order(order, lines.terms, None, "accumulate")
     fmt = plan.tree.fmt
     if plan.accumulator is not None:
@@ -270,7 +309,10 @@ def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
 
 
 def _some_lines(plan: TreePlan, lines: Lines) -> Array:
-    """Return the sums of some rows of terms, or of products of factors, as codes (rows,) of the tree's format."""
+    """Return the sums of some rows of terms, or of products of factors, as codes (rows,) of the tree's format.
+
+    plan: the plan of the tree. lines: codes of the terms, (rows, K), or of both factors of each term.
+    """
     table = plan.table
     both = table is not None and lines.a is not None and table.rounds and table.fuses
     if table is not None and not both and _fits(table, lines.formats) and lines.terms:

@@ -33,10 +33,13 @@ CHAIN = FusedMultiplyAdd(FP32)
 
 
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for a schedule of Regions, `request.schedule`, in `out` or a new array.
+    """Return a @ b as `fpsim.matmul` does for a schedule of Regions, in `out` or a new array.
 
-    A bias is added to the float32 sums before they are rounded to the result's format. a, b, fmt: as for
-    `fpsim.matmul`. c, accumulate: must be None.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments; request.schedule: the
+    Regions. A bias is added to the float32 sums before they are rounded to the result's format.
+
+    Raises:
+      ValueError, TypeError: operands of another shape than the regions', or an argument that has no meaning with them.
     """
     how: Regions = request.schedule
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
@@ -104,9 +107,11 @@ def _chains(
     """Return a @ b as codes of `fmt`, (M, N), from float32 chains over segments of K.
 
     Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
-    order, and then the parts' sums. A sum of -0 becomes +0 if the chains are of multiply-adds, in one part and without
-    a start. order: its lanes are "chain", "odd_first" or one of UNITS. start: float32 numbers (M, N) to which the first
-    part's chains are added, or None.
+    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A sum of -0 becomes
+    +0 if the chains are of multiply-adds, in one part and without a start. a, b: codes of the two formats. order: the
+    segments' lengths, and the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the
+    second of each two terms comes before the first; or one of UNITS, chains of instructions. start: float32 numbers (M,
+    N) to which the first part's chains are added, or None.
     """
     unit = UNITS.get(order.lanes)
     total: Any = None

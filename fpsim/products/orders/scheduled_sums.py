@@ -39,8 +39,9 @@ class AccumulatorSums:
     def add_product(self, total: Array, product: UnitProduct) -> None:
         """Add the sums of a product to `total` (M, N) float32, in place.
 
-        product: codes, and `promote`, the number of terms of K in a partial sum. If it is 0, `total` must be zeros: it
-        is replaced by the sum over all of K, as adding to +0 would turn a sum of -0 into +0.
+        product: codes, and `promote`, the number of terms of K in a partial sum. Each partial sum is multiplied by its
+        decode scales and added. If `promote` is 0, `total` must be zeros: it is replaced by the sum over all of K, as
+        adding to +0 would turn a sum of -0 into +0.
         """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
@@ -67,11 +68,16 @@ class AccumulatorSums:
 def scheduled_accumulator(
     accumulator: Accumulator, chain: MatrixUnit, c: Any, backend: Backend
 ) -> tuple[MatrixUnit, Backend]:
-    """Return (a matrix unit, a backend) with which `fpsim.matmul` runs a schedule with an accumulator.
+    """Return what `fpsim.matmul` needs to run a schedule with an accumulator: (a matrix unit, a backend).
 
     The unit has one term per instruction, which a schedule can chain; the backend adds its partial sums by the
-    accumulator. chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands. c: must be
-    None. backend: must be the CPU's.
+    accumulator.
+
+    Args:
+      accumulator: adds the terms of a partial sum.
+      chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands.
+      c: the argument of `fpsim.matmul`; it must be None.
+      backend: the backend of the product, which must be the CPU's.
 
     Raises:
       ValueError: float32 does not hold the accumulator's sums, they are rounded stochastically, c is passed, or the

@@ -16,7 +16,16 @@ Row = tuple[int, int, int, int, int]
 
 
 class OrderTable(NamedTuple):
-    """The additions of a tree as a table of integers for the kernel `order_sums`."""
+    """The additions of a tree as a table of integers for the kernel `order_sums`.
+
+    Attributes:
+      rows: (S, 5) int64, one row for each operation: its number (ZERO, PRODUCT, ROUNDED, FUSED or SUM) and four
+        operands, such as numbers of sums and terms of K; kernels/order_sums.py describes them.
+      sums: number of running sums that are in memory at once.
+      fmt: the format of all sums, FP32 or FP64.
+      rounds: whether any product is rounded before it is added.
+      fuses: whether any product is added by a fused multiply-add.
+    """
 
     rows: Array  # (S, 5) int64, one row for each operation, which kernels/order_sums.py describes
     sums: int  # number of running sums that are in memory at once
@@ -45,8 +54,9 @@ def table_of(root: Node) -> OrderTable | None:
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append to `rows` the rows that compute a node into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use, or None if a sum has another arithmetic than plain `fmt`
-    (FP32 or FP64). The other functions of this module that append rows do likewise.
+    Return 1 + the highest number of a sum that the rows use; numbers above `at` hold intermediate results. The result
+    is None if a sum has another arithmetic than plain `fmt` (FP32 or FP64, to nearest even, with subnormals and Inf).
+    node: the node. rows: tuples of five integers.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None
@@ -56,7 +66,10 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute `node`, a chain, into sum number `at`."""
+    """Append the rows that compute `node`, a chain, into sum number `at`.
+
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
+    """
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
         rows.append((ZERO, at, 0, 0, 0))
@@ -94,7 +107,11 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `value`, the index of a term or a node, into running sum number `at`."""
+    """Append to `rows` the rows that compute one summand into running sum number `at`.
+
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. value: the
+    index along K of a term, or a node.
+    """
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
         return at + 1
@@ -102,7 +119,11 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `node`, a pairwise sum, into running sum number `at`."""
+    """Append to `rows` the rows that compute `node`, a pairwise sum, into running sum number `at`.
+
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. A sum of
+    2, 4, 8, ... neighbours stays in memory until its neighbour is computed, which bounds the number of sums.
+    """
     most, height, values = at + 1, at, _values(node)
     if not values:
         rows.append((ZERO, at, 0, 0, 0))
@@ -120,7 +141,11 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `node`, a butterfly sum, into running sum number `at`."""
+    """Append to `rows` the rows that compute `node`, a butterfly sum, into running sum number `at`.
+
+    A butterfly sum adds the upper half of its summands to the lower half, until one is left. Return 1 + the highest
+    number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
+    """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):
         sums = _value(value, at + i, fmt, rows)

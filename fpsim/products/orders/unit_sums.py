@@ -35,7 +35,11 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 class UnitSums(NamedTuple):
     """A product by a matrix unit for the functions that add it in the order of a tree.
 
-    factors_at: a function from a list with the first term of K of each partial sum to their decode scales.
+    Attributes:
+      product: the unit, and the codes and scales of a and b.
+      backend: the object that computes on the CPU or a GPU.
+      factors_at: a function from a list with the first term of K of each partial sum to their decode scales, a
+        `Factors` of scales of rows and of columns.
     """
 
     product: UnitProduct
@@ -49,7 +53,10 @@ class UnitSums(NamedTuple):
 
 
 def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
-    """Raise a ValueError unless all instructions of a tree are those of `unit`."""
+    """Raise a ValueError unless all instructions of a tree are those of `unit`.
+
+    instructions: the arithmetic of each kind of instruction in the tree.
+    """
     wanted = arithmetic_of(unit)
     for how in instructions:
         if how != wanted:
@@ -60,7 +67,10 @@ def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
 
 
 def instructions_of(node: Node) -> set[Arithmetic]:
-    """Return the arithmetic of each kind of matrix instruction in a tree with the node `node`."""
+    """Return the arithmetic of each kind of matrix instruction in a tree; an empty set if there are none.
+
+    node: the tree's last node. Any addition of several terms at once counts as an instruction.
+    """
     if not isinstance(node, Sum):
         return instructions_of(node.input)
     several = any(
@@ -71,7 +81,9 @@ def instructions_of(node: Node) -> set[Arithmetic]:
 
 
 def unit_sums(root: Node, sums: UnitSums) -> Array:
-    """Return the sums of a tree with the node `root`, (M, N) float32 (float64 for units whose sums are float64).
+    """Return the sums of a tree, (M, N) float32 (float64 for units whose sums are float64).
+
+    root: the tree's last node. sums: the operands and the backend.
 
     Raises:
       ValueError: a sum with block scales is not part of a chain.
@@ -95,7 +107,10 @@ def unit_sums(root: Node, sums: UnitSums) -> Array:
 
 
 def _chain(node: Sum, sums: UnitSums) -> Array:
-    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N)."""
+    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N).
+
+    node: the chain. sums: the operands and the backend.
+    """
     promoted = _promoted(node, sums)
     if promoted is not None:
         return promoted
@@ -129,7 +144,12 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 
 
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums (M, N) of a chain of partial sums if the unit's kernels can add them in one call; else None."""
+    """Return the sums (M, N) of a chain of partial sums, if the unit's kernels can compute them in one call; else None.
+
+    For that, partial sums must have equally many terms, a multiple of an instruction's; only the last may have fewer.
+    If each of them covers a range of K, the ranges must be consecutive; otherwise none may be multiplied by scales.
+    node: the chain. sums: the operands and the backend.
+    """
     parts, unit = node.inputs, sums.product.unit
     if len(parts) < 2 or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
         return None
@@ -152,7 +172,12 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums (M, N) of a chain of equally long partial sums of full instructions over any terms, or None."""
+    """Return the sums (M, N) of a chain of partial sums of full instructions over any terms, or None.
+
+    The result is None if the partial sums differ in their number of terms; the last instruction of the last one may
+    have fewer. The terms are copied in their order, so that the unit's loops compute all partial sums in one call.
+    node: the chain. sums: the operands and the backend.
+    """
     product, unit = sums.product, sums.product.unit
     terms: list[Array] = []
     for part in node.inputs:
@@ -179,7 +204,8 @@ def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
     """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
 
-    Only the last instruction may have fewer terms. Return None if `part` is anything else.
+    Only the last instruction may have fewer terms than an instruction of `unit` adds. The result is None if `part` is
+    anything else.
     """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):
@@ -198,7 +224,9 @@ def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
 
 
 def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
-    """Add a run of matrix instructions to `total` (M, N) in place, in as few calls of the unit's kernels as possible.
+    """Add matrix instructions to `total` (M, N) in place, in as few calls of the unit's kernels as their terms allow.
+
+    run: the instructions in order, as runs of terms of K. product: the unit and the codes of both operands.
 
     Raises:
       ValueError: the terms of a unit with block scales are not in order.
@@ -224,7 +252,10 @@ def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProdu
 
 
 def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
-    """Return the product of the terms `terms` of K, 1-D integers, in that order; an index of -1 is a zero term."""
+    """Return the product of the terms `terms` of K, in that order; an index of -1 is a zero term.
+
+    product: the unit and the codes of both operands. terms: 1-D integers.
+    """
     a, b, missing = product.a[:, terms], product.b[terms], terms < 0
     a[:, missing] = 0
     b[missing] = 0

@@ -36,7 +36,10 @@ def stacked(
 ) -> Array:  # fmt: skip
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
+
+    Raises:
+      ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
     """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     ordered = request.schedule is not None and is_order(request.schedule)
@@ -115,7 +118,7 @@ def _one_by_one(
     """Return the products of a nonempty stack, computed one after the other, in `out` or a new array.
 
     operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. accumulate, fmt, out: as for
-    `fpsim.matmul`.
+    `fpsim.matmul`. request: a record of its other keyword arguments.
     """
     a, b, c = operands
     c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
@@ -144,7 +147,8 @@ def _one_by_one(
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
     """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array.
 
-    operands: the matrices (a, b, c); c is None for +0. accumulate, fmt, out: as for `fpsim.matmul`.
+    operands: the matrices (a, b, c); c is None for +0. accumulate, fmt, out: as for `fpsim.matmul`. request: a record
+    of its other keyword arguments.
     """
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
@@ -187,7 +191,11 @@ def _zeros(x: Any) -> Any:
 
 
 def _fitting(c: Array, shape: tuple[int, ...]) -> Array:
-    """Return c unchanged if it has the shape `shape` of the result, else raise a ValueError."""
+    """Return c unchanged if it has the shape `shape` of the result.
+
+    Raises:
+      ValueError: c has another shape.
+    """
     if c.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {c.shape}.")
     return c

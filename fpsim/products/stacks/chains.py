@@ -67,8 +67,8 @@ def chains_kernel(is_fused: bool) -> Any:
 def chain_stack(a: Any, b: Any, accumulate: Any, fmt: FormatLike | None) -> Array | None:
     """Return the products (..., M, N), float32, of two stacks of short matrices; None if this loop cannot compute them.
 
-    The loop needs nonempty float32 arrays of at most SHORT elements per matrix, and the accumulator Sequential(FP32) or
-    FusedMultiplyAdd(FP32). a, b, accumulate, fmt: as for `fpsim.matmul`.
+    The loop needs nonempty float32 arrays of at most SHORT elements per matrix, and an accumulator that adds one term
+    at a time in float32: Sequential(FP32) or FusedMultiplyAdd(FP32). a, b, accumulate, fmt: as for `fpsim.matmul`.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype != f32 or b.dtype != f32:
         return None

@@ -130,7 +130,7 @@ def patches(
 
 
 def _image(x: Any, name: str, axes: str) -> Array:
-    """Return operand x as an array with four axes; name, axes: as errors print them.
+    """Return operand x as an array with four axes. name, axes: the operand's name and axes as errors print them.
 
     Raises:
       ValueError, TypeError: the operand has another number of axes, or is a Scaled array.
@@ -144,7 +144,11 @@ def _image(x: Any, name: str, axes: str) -> Array:
 
 
 def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
-    """Raise an error unless `groups` divides a convolution's channels and outputs; x, weight: operands' shapes."""
+    """Raise an error unless `groups` divides a convolution's channels and outputs; x, weight: shapes of its operands.
+
+    Raises:
+      ValueError, TypeError: groups is not a divisor or not an integer, or weight has another number of channels.
+    """
     if not is_integer(groups):
         raise TypeError(f"groups must be an integer; got {shown(groups)}.")
     if groups < 1 or x[1] % groups or weight[0] % groups or not weight[0]:
@@ -158,9 +162,12 @@ def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> 
 
 
 def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
-    """Return (number for rows, number for columns) from `value`, an integer for both or a pair of integers.
+    """Return (number for rows, number for columns) from one integer, which holds for both, or from a pair of integers.
 
-    lowest: the smallest allowed number. name: the argument's name in errors.
+    value: the integer or pair. name: the argument that errors name. lowest: the smallest allowed number.
+
+    Raises:
+      ValueError, TypeError: a number is below `lowest`, or not an integer.
     """
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2 or not all(is_integer(number) for number in pair):
@@ -174,6 +181,9 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
     """Return the numbers of zeros that pad an image, [(above, below), (left, right)].
 
     padding, stride: as in `conv2d`. reach: rows and columns that a patch spans in the image.
+
+    Raises:
+      ValueError, TypeError: the padding is neither numbers, nor "same" or "valid".
     """
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
@@ -189,9 +199,10 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images to process per matrix product.
+    """Return how many images to process per matrix product: as many as have about AT_ONCE (2^22) elements of patches.
 
-    x: the images. b: the filters, (terms, outputs). accumulate, options: as for `fpsim.conv2d`.
+    It is the number of all images, N, with stochastic rounding or a schedule: there, bits may depend on the number of
+    rows of a product. x: (N, C, H, W) images. b: the filters, (terms, outputs). accumulate, options: as in `conv2d`.
     """
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:

@@ -86,6 +86,8 @@ def grouped_matmul(
 def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
     """Return the first row of each group and the end of the last group, groups + 1 numbers.
 
+    group_sizes: as for `grouped_matmul`. rows: number of rows of a. groups: number of matrices of b.
+
     Raises:
       ValueError, TypeError: the sizes are not nonnegative integers, one per group, that add up to `rows`.
     """
@@ -124,7 +126,12 @@ def _rows(x: Any, start: int, stop: int) -> Any:
 
 
 def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
-    """Return the scales that belong to rows start .. stop - 1 of a matrix of `rows` rows; all if rows share them."""
+    """Return the scales that belong to rows start .. stop - 1 of a matrix.
+
+    scales: array of scales, or None, which is returned. rows: number of rows of the matrix. If `scales` has one row per
+    row of the matrix, the result is its rows start .. stop - 1. Otherwise the rows share `scales`, which is returned
+    whole.
+    """
     if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
         return scales
     return scales[start:stop]

@@ -29,10 +29,13 @@ FLOATS = 1 << 18  # floats of an operand that are decoded at a time
 
 
 class ProductParts(NamedTuple):
-    """Several products for one call of a compiled loop: stacks of codes, and five integers for each product.
+    """Several products for one call of a compiled loop: stacks of operands, and five integers for each product.
 
-    They are the index of the matrix in a, in b and in the result, and the first row and last row + 1 of the matrices of
-    a and of the result that it concerns.
+    Attributes:
+      a, b: codes, (A, M, K) and (B, K, N).
+      rows: (P, 5) int64, one row for each of the P products: index of the matrix in a, index in b, index in the result,
+        first row, last row + 1. Such a product multiplies only these rows of its matrix of a by its whole matrix of b,
+        and is written to the same rows of its matrix of the result.
     """
 
     a: Array  # (A, M, K)
@@ -76,9 +79,10 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return (matrix unit, plan of its compiled loop) for two stacks; None if they need the code of pipeline.py.
+    """Return (matrix unit, plan of its compiled loop) for two stacks, or None.
 
-    a, b, accumulate, fmt, promote: as for `fpsim.matmul`.
+    None means that the products need the general code of pipeline.py. a, b, accumulate, fmt, promote: as for
+    `fpsim.matmul`.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
         return None
@@ -94,8 +98,9 @@ def _plan(
 def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
     """Add products to `result`, (C, M, N) float32, in place, on several threads if there are many.
 
-    Products that share a matrix of a, of b or of the result must be next to one another in `parts.rows`. promotion:
-    number of instructions after which a partial sum is added to the result; 0 for one sum over K.
+    parts: the operands and the list of products; their dtypes are those that `plan` reads. Products that share a matrix
+    of a, of b or of the result must be next to one another in that list. plan: the plan of the unit's compiled loop.
+    promotion: number of instructions after which a partial sum is added to the result; 0 for one sum over K.
     """
     k, n = parts.b.shape[1:]
     tallest = int((parts.rows[:, 4] - parts.rows[:, 3]).max(initial=1))
@@ -112,7 +117,8 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
     """Add a few products to their matrices of the result in place, by one call of the compiled loop.
 
-    promotion: number of instructions after which a partial sum is added to the result; 0 for one sum over K.
+    parts: the operands and the list of products. plan: the plan of the unit's compiled loop. promotion: number of
+    instructions after which a partial sum is added to the result; 0 for one sum over K. result: (C, M, N) float32.
     """
     lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
     rows = np.empty((1 + len(parts.rows), 5), np.int64)
@@ -131,7 +137,11 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return a stack of codes (P, rows, columns) in C order and a flag: True if its matrices are transposed."""
+    """Return a stack of codes in C order and a flag: (codes, False), or (transposed matrices, True).
+
+    codes: (P, rows, columns). The flag is True if each matrix is stored in Fortran order; the result then has the shape
+    (P, columns, rows). Codes are copied only where they would otherwise have gaps or be read-only.
+    """
     turned = codes.strides[1] == codes.itemsize != codes.strides[2]
     codes = codes.swapaxes(1, 2) if turned else codes
     # kernels would be compiled once more for arrays that cannot be written

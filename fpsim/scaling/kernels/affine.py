@@ -20,9 +20,10 @@ u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 def range_kernel(width: int) -> Any:
     """Return the loop (matrix, lows, highs, specials, rows, columns) -> None that widens the range of each tile.
 
-    The range grows until it includes the tile's finite elements. matrix: 2-D bit patterns of floats of `width` bits.
-    lows, highs: floats of that width, one per tile, 0 at first, updated in place. specials: uint8, one per tile, in
-    which the flag HAS_NAN is set for a NaN and HAS_INFINITY for an Inf. rows, columns: the size of a tile.
+    The range of a tile (block of elements with one scale) grows until it includes the tile's finite elements. matrix:
+    2-D bit patterns of floats of `width` bits, 32 or 64. lows, highs: floats of that width, one per tile, 0 at first,
+    updated in place. specials: uint8, one per tile, in which the flag HAS_NAN is set for a NaN and HAS_INFINITY for an
+    Inf. rows, columns: the size of a tile.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -51,9 +52,11 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the loop that computes zero points: lowest - round(low / scale), clamped to lowest .. highest.
 
     Its arguments are (lows, factors, zero_points, lowest, highest, layout), the first three 1-D with one entry per
-    tile. lows: the lowest finite element of each tile, or 0 if that is smaller. factors: what elements are divided by
-    (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: filled. layout: the encoder's constants
-    (EncodeLayout). kind: the checks that the encoder needs (core/encode.py).
+    tile. lows: the lowest finite element of each tile, or 0 if that is smaller, in floats of `width` bits. factors:
+    what elements are divided by (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: filled, int8 or
+    uint8. lowest, highest: the range of the integer format. layout: the encoder's constants as an array (EncodeLayout).
+
+    width: 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -73,9 +76,13 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
 
     Its arguments are (matrix, codes, factors, zero_points, rows, columns, limits, layout, words). matrix: bit patterns
-    of floats of `width` bits. codes: filled, int8 or uint8. factors, zero_points: one per tile, as for
-    `zero_point_kernel`. limits: lowest and highest code. layout: the constants (EncodeLayout) of the encoder to
-    integers before they are clamped. words: random uint32, one per element, or empty.
+    of floats of `width` bits, 32 or 64. codes: filled, int8 or uint8. factors: per tile, what elements are divided by
+    (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: one per tile, of the dtype of codes. rows,
+    columns: the size of a tile. limits: lowest and highest code. layout: the constants (EncodeLayout) of the encoder to
+    integers before they are clamped, as an array. words: random uint32, one per element, or empty.
+
+    mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
+    (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)

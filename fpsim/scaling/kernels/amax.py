@@ -21,7 +21,10 @@ COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
 
 
 def tile_shape(columns: int) -> int:
-    """Return the number of columns of a tile that loops compile in, or ANY (0) if they read it at run time."""
+    """Return the number of columns of a tile that loops compile in, or ANY (0) if they read it at run time.
+
+    The numbers 1, 16, 32, 64 and 128 are compiled in and returned unchanged.
+    """
     return columns if columns == 1 or columns in COMMON else ANY
 
 
@@ -40,7 +43,8 @@ SMALLEST_FOLD = 4
 def _fold(word: Any, factor: int, mask: Any) -> Any:
     """Return the loop (source, target) -> None that sets target[i] to the largest of the i-th group of source & mask.
 
-    factor: the number of neighbouring words in a group, 2 or 4.
+    factor: the number of neighbouring words in a group, 2 or 4. word: their type, np.uint32 or np.uint64. mask: all
+    bits but the sign.
     """
 
     def by_two(source: Any, target: Any) -> None:
@@ -60,9 +64,10 @@ def _fold(word: Any, factor: int, mask: Any) -> Any:
 def amax_loop(width: int, shape: int) -> Any:
     """Return the inlined loop (row, tops, columns, space) -> None that raises `tops` to the amax of each tile in a row.
 
-    row: bit patterns of floats of `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and
-    Inf included. columns: those of a tile. space: scratch, a quarter as many words as the row has. shape: as
-    `tile_shape` returns it.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. row: bit patterns of floats of
+    `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and Inf included. columns: those of a
+    tile. space: scratch, a quarter as many words as the row has. shape: `columns` if that is 1, 16, 32, 64 or 128, to
+    be compiled in, else ANY.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -122,8 +127,10 @@ def amax_loop(width: int, shape: int) -> Any:
 def specials_loop(width: int) -> Any:
     """Return the loop (matrix, tops, specials, rows, columns) -> None that corrects the amax of tiles with NaN or Inf.
 
-    For these it lowers the entry of `tops` (patterns of amaxes) to the amax of the finite elements, and sets that of
-    `specials` (uint8) to the sum of the flags HAS_NAN and HAS_INFINITY. rows, columns: the size of a tile.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. For tiles with NaN or Inf the loop
+    lowers the entry of `tops` (patterns of amaxes) to the amax of the finite elements, and sets that of `specials`
+    (uint8) to the sum of the flags HAS_NAN and HAS_INFINITY. matrix: bit patterns of floats of `width` bits. rows,
+    columns: the size of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -153,8 +160,9 @@ def specials_loop(width: int) -> Any:
 def amax_strips(width: int, shape: int) -> Any:
     """Return the loop (matrix, tops, rows, columns) -> highest that raises each tile's entry of `tops` to its amax.
 
-    highest: the largest entry. matrix, tops and highest are bit patterns of floats of `width` bits; NaN and Inf count
-    as larger than all others. shape: as `tile_shape` returns it.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. highest: the largest entry. matrix,
+    tops and highest are bit patterns of floats of `width` bits; NaN and Inf count as larger than all others. rows,
+    columns: the size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -21,10 +21,11 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 def look_kernel(width: int) -> Any:
     """Return the loop that finds the amax of tiles, and whether they hold NaN or Inf, in a part of a matrix.
 
-    The loop's arguments are (matrix, tops, specials, rows, columns, top, left). matrix: the part, which starts at (top,
-    left) of the whole matrix, as bit patterns of floats of `width` bits. tops: for every tile of the whole matrix, the
-    bit pattern of its finite amax, which is raised. specials: for every tile, a uint8, the sum of the flags HAS_NAN and
-    HAS_INFINITY, which are set. rows, columns: the size of a tile.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. The loop's arguments are (matrix,
+    tops, specials, rows, columns, top, left). matrix: the part, which starts at (top, left) of the whole matrix, as bit
+    patterns of floats of `width` bits. tops: for every tile of the whole matrix, the bit pattern of its finite amax,
+    which is raised. specials: for every tile, a uint8, the sum of the flags HAS_NAN and HAS_INFINITY, which are set.
+    rows, columns: the size of a tile.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     mask = word((1 << (width - 1)) - 1)
@@ -32,7 +33,10 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def among_specials(part: Any) -> Any:
-        """Return the bit pattern of the largest finite magnitude of a part of a tile, and its flags for Inf and NaN."""
+        """Return the bit pattern of the largest finite magnitude of a part of a tile, and its flags for Inf and NaN.
+
+        part: 1-D bit patterns, uint32 or uint64. The flags are the sum of HAS_INFINITY and HAS_NAN.
+        """
         highest, infinite, nan = word(0), 0, 0
         for i in range(part.size):
             magnitude = word(part[i] & mask)
@@ -43,7 +47,11 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
-        """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each."""
+        """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each.
+
+        row: bit patterns of floats of `width` bits. tops: patterns of the finite amax, one per tile. specials: flags
+        of NaN and Inf (uint8), one per tile.
+        """
         for i in range(row.size):
             magnitude = word(row[i] & mask)
             tops[i] = max(tops[i], magnitude if magnitude < infinity else word(0))
@@ -73,13 +81,19 @@ def look_kernel(width: int) -> Any:
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that counts the saturated and the underflowed elements in a part of a matrix.
 
-    Its arguments are (matrix, factors, rows, columns, top, left, draws, layout, counts). matrix, rows, columns, top,
-    left: as for `look_kernel`. factors: one per tile of the whole matrix. draws: as `TileJob.draws` returns them.
-    layout: the encoder's constants (EncodeLayout), such that values beyond the format become the largest word, NaN
-    becomes 1, and signs are dropped. counts: two int64, [saturated, underflowed], to which the numbers are added.
+    A tile is a block of elements with one factor, which divides or multiplies them. Saturated elements are Inf, or
+    round to more than the format's largest value once the factor is applied; underflowed ones are not 0, but round to
+    0.
 
-    mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs (core/encode.py). applied: BY_SCALE
-    if factors divide elements, BY_INVERSE if they multiply them.
+    Its arguments are (matrix, factors, rows, columns, top, left, draws, layout, counts). matrix: the part, which starts
+    at (top, left) of the whole matrix, as bit patterns of floats of `width` bits. factors: one per tile of the whole
+    matrix. rows, columns: the size of a tile. draws: four uint64, the flat index of the part's first element, the
+    distance of that index to the element below, and the seed's low and high word. layout: the encoder's constants as an
+    array (EncodeLayout), such that values beyond the format become the largest word, NaN becomes 1, and signs are
+    dropped. counts: two int64, [saturated, underflowed], to which the numbers are added.
+
+    mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
+    (core/encode.py). applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
@@ -94,7 +108,8 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
         """Return the code of an element, of which the encoder drops the sign.
 
-        random: a random uint32 in a word of `width` bits for stochastic rounding, else 0. f: an EncodeLayout.
+        bits: its bit pattern. factor: what elements of its tile are divided by or multiplied with. random: a random
+        uint32 in a word of `width` bits for stochastic rounding, else 0. f: the encoder's constants, an EncodeLayout.
         """
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)

@@ -27,7 +27,14 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 
 @reloadable
 class Elements(NamedTuple):
-    """Compile-time choices of the loop over the elements of a tile, a block of elements with one scale."""
+    """Compile-time choices of the loop over the elements of a tile, a block of elements with one scale.
+
+    width: bits, 32 or 64, of the float in which elements are divided by scales. shape: the columns of a tile if 1, 16,
+    32, 64 or 128, else ANY. back: write float32 values instead of codes. choices: integers such as the rounding mode;
+    None to read them at run time, which is slower. frozen: constants (layouts) of encoder and decoder to compile in,
+    None for one that is read at run time. careful: factors, which elements are divided by or multiplied with, may be
+    NaN, 0 or Inf.
+    """
 
     width: int  # bits of the float in which elements are divided by scales
     shape: int  # columns of a tile, or ANY
@@ -39,7 +46,12 @@ class Elements(NamedTuple):
 
 @reloadable
 class ElementRules(NamedTuple):
-    """Rules by which an element becomes a code or a value."""
+    """Rules by which an element becomes a code or a value.
+
+    encoder: the encoder's constants, an EncodeLayout. decoder: the decoder's constants, a DecodeLayout, used only if
+    values are written. choices: integers that select the rounding mode, the kind of encoder, division or multiplication
+    by the factor, and integer codes.
+    """
 
     encoder: Any  # EncodeLayout
     decoder: Any  # DecodeLayout, for values
@@ -55,7 +67,11 @@ def choice_words(e: Elements) -> ElementChoices:
 
 
 def _rounds_by_sum(how: Elements) -> bool:
-    """Return whether elements are rounded by a floating-point addition (core/nearest.py), not by integer operations."""
+    """Return whether elements are rounded by a floating-point addition (core/nearest.py), not by integer operations.
+
+    That needs constants and choices that are compiled in, and that `nearest.serves` accepts. how: the compile-time
+    choices of a loop.
+    """
     if how.choices is None or how.frozen[0] is None:
         return False
     layout = EncodeLayout(*how.frozen[0])
@@ -177,10 +193,13 @@ def element_strips(e: Elements) -> Any:
     """Return the loop that encodes a matrix whose tiles' scales and factors are known.
 
     Its arguments are (matrix, out, scales, factors, rows, columns, draws, layout, choices). matrix: bit patterns of
-    floats of e.width bits. out: filled with codes, or with float32 bit patterns if e.back. scales, factors: per tile,
-    the decode scale, and what elements are divided by or multiplied with. rows, columns: the size of a tile. draws: as
-    `TileJob.draws` returns them. layout: the constants of the elements' encoder, then of the decoder. choices: the
-    fields of ElementChoices as an int64 array, used if e.choices is None.
+    floats of e.width bits. out: filled with codes, or with float32 bit patterns if e.back. scales: the decode scale of
+    each tile. factors: per tile, what elements are divided by or multiplied with. rows, columns: the size of a tile.
+    draws: four uint64, the flat index of the matrix's start, the distance of that index to the next row's, and the
+    seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. choices: the fields
+    of ElementChoices as an int64 array, used if e.choices is None.
+
+    e: the choices that are compiled in.
     """
     word: Any = word_of(e.width)
     elements = element_loop(e)
@@ -213,8 +232,9 @@ def element_strips(e: Elements) -> Any:
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     """Return the loop (codes, scales, out, rows, columns, layout, sign_bit) -> None that decodes a matrix.
 
-    codes: 2-D integers. scales: 2-D float32, one per tile. out: uint32, filled with the bit patterns of float32 values.
-    layout: the decoder's constants (DecodeLayout). sign_bit: the mask of a code's sign.
+    codes: 2-D integers. scales: 2-D float32, one per tile. out: uint32, filled with the bit patterns of float32 values,
+    code times scale. rows, columns: the size of a tile. layout: the decoder's constants as an array (DecodeLayout).
+    sign_bit: the mask of a code's sign.
 
     width: bits, 32 or 64, of the float in which code times scale is computed. shape: 1 for tiles of one column, else
     any other number. frozen: a DecodeLayout to compile in; None to read it from the argument `layout`.

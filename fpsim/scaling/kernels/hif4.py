@@ -25,15 +25,18 @@ HALF_UP, MODE = f64(0.5), i64(NEAREST_EVEN)
 def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
     """Return the loop that encodes a matrix to HiF4.
 
-    Its arguments are (matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials). matrix: bit
-    patterns of floats of `width` bits. codes: filled; uint8, whose bit 3 is the sign and whose bits 0 .. 2 are the
-    magnitude in units of 1/4. scale_codes: filled with the code of each tile's scale. levels: filled with a uint32 per
-    tile, whose bits 0 .. 7 belong to groups of 8 elements and bits 8 .. 23 to groups of 4; a set bit doubles the values
-    of its group. inverses: by the code of a scale, its reciprocal in BF16. layouts: the constants (EncodeLayout) of the
-    encoders to BF16 and to a scale, as two rows. specials: filled, uint8, one per tile: the sum of HAS_NAN,
-    HAS_INFINITY and IS_ZERO.
+    Its arguments are (matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials). A tile has 64
+    elements that share a scale.
 
-    bf16_kind, scale_kind: the checks that the two encoders need (core/encode.py).
+    matrix: bit patterns of floats of `width` bits, 32 or 64. codes: filled; uint8, whose bit 3 is the sign and whose
+    bits 0 .. 2 are the magnitude in units of 1/4. scale_codes: filled with the code of each tile's scale. levels:
+    filled with a uint32 per tile, whose bits 0 .. 7 belong to groups of 8 elements and bits 8 .. 23 to groups of 4; a
+    set bit doubles the values of its group. inverses: by the code of a scale, the reciprocal of the scale in BF16.
+    rows, columns: the size of a tile. layouts: the constants (EncodeLayout) of the encoders to BF16 and to a scale, as
+    two rows. specials: filled, uint8, one per tile, with the sum of HAS_NAN, HAS_INFINITY and (for a tile of zeros)
+    IS_ZERO where they apply.
+
+    bf16_kind, scale_kind: the checks that the two encoders need, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -103,8 +106,10 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 def hif4_elements_kernel() -> Any:
     """Return the loop (codes, levels, table, values, rows, columns) -> None that decodes HiF4 without scales.
 
-    It fills `values`, 2-D float32, with table[code], doubled for each set bit of the element's groups. levels: as for
-    `hif4_kernel`. table: float32 value of each code.
+    It fills `values`, 2-D float32, with table[code] for the uint8 in `codes`, of the same shape, doubled once for the
+    set bit of the element's group of 8, and once for that of its group of 4. levels: a uint32 per tile of 64 elements,
+    with bits 0 .. 7 for groups of 8 and bits 8 .. 23 for groups of 4. table: float32 value of each code. rows, columns:
+    the size of a tile.
     """
 
     def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:

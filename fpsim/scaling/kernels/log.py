@@ -118,7 +118,10 @@ def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
 
 @cache
 def _magnitudes(width: int) -> tuple[Any, Any]:
-    """Return two functions of a magnitude's bit pattern, which return its value and its log2 as float64."""
+    """Return two functions of a magnitude's bit pattern, which return its value and its logarithm to base 2 as float64.
+
+    width: bits of the pattern, 32 or 64.
+    """
     word: Any = u32 if width == 32 else u64
     first_normal = word(1 << (23 if width == 32 else 52))
 
@@ -161,11 +164,12 @@ def encode_kernel(width: int) -> Any:
     """Return the loop that encodes a matrix to LogFMT.
 
     Its arguments are (values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max). values:
-    2-D, floats of `width` bits. codes: filled, integers of the format's storage. steps, lows: filled, 2-D float32, one
-    number per tile: the distance of levels in log2, and log2 of the lowest nonzero level. counts: int64; the numbers of
-    tiles with an amax of 0, with NaN and with Inf are added to its first three entries. level_count: the number of
-    nonzero levels of one sign. nan_is_max: True turns a NaN into the tile's largest level; False makes step and low of
-    its tile NaN, and all codes 0.
+    2-D, floats of `width` bits, 32 or 64. codes: filled, of the same shape, integers of the format's storage. steps,
+    lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges): the
+    distance of levels in log2, and log2 of the lowest nonzero level. counts: int64; the numbers of tiles with an amax
+    of 0, with NaN and with Inf are added to its first three entries. level_count: the number of nonzero levels
+    of one sign. nan_is_max: True turns a NaN into the tile's largest level; False makes step and low of its tile NaN,
+    and all codes 0.
     """
     word: Any = u32 if width == 32 else u64
     sign = word(1 << (width - 1))
@@ -179,7 +183,7 @@ def encode_kernel(width: int) -> Any:
         """Return (smallest, largest, has_infinity, has_nan) of a tile, a 2-D array of bit patterns.
 
         smallest, largest: patterns of the smallest and largest finite nonzero magnitude; those of Inf and of 0 if the
-        tile has no such element.
+        tile has no such element. has_infinity, has_nan: whether the tile holds an Inf or a NaN.
         """
         smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
@@ -193,7 +197,11 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
-        """Fill the codes of a tile with given levels; NaN becomes the largest level, without a sign."""
+        """Fill the codes of a tile with given levels; NaN becomes the largest level, without a sign.
+
+        tile: 2-D bit patterns. codes: of the same shape. low: log2 of the lowest nonzero level. step: the distance of
+        levels in log2. level_count: the number of nonzero levels.
+        """
         count = level_count if step > 0.0 else 1  # without a step all levels are the first
         top = level(count, low, step)
         half_lowest = midpoint(f64(0.0), level(1, low, step))
@@ -258,9 +266,13 @@ def encode_kernel(width: int) -> Any:
 def decode_kernel() -> Any:
     """Return the loop (codes, steps, lows, values, block_rows, block_columns, level_count) -> None that decodes LogFMT.
 
-    A code of n bits is a sign bit, the highest, and the index k of a level. Index 0 is the magnitude 0. Index k >= 1 is
-    2**(low + (k - 1) * step), rounded to float32 and at most float32's largest value. values: filled, float32. A NaN
-    step makes all values of its tile NaN. level_count: 2**(n - 1) - 1. The rest is as for `encode_kernel`.
+    codes: 2-D, uint8 or uint16. A code of n bits is a sign bit, the highest, and the index k of a level in the other
+    n - 1 bits. Index 0 is the magnitude 0. Index k >= 1 is 2**(low + (k - 1) * step), rounded to float32 and at most
+    float32's largest value. Zeros have a sign, too.
+    values: filled, float32, of the same shape. steps, lows: 2-D float32, one number per tile of block_rows x
+    block_columns elements (fewer at the edges): the distance of levels in log2, and log2 of the lowest nonzero level. A
+    NaN step makes all values of its tile NaN. level_count: the number of nonzero levels of one sign, 2**(n - 1) - 1,
+    which is also the mask of the index in a code.
     """
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:

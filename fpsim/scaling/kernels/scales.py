@@ -43,10 +43,15 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
     one entry per tile. tops: bit patterns of the finite amax, in floats of `width` bits. specials: uint8, sums of the
     flags HAS_NAN and HAS_INFINITY, or empty if no tile has any. scales: float32 decode scales, filled. codes: those of
     the scales in their format, filled (not for FP32). factors: filled with what elements are divided by or multiplied
-    with. counts: as in `TileTargets`. numbers, rules, layout: as `ScalePlan.arguments` returns them.
+    with. counts: five int64, to which are added the numbers of tiles with an amax of 0, NaN, Inf, a scale raised to the
+    smallest one allowed, and one lowered to the largest. numbers: the fields of ScaleNumbers, then the values of the
+    scale format's codes, with 0 for NaN. rules: int64, the fields of ScaleRules and of ScaleChoices, and the bits of
+    two float64: the largest element, and the value to which a smaller amax is raised. layout: the constants
+    (EncodeLayout) of the encoder to the scale format.
 
-    encodes: True if the rule computes encode scales, max / amax. fixed: choices to compile in; None reads them from
-    `rules`, so that one slower loop serves all scalings of a width.
+    width: bits, 32 or 64, of the float in which elements are divided by scales. encodes: True if the rule computes
+    encode scales, max / amax. fixed: choices to compile in; None reads them from `rules`, so that one slower loop
+    serves all scalings of a width.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64

@@ -36,9 +36,13 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 def quantize_strips(e: Elements, settle: Any) -> Any:
     """Return the loop that encodes a matrix piece by piece while each piece is cached: amax, scales, codes.
 
-    Its arguments are (matrix, out, scales, codes, size, draws, layout, counts, plan). matrix, out, draws, layout: as
-    for `element_strips`. scales, codes: filled with the decode scale of each tile and its code. size: rows and columns
-    of a tile, and columns of a piece. counts: as in `TileTargets`. plan: the result of ScalePlan.arguments.
+    Its arguments are (matrix, out, scales, codes, size, draws, layout, counts, plan). matrix: bit patterns of floats of
+    e.width bits. out: filled with codes, or with float32 bit patterns if e.back. scales: filled with the decode scale
+    of each tile. codes: filled with the code of each scale. size: rows and columns of a tile, and columns of a piece.
+    draws: four uint64, the flat index of the matrix's start, the distance of that index to the next row's, and the
+    seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. counts: five int64,
+    to which are added the numbers of tiles with an amax of 0, NaN, Inf, a scale raised to the smallest one allowed, and
+    one lowered to the largest. plan: the last three arguments of `settle`, as ScalePlan.arguments returns them.
 
     e: the choices that are compiled in. settle: the loop of `settle_kernel`, from amaxes to scales.
     """

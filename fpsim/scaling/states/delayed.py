@@ -121,7 +121,15 @@ class DelayedScaling(_ScaleState):
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array with the current scales, and compute the next ones, as `_ScaleState._run` describes."""
+        """Encode a step's array with the current scales, and compute the next ones.
+
+        step: the array and the options of its cast. back: True for values instead of codes. The object itself is not
+        changed.
+
+        Returns:
+          The Scaled array (float32 values if `back`); the encode scales that were used; a dict of the arrays for the
+          next step, "amax_history" and "encode_scales"; and whether an encode scale was recomputed.
+        """
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
 
@@ -153,7 +161,10 @@ class DelayedScaling(_ScaleState):
         return rolled, np.where(computes, computed, encode_scales), bool(computes.any())
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces."""
+        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces.
+
+        arrays: a dict of "amax_history" and "encode_scales".
+        """
         history, encode_scales = arrays["amax_history"], arrays["encode_scales"]
         if history.shape != (self.history, *encode_scales.shape):
             raise ValueError(

@@ -36,7 +36,12 @@ LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 
 
 class _ScaleState:
-    """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading."""
+    """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading.
+
+    OPTIONS: names of the constructor's options, which are attributes as well. ARRAYS: names of the arrays, with one
+    entry or history per tile, that a step passes to the next. Subclasses set both as they need. fmt, scaling: as
+    in the subclasses.
+    """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
     ARRAYS: ClassVar[tuple[str, ...]] = ()  # names of the state's arrays per tile
@@ -110,6 +115,9 @@ class _ScaleState:
     def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:
         """Encode x, or quantise it if `back`, as one step: update the counts and scales of this object.
 
+        cast: the keywords of the elements' cast. Returns a Scaled, or a float32 array if `back`. An array without
+        elements changes nothing.
+
         Raises:
           ValueError: x has other tiles than at the first step, or an option is unknown. The state is unchanged then.
         """
@@ -143,10 +151,12 @@ class _ScaleState:
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         """Encode a step's array without changing this object; each subclass implements it.
 
+        step: the array and the options of its cast. back: True for values instead of codes.
+
         Returns:
           The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-          per tile; the arrays that the next step needs, by the names in ARRAYS; and whether scales were computed from
-          an amax.
+          per tile; the arrays that the next step needs, by the names in ARRAYS; and whether this step computed scales
+          from an amax.
         """
         raise NotImplementedError
 
@@ -208,7 +218,10 @@ class _ScaleState:
         self._arrays, self._counts, self._last = arrays, counts, last
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved state's arrays have shapes or values that no step produces; here never."""
+        """Raise a ValueError if a saved state's arrays have shapes or values that no step produces; here never.
+
+        arrays: the arrays by the names in ARRAYS.
+        """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a .npz or .safetensors file, completely or not at all.
@@ -268,14 +281,20 @@ class _ScaleState:
 
 
 def _plain(scaling: Scaling) -> bool:
-    """Return whether a scaling has FP32 scales of one level, no zero points, no amax floor and no smallest scale."""
+    """Return whether a scaling has FP32 scales of one level, no zero points, no amax floor and no smallest scale.
+
+    Its block and its treatment of quotients, overflow, NaN, Inf and zeros may be any.
+    """
     default = Scaling()
     free = ("block", "quotient", "division", "overflow", "nan", "infinity", "zero_scale")
     return scaling.replace(**{name: getattr(default, name) for name in free}) == default
 
 
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
-    """Return `value`, the argument `name`, as an int, or raise a ValueError unless it is in lowest .. highest."""
+    """Return `value`, an argument, as an int, or raise a ValueError unless it is an integer in lowest .. highest.
+
+    name: of the argument, for the message. highest: None for no limit.
+    """
     if not is_integer(value) or value < lowest or (highest is not None and value > highest):
         valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
         raise ValueError(f"{name} must be an integer {valid}; got {shown(value)}.")
@@ -283,7 +302,13 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
 
 
 def _checked_counts(values: Any, name: str) -> ScaleCounts:
-    """Return the counts in `values`, a saved int64 array called `name`, or raise a ValueError."""
+    """Return the counts in `values`, an int64 array of a saved state, in the order of the fields of `ScaleCounts`.
+
+    name: of the array, for the message.
+
+    Raises:
+      ValueError: the array has another dtype or shape, or holds a negative number.
+    """
     array = np.asarray(values)
     if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
         raise ValueError(
@@ -293,7 +318,10 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
 
 
 def _checked_tiles(values: Any, name: str) -> Array:
-    """Return a copy of `values`, an array of a saved state called `name`; raise a ValueError if it is not float32."""
+    """Return a copy of `values`, an array of a saved state, or raise a ValueError if it is not float32.
+
+    name: of the array, for the message.
+    """
     array = np.asarray(values)
     if array.dtype != np.float32:
         raise ValueError(f"the state's {name} must be float32; got {array.dtype}.")

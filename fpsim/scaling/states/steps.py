@@ -32,7 +32,8 @@ def encode_with_factors(
 ) -> Scaled:
     """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
-    fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one per tile.
+    The decoded value is code * scale. fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one
+    per tile.
     """
     step = _multiplying_step(x, fmt, scaling, cast)
     codes = np.empty(step.source.shape, step.element.storage)
@@ -43,7 +44,11 @@ def encode_with_factors(
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
-    """Return the float32 values of `encode_with_factors(...).decode()`, computed in one pass where possible."""
+    """Return code * scale, float32, for the codes of x * factor with one factor and one decode scale per tile.
+
+    Equal to `encode_with_factors(...).decode()`, but computed in one pass where possible. fmt, scaling, cast: as for
+    `fpsim.encode_scaled`. scales, factors: float32, one per tile.
+    """
     step = _multiplying_step(x, fmt, scaling, cast)
     source, element = step.source, step.element
     target = np.empty(source.shape, np.float32)
@@ -63,7 +68,11 @@ def _multiplying_step(x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: Elemen
 
 
 def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
-    """Fill `target` with codes, or with float32 values if `back`, using given scales and factors, one per tile."""
+    """Fill `target` with codes, or with float32 values if `back`, using given scales and factors, one per tile.
+
+    step: the array and the options of its cast. target: of the array's shape. scales: decode scales. factors: what
+    elements are multiplied with, or divided by if the scaling says so.
+    """
     job = step.job(target, back=back)
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = job.tiling.tiles
@@ -73,7 +82,9 @@ def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Arra
 class EncodingStep(NamedTuple):
     """The arguments of one step of encoding.
 
-    source_fmt: the format of source. options: the checked options of the elements' cast, made from `keywords`.
+    source: the float array. source_fmt: the format that its dtype stores. element: the element format. scaling: the
+    recipe of tiles and scales. options: the checked options of the elements' cast. keywords: the keywords from which
+    they were made.
     """
 
     source: Array
@@ -84,7 +95,10 @@ class EncodingStep(NamedTuple):
     keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """Return the `TileJob` that writes codes, or values if `back`, into `target`, or that can only be read."""
+        """Return the `TileJob` (arrays, tiles, plan and seed) that writes codes, or values if `back`, into `target`.
+
+        target: of the source's shape. Without a target, the job can only be used to read the source.
+        """
         assert not isinstance(self.element, (LogFMT, TableFormat))
         tiles = tiling(self.source.shape, self.scaling.block)
         bits = words(self.source).reshape(tiles.shape)
@@ -119,7 +133,8 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 def given_factors(step: EncodingStep, scales: Array) -> Array:
     """Return the factors of elements for given decode scales: the scales if elements are divided, else their inverses.
 
-    The result has the shape (batch, rows of tiles, tiles in a row), in the float in which elements are divided.
+    step: the array and its scaling. scales: float32, one per tile. The result has the shape (batch, rows of tiles,
+    tiles in a row), in the float (float32 or float64) in which elements are divided by scales.
     """
     job = step.job()
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -131,9 +146,10 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
 
 def newest(tops: Array, specials: Array) -> Array:
-    """Return each tile's amax in float32, ignoring NaN; Inf if the tile has an infinite element.
+    """Return each tile's amax (largest magnitude) in float32, ignoring NaN; Inf if the tile has an infinite element.
 
-    tops, specials: bit patterns of the finite amax, and flags, as `look` returns them.
+    tops: bit patterns (uint32 or uint64) of the finite amax. specials: flags of the same shape, the sum of HAS_NAN and
+    HAS_INFINITY.
     """
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
     with np.errstate(over="ignore"):
@@ -143,9 +159,10 @@ def newest(tops: Array, specials: Array) -> Array:
 
 
 def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
-    """Return (number of elements that saturate, number that underflow) in a step, as `ScaleCounts` defines them.
+    """Return (number of elements that saturate, number that underflow) in a step with these factors.
 
-    factors: one per tile, what elements are divided by or multiplied with.
+    step: the array and the options of its cast. factors: one per tile, what elements are divided by or multiplied with.
+    The counts are those of `ScaleCounts`.
     """
     job = step.job()
     encoder, tiles = job.how.encoder, job.tiling

@@ -55,7 +55,12 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 
 
 class GemvRow(NamedTuple):
-    """The parameters of a CUSTOM_OPTION of gemv (ALGO 13)."""
+    """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
+
+    run: consecutive terms that a lane adds before the next lane's turn, as in `Lanes`; lanes: number of lanes; chunk:
+    runs of a lane per partial sum, 0 for all; butterfly: lanes l and l + half are added, then halves of these, and so
+    on, instead of one lane after the other.
+    """
 
     run: int  # consecutive terms that a lane adds before the next lane's turn, as in `Lanes`
     lanes: int  # number of lanes
@@ -171,7 +176,11 @@ FIELDS = {
 
 
 def _family(family: str | int | None, arch: str) -> str:
-    """Return the name of a kernel family from its name, alias or ALGO number; None: the default of `arch`."""
+    """Return the name of a kernel family from its name, alias or ALGO number; None: the default of `arch`.
+
+    Raises:
+      ValueError: it is unknown, or not known on `arch`.
+    """
     if family is None:
         return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
@@ -298,7 +307,11 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
 
 
 def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
-    """Return the method of merging slices with the name or REDUCTION_SCHEME `word`, which must be in `accepted`."""
+    """Return the method of merging slices with the name or REDUCTION_SCHEME `word`.
+
+    Raises:
+      ValueError: the word is not in `accepted`.
+    """
     if isinstance(word, bool) or word not in accepted:
         raise unknown("merge", word, [str(value) for value in accepted])
     return MERGES[word]

@@ -20,7 +20,10 @@ GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outp
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """Yield a sentence for each format of an operand, sum or result that the kernel family does not support."""
+    """Yield a sentence for each format of an operand, sum or result that the kernel family does not support.
+
+    nvjet takes FP8 and 16-bit operands, xmma and block_scaled FP8 alone, all others 16 bits alone; sums are float32.
+    """
     family, unit = call.schedule.family, call.unit
     takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
     if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
@@ -38,7 +41,10 @@ def _operands(call: Call) -> Iterator[str]:
 
 
 def _alignment(call: Call) -> Iterator[str]:
-    """Yield a sentence if sizes are not multiples of what cuBLAS requires."""
+    """Yield a sentence if sizes are not multiples of what cuBLAS requires.
+
+    FP8 needs M, N and K in multiples of 16; with scales of blocks, M of 4, N of 8 and K of 16.
+    """
     m, n, k = call.m, call.n, call.k
     if call.schedule.family == "block_scaled":
         if m % 4 or n % 8 or k % 16:
@@ -51,7 +57,10 @@ def _alignment(call: Call) -> Iterator[str]:
 
 
 def _scales(call: Call) -> Iterator[str]:
-    """Yield a sentence for each reason why the kernel family refuses the scales."""
+    """Yield a sentence for each reason why the kernel family refuses the scales.
+
+    16-bit operands have none. Block scaling refuses 128x128 scales on both sides, fast accumulation and FP8 results.
+    """
     kinds = {call.scale_a, call.scale_b} - {"none"}
     if kinds and call.is_half:
         yield f"cuBLAS has scales for FP8 operands only ({DOC}, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); got scales."
@@ -66,7 +75,10 @@ def _scales(call: Call) -> Iterator[str]:
 
 
 def _outputs(call: Call) -> Iterator[str]:
-    """Yield a sentence for each reason why the kernel family refuses this number of outputs."""
+    """Yield a sentence for each reason why the kernel family refuses this number of outputs.
+
+    gemv and dot compute one row or column; options of gemv limit M, or the outputs by the number of multiprocessors.
+    """
     family, outputs = call.schedule.family, call.m * call.n
     if family in ("gemv", "dot") and min(call.m, call.n) > 1:
         yield f"cuBLAS's {family} kernels need M = 1 or N = 1 ({HEURISTIC}); got {call.m} x {call.n}."
@@ -82,7 +94,10 @@ def _outputs(call: Call) -> Iterator[str]:
 
 
 def _shapes(call: Call) -> Iterator[str]:
-    """Yield a sentence if cuBLAS's heuristic takes a CUTLASS kernel instead of nvjet for this shape."""
+    """Yield a sentence if cuBLAS's heuristic takes a CUTLASS kernel instead of nvjet for this shape.
+
+    It does for row-major 16-bit operands if K or N is no multiple of 8.
+    """
     if call.is_half and call.schedule.family == "nvjet" and (call.k % 8 or call.n % 8):
         yield (
             f"cuBLAS takes nvjet where K and N are multiples of 8; for K = {call.k}, N = {call.n} it takes a CUTLASS "

@@ -61,7 +61,11 @@ class CublasChoice(NamedTuple):
 
 
 class RecordedChoice(NamedTuple):
-    """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits."""
+    """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits.
+
+    shape: (M, N, K); operands, out: names of formats; layout: "nn", both operands row-major, or "tn", both contiguous
+    along K; fast_accum: whether FP8's fast accumulation was on; options: arguments of `cublas`.
+    """
 
     shape: tuple[int, int, int]  # M, N, K
     operands: tuple[str, str]  # names of formats
@@ -158,9 +162,12 @@ def cublas_choice(
 
 
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
-    """Return the schedule of a cuBLASLt algorithm by its fields, as `fp.gpu.hardware.lt_matmul` returns them.
+    """Return the schedule of a cuBLASLt algorithm by its fields.
 
-    chip: as for `fpsim.schedules.cublas`. fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
+    Args:
+      fields: fields of the algorithm, as `fp.gpu.hardware.lt_matmul` returns them.
+      chip: as for `fpsim.schedules.cublas`.
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
 
     Raises:
       ValueError: the algorithm, or the value of a field, is unknown.

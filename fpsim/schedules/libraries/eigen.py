@@ -143,7 +143,10 @@ def _lanes(
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
     """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
 
-    lane order: a value of `SegmentLanes.lanes`. row_spans, column_spans: those for which the kernels are called.
+    lane order: a value of `SegmentLanes.lanes`. In each span of rows it is "chain" for whole kernels of three registers
+    of rows and then of two, "even_odd" for whole groups of four rows after them, and "vectors" for the last rows. It is
+    "chain" for the last (columns mod 4) columns of each span, and everywhere for panels of more than 4 columns.
+    row_spans, column_spans: those for which the kernels are called.
     """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)
@@ -171,7 +174,12 @@ def _lanes(
 
 
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
-    """Return the block sizes for (rows, columns, k) on one thread; one block if all sizes are below NEVER_BLOCKED."""
+    """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block.
+
+    A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, reduced
+    while the number of blocks stays the same. Columns are divided if a block of all of them does not fit the cache;
+    only if neither K nor columns are divided, rows may be.
+    """
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)
     most = max(_fitting(machine) // PEEL * PEEL, 1)
@@ -198,16 +206,20 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 
 
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
-    """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long.
+    """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
 
-    spare: elements by which the last block is counted as longer than it is.
+    The number of blocks stays the same. most: the longest block allowed; spare: elements by which the last block is
+    counted as longer than it is, 1 for blocks of K, 0 for blocks of rows or columns.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
 
 
 def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> CacheBlocks:
-    """Return the blocks of K and of a thread's columns if several threads share a product; rows are not divided (0)."""
+    """Return the blocks of K and of a thread's columns if several threads share a product; rows are not divided (0).
+
+    K is divided by L1 alone. columns, k: sizes of the product; threads: 2 or more, each with a share of the columns.
+    """
     most = max(PEEL, min(_fitting(machine), THREAD_K))
     terms = most // PEEL * PEEL if most < k else k
     in_l2 = (machine.l2 - machine.l1) // (4 * machine.panel * terms)

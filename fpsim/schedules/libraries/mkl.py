@@ -105,7 +105,7 @@ def _cuts_of_two(shape: ProductShape) -> Cuts:
     """Return how two threads divide K: "halves", "greedy" or "balanced".
 
     "halves": each thread adds one half of K for all results. Otherwise every result is added by one thread over all of
-    K, in segments of `greedy_lengths` or of `lengths`.
+    K, in segments of `greedy_lengths` ("greedy") or of `lengths` ("balanced", mostly where one thread works alone).
     """
     m, n, k = shape.m, shape.n, shape.k
     if k < 2 * SEGMENT or m * n * k <= ALONE:
@@ -134,7 +134,9 @@ def _shared(shape: ProductShape) -> ChosenSchedule:
 def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
     """Return the schedule of up to 15 rows of a times a transposed b, if MKL computes dot products; otherwise None.
 
-    Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this.
+    From K = 24 M on it does, with lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <= ALONE, or
+    N or K is a multiple of ALIGNED. Below K = 24 M it does, with lanes "dealt", if N = 2, if N = 3 and M <= 10, or if
+    M < N <= 11 and K <= N. Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:

@@ -25,7 +25,10 @@ DOTS = {"first_apart", *TAILS}  # orders of results whose terms are contiguous i
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a row or column on one thread or two, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule, for the error.
+    If the terms of a result are contiguous in the matrix, whole groups of four results have the lanes "first_apart" of
+    `SegmentLanes`, and the one to three results after them those in TAILS; two threads take half of the results each,
+    unless the product is small. `_across` adds vectors by other matrices. name: of the ShapedSchedule, for the error;
+    threads: 1 or 2.
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:
@@ -64,7 +67,8 @@ def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a vector whose K terms are not contiguous in the matrix.
 
-    threads: 1, or 2 that may take a half of K each.
+    MKL then adds multiples of whole rows of b to the result (or of columns of a transposed a): eight of them together
+    for whole blocks of results, one at a time for the other results. threads: 1, or 2 that may take a half of K each.
     """
     k, count = shape.k, shape.m * shape.n
     fewest = HALVED_MIDDLE if count in MIDDLE else HALVED
@@ -78,7 +82,10 @@ def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _halved(k: int, lanes: Lane, halves: bool) -> SegmentLanes:
-    """Return an order of additions over K; if `halves`, over two halves of K, the larger first, which are added."""
+    """Return an order of additions over K; if `halves`, over two halves of K, whose sums are added.
+
+    The larger half is first. lanes: the order in K or a half, as in `SegmentLanes`.
+    """
     return SegmentLanes((-(-k // 2), k // 2), lanes, parts=(1, 1)) if halves else SegmentLanes((k,), lanes)
 
 

@@ -94,7 +94,12 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 
 
 def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul without AMX: chains over segments of K, added left to right."""
+    """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
+
+    A chain is of VDPBF16PS for BF16, and of float32 multiply-adds for FP16. Segments have SEGMENT terms; for K above
+    LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter. If several
+    threads share K, each adds some segments, and their sums are added. threads: those that may share the product.
+    """
     a_turned = shape.is_vector or shape.layout == "tn"
     lengths = cut(shape.k, LONG_SEGMENT if shape.k > LONG and not a_turned else SEGMENT)
     of = "VDPBF16PS, the odd term first," if shape.fmt == BF16 else "float32 multiply-adds"
@@ -119,9 +124,10 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's gemm:jit:bf16 for AVX-512 without BF16, or raise a DeclinedShape.
+    """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for the error.
+    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows, of which
+    a row that a thread has alone is added like a vector. name: of the ShapedSchedule, for the error; threads: 1 or 2.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
@@ -143,14 +149,18 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
-    """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond."""
+    """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond.
+
+    K up to 384 is one segment. Segments of a vector have VECTOR_SEGMENT terms.
+    """
     return cut(shape.k, VECTOR_SEGMENT) if shape.is_vector else gemm_lengths(shape.k, 384, 768)
 
 
 def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
     """Return the order in which gemm:jit:bf16 adds the terms of a vector, or of a row that a thread computes alone.
 
-    pairs: the terms of both operands are contiguous.
+    pairs: the terms of both operands are contiguous; pairs of terms are then dealt to 16 lanes. Otherwise segments of
+    VECTOR_SEGMENT terms are chains, the second term of each pair first.
     """
     if pairs:
         lanes: SegmentLanes = regions().SegmentLanes((k,), "pairs_dealt", 16)
@@ -175,7 +185,8 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for the error. caches: bytes of L1 and L2.
+    name: of the ShapedSchedule, for the error; threads: that may share the product; caches: bytes of L1 and L2. Both
+    decide the segments.
     """
     m, n, k, of = shape.m, shape.n, shape.k, amx()
     layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way

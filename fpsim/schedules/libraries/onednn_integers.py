@@ -20,7 +20,12 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
     """Return the schedule of oneDNN's INT8 products for a shape, or raise a DeclinedShape if it is not known.
 
     With VNNI or AMX sums are exact modulo 2^32. Without ("avx512", "avx2") 128 is added to one operand, and the sums of
-    pairs of products saturate to 16 bits; the pairs depend on the segments of K. name: of the ShapedSchedule.
+    pairs of products saturate to 16 bits; the pairs depend on the segments of K.
+
+    Args:
+      name: name of the ShapedSchedule.
+      isa, threads: as in `fpsim.schedules.onednn`.
+      shape: the shape and layout of the product.
 
     Example:
       >>> from fpsim.schedules.libraries.onednn_integers import integers
@@ -49,7 +54,11 @@ def gemm_lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
 
 
 def _pairs(kernel: str, lengths: tuple[int, ...], shifted: Literal["a", "b"]) -> ChosenSchedule:
-    """Return the schedule of sums whose pairs of terms saturate; kernel: oneDNN's name of it."""
+    """Return the schedule of sums whose pairs of terms saturate.
+
+    kernel: oneDNN's name. lengths: terms of each segment of K, in which pairs begin anew. shifted: the operand to which
+    128 is added, so that it is unsigned.
+    """
     rule = (
         f"128 is added to {shifted}, pairs of products saturate to 16 bits and are added modulo 2^32, and 128 times "
         "the other operand's sums are subtracted"

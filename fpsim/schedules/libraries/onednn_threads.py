@@ -15,7 +15,14 @@ f32 = np.float32
 
 
 class BrgemmProduct(NamedTuple):
-    """A product of a (M, K) and b (K, N) for which the number of threads that share K is to be found."""
+    """A product of a (M, K) and b (K, N) for which the number of threads that share K is to be found.
+
+    Attributes:
+      m, n, k: the sizes M, N and K.
+      block: number of terms of a segment of K.
+      copies_a: True if oneDNN copies a before it multiplies.
+      threads: number of threads that may share the product.
+    """
 
     m: int
     n: int

@@ -63,7 +63,10 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
 
 
 def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error. threads: number of threads.
+    """
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
@@ -86,7 +89,10 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _lanes(shape: ProductShape, first: int) -> Regions:
-    """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others."""
+    """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others.
+
+    Lanes are joined by neighbours in groups of four columns or of four rows, and by halves where neither is left.
+    """
     of, m, n, k = regions(), shape.m, shape.n, shape.k
     whole, rows = n // FOUR * FOUR, m // FOUR * FOUR
     neighbours, halves = (of.SegmentLanes((k,), lanes, BLOCK) for lanes in ("neighbours", "dealt"))

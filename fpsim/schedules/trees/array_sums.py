@@ -180,12 +180,20 @@ def _tree(row: SumOrder, k: int) -> Tree:
 
 
 def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
-    """Return a node that adds products of terms and other nodes in order; start: "zero" or "first", as in `Sum`."""
+    """Return a node that adds products of terms and other nodes in order.
+
+    how: the arithmetic of each product and addition. start: "zero" for a sum from +0, "first" for one from its first
+    input. inputs: nodes and runs of terms.
+    """
     return Sum(how, start, "chain", tuple(inputs), how)
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes."""
+    """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes.
+
+    Every chain starts at its first term, as if at -0. row: the number of lanes, and of terms that are not halved. how:
+    the arithmetic of each addition.
+    """
 
     def part(start: int, terms: int) -> Sum:
         if terms < row.lanes:
@@ -202,7 +210,11 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane."""
+    """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane.
+
+    The terms after the last whole round of lanes are added first, from +0, then the lanes in order. row: the number of
+    lanes. how: the arithmetic of each addition.
+    """
     if k < row.lanes:
         return _lane(0, k, 1, how)
     lanes, (turns, rest) = row.lanes, divmod(k, row.lanes)
@@ -213,7 +225,9 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
     """Return the sum of one lane in torch's order as a node: four chains, which are added from the first on.
 
-    lane: first term. turns: number of terms. lanes: distance between them.
+    Term i of the lane belongs to chain i mod 4. Terms after the last whole round of four are added to the first chain
+    before the others. lane: first term. turns: number of terms. lanes: distance between them. how: the arithmetic of
+    each addition.
     """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
@@ -251,7 +265,10 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
 
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums."""
+    """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums, to one sum.
+
+    Each window is a chain from +0. row: the number of terms of a window. how: the arithmetic of each addition.
+    """
     parts = [_chain(how, "zero", [terms_run(*span)]) for span in _cut(k, row.block)]
     while len(parts) > 1:
         parts = [_chain(how, "zero", parts[start : start + count]) for start, count in _cut(len(parts), row.block)]
@@ -262,7 +279,7 @@ def _cut(count: int, window: int) -> list[tuple[int, int]]:
     """Return (start, length) of consecutive windows of `window` terms that cover `count` terms.
 
     Only the first and the last window may be shorter: half of the missing terms are missing from each (of an odd
-    number, one more from the last).
+    number, one more from the last). Up to `window` terms are one window.
     """
     if count <= window:
         return [(0, count)]

@@ -171,7 +171,8 @@ class _Choice:
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
         """Return the smallest K at which dividing K into slices changes the tree, for any of the shapes; else None.
 
-        k: largest K to try; if one schedule is used for all shapes, at least all K up to FURTHEST (16384) are tried.
+        rows, columns: numbers of rows and columns to combine. k: largest K to try; if one schedule is used for all
+        shapes, at least all K up to FURTHEST (16384) are tried.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
@@ -201,9 +202,12 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the sizes of an argument, an integer or several, in ascending order, or raise a ValueError.
+    """Return the sizes of an argument, an integer or several, in ascending order and each once.
 
-    name: the argument's name in errors.
+    name: the argument that errors name.
+
+    Raises:
+      ValueError: the value is neither a positive integer nor several.
     """
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several
@@ -214,7 +218,10 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that a library uses for products of these numbers of rows, columns and terms."""
+    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns.
+
+    choose: the schedule of each shape. k: number of terms.
+    """
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."

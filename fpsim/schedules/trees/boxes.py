@@ -28,7 +28,12 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row."""
+    """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row.
+
+    Attributes:
+      steps: (at the beginning, at the end) for additions of products.
+      nodes: (at the beginning, at the end) for sums.
+    """
 
     steps: tuple[int, int]  # for additions of products
     nodes: tuple[int, int]  # for sums
@@ -53,8 +58,12 @@ class Box:
       kind: "step" (an addition of products), "more" (omitted boxes), "lost" (terms that are never added), "sum",
         "round" or "scale".
       text, short: its text, and a shorter one for narrow boxes.
+      node: the node of the tree, or None.
+      inside: the boxes of its inputs.
       left, right: positions of its sides, in slots, each as wide as the smallest box.
+      level: 0 without inner boxes, else one more than the highest level of these.
       ceiling: the level up to whose top it is drawn: one below that of the box around it (its own for the root).
+      tick: text of the axis below it.
     """
 
     kind: str
@@ -86,7 +95,10 @@ class Box:
 
 
 def model_of(tree: Tree) -> tuple[Box, Box | None]:
-    """Return (the root box of a tree, a box for terms that are left out of the sum, or None)."""
+    """Return (the root box of a tree, a box for terms that are left out of the sum, or None).
+
+    The root box has boxes inside it, in as much detail as fits.
+    """
     for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
         root = _box(tree.root, detail)
         if root.width <= SLOTS:
@@ -112,7 +124,10 @@ def _has_butterfly(node: Node) -> bool:
 
 
 def _box(node: Node, detail: Detail) -> Box:
-    """Return the box of a node of the tree, with the boxes of its inputs inside it; detail: of a long row."""
+    """Return the box of a node of the tree, with the boxes of its inputs inside it.
+
+    detail: how many boxes of a long row to draw.
+    """
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
     if isinstance(node, ScaledSum):
@@ -130,7 +145,10 @@ def _box(node: Node, detail: Detail) -> Box:
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of a node, or a single box for a run of consecutive additions."""
+    """Return the box of a node, or a single box for a run of consecutive additions.
+
+    detail: how many boxes of a long row to draw.
+    """
     return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
 
@@ -147,7 +165,11 @@ def _some(items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Bo
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours."""
+    """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours.
+
+    If there are more inputs than `detail` allows, return boxes of the first and last ones in the order of the inputs,
+    and one box for those between.
+    """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
         return _some(node.inputs, detail.nodes, lambda item: _any(item, detail))
@@ -206,7 +228,10 @@ def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """Return two descriptions of a sum, the second for narrow boxes, such as ("chain of 8 instructions", "chain")."""
+    """Return two descriptions of a sum for its box, such as ("chain of 8 instructions", "chain").
+
+    The second is for narrow boxes.
+    """
     leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
         count = sum(leaf.count for leaf in leaves)

@@ -162,7 +162,10 @@ def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: t
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees whose instructions in_x and in_y add different terms."""
+    """Return the difference of two trees whose instructions in_x and in_y add different terms.
+
+    names: the names of the trees in the sentence.
+    """
     spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda span: span.terms)
     same_size = spans[0].terms == spans[1].terms
@@ -182,7 +185,10 @@ WORDS = {
 
 
 def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic."""
+    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic.
+
+    names: the names of the trees in the sentence.
+    """
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
     if not all(isinstance(arithmetic, Arithmetic) for arithmetic in pair):

@@ -141,7 +141,10 @@ def explain(
 
 
 def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit) -> Iterator[str]:
-    """Yield sentences on the order in which the instructions of `unit` add."""
+    """Yield sentences on the order in which the instructions of `unit` add.
+
+    schedule: the schedule. chain: its order of instructions. plan: that order for one number of terms.
+    """
     longest = max(plan.slices, key=lambda of: of.terms)
     yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
     if not plan.promoted:
@@ -156,7 +159,11 @@ def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUn
 
 
 def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit, longest: Slice) -> str:
-    """Return the sentence on partial sums that are added to a float32 total; longest: the slice with the most terms."""
+    """Return the sentence on partial sums that are added to a float32 total.
+
+    schedule: the schedule. chain: its order of instructions. plan: that order for one number of terms. unit: the matrix
+    unit. longest: the slice with the most terms.
+    """
     interval = interval_of(chain, unit)
     instructions = _count(-(-interval // plan.step), "instruction")
     restarts = f", and at the end of every {chain.restart}," if chain.restart and chain.restart % interval else ""
@@ -172,7 +179,10 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """Return the sentence on the terms of each slice that exceed a multiple of `chain.residue` and are added first."""
+    """Return the sentence on the terms of each slice that exceed a multiple of `chain.residue` and are added first.
+
+    plan: the order of additions for one number of terms.
+    """
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
     short = any(of.residue for of in plan.slices)
@@ -184,7 +194,10 @@ def _residue(chain: Chain, plan: SchedulePlan) -> str:
 
 
 def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
-    """Yield sentences on the order in which threads without tensor cores add; n: columns of the product."""
+    """Yield sentences on the order in which threads without tensor cores add; plan: the order for one number of terms.
+
+    lanes: the schedule's partial sums of an output. n: columns of the product.
+    """
     yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
     if lanes.merge == "blocks":
         chains = 2 if n == 1 else 1
@@ -223,7 +236,10 @@ MERGES = {
 
 
 def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Iterator[str]:
-    """Yield sentences on the slices of K and how their sums are merged; fmt: of the result, or None for float32."""
+    """Yield sentences on the slices of K and how their sums are merged.
+
+    schedule: the schedule. plan: its slices for one number of terms. fmt: format of the result, or None for float32.
+    """
     slices = plan.slices
     wanted = schedule.slicing.count
     if len(slices) == 1:
@@ -257,7 +273,10 @@ def _lost(plan: SchedulePlan) -> Iterator[str]:
 
 
 def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:
-    """Yield sentences on the epilogue and the rounding of the result; fmt: its format, or None for float32."""
+    """Yield sentences on the epilogue of `schedule` and the rounding of the result.
+
+    unit: the matrix unit. fmt: format of the result, or None for float32.
+    """
     order = schedule.epilogue
     addend = "beta * C" if order.source == "first" else "bias" if order.fused_bias else "0"
     takes_scales = not schedule.block_scaled and not unit.scale

@@ -278,9 +278,10 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the sum of the nodes `parts`, each addition rounded once, without operations that change no bits.
+    """Return the sum of the nodes `parts`, each addition rounded once, in a normal form.
 
-    from_zero: the sum starts at +0.
+    how: the arithmetic. from_zero: the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
+    Operations that change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -300,7 +301,7 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return the parts without trailing +0s of format `fmt` if adding these changes no bit."""
+    """Return the parts without trailing +0s of format `fmt` if adding these changes no bit; order: of the additions."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)
@@ -327,7 +328,8 @@ class StackOperation(NamedTuple):
     kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds it
     to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
     the scales of its block; "round" rounds it. how: arithmetic of a sum, format of "begin" and "round", or order of the
-    multiplications of "scale" as text. spans: terms of K whose products are added.
+    multiplications of "scale" as text. spans: terms of K whose products are added. product: their rounding, None if
+    exact. node: the node of the tree that the operation belongs to, which is not compared.
     """
 
     kind: Kind

@@ -89,7 +89,9 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as instructions of `unit` add it: a list of nodes.
 
-    scaled: True multiplies each partial sum by the two scales of its block.
+    schedule: the schedule, whose order of instructions is a `Chain`. If `plan.promoted`, a slice has several partial
+    sums, which are added in float32; otherwise it is one chain. scaled: True multiplies each partial sum by the two
+    scales of its block.
     """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -128,7 +130,9 @@ def _add_run(
 ) -> None:  # fmt: skip
     """Append to `steps`, in place, the instructions that add the terms at positions start .. stop - 1 of a slice.
 
-    A position counts the terms of the slice from 0, run after run. starts: position of the first term of each run.
+    A slice is a part of K with a separate sum. It consists of `runs`, spans of contiguous terms, and a position counts
+    its terms from 0, run after run. An instruction adds `step` terms, and the last one the rest. It becomes (part of) a
+    Steps if its terms are contiguous in K, else a Gathered. starts: position of the first term of each run.
     """
     if len(runs) == 1:
         add_instructions(steps, runs[0].start + start, stop - start, step)
@@ -168,7 +172,12 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the sum of the slices as a node, in the order "from_both_ends" of `fpsim.schedules.Slicing`."""
+    """Return the sum of the slices as a node, in an order that begins with the last slice.
+
+    With half = ceil(number of slices / 2), the sums of slices i and i + half are added to each other for i = 0, 1, ...;
+    each result is added to the running sum, which starts as the last slice's sum. Slice i is added alone if i + half is
+    the last slice or beyond. parts: the sum of each slice.
+    """
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
         add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last
@@ -180,7 +189,18 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes (partial sums of an output) from which a tree was built; fast loops compute its sums by them."""
+    """The lanes from which a tree was built; fast loops compute its sums by them.
+
+    A lane is a partial sum of an output.
+
+    Attributes:
+      root: the tree's root; a tree with another root has other sums.
+      lanes: the lanes of the schedule.
+      run: consecutive terms of a lane.
+      span: the terms of K.
+      coarse: True if no product of the operands can underflow in float32.
+      one_column: True if the result has one column, which changes the order for lanes in blocks.
+    """
 
     root: Node  # the tree's root; a tree with another root has other sums
     lanes: Lanes
@@ -193,7 +213,8 @@ class LaneOrder(NamedTuple):
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
     """Return the lanes of a tree that consists of lanes only; None if the tree also merges slices or has no terms.
 
-    unit: only its operands matter. n: columns of the product, or None.
+    root: the tree's root. lanes: the lanes of the schedule, partial sums of an output. plan: the order of its
+    additions. unit: only its operands matter. n: columns of the product, or None.
     """
     if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
         return None
@@ -202,14 +223,18 @@ def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n
 
 
 def is_coarse(a: Format, b: Format) -> bool:
-    """Return whether no product of nonzero values of the formats a and b underflows to 0 in float32."""
+    """Return whether all products of values of the formats a and b are multiples of float32's smallest number.
+
+    Then no nonzero product underflows to 0 in float32.
+    """
     return _lowest(a) + _lowest(b) >= _lowest(FP32)
 
 
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`: a list of nodes.
 
-    n: columns of the product, or None; a thread of cuBLAS's dot kernel has two chains if n is 1, else one.
+    A lane is a partial sum of an output. unit: only its operands matter. n: columns of the product, or None; a thread
+    of cuBLAS's dot kernel has two chains if n is 1, else one.
     """
     return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 
@@ -243,8 +268,8 @@ def _lowest(fmt: Format) -> int:
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
     """Return the sum of one lane of a slice as a node: one chain, or the total of several chains of `chunk` terms each.
 
-    slice_: the terms of K. run: consecutive terms of a lane. lane: its number. coarse: whether no product of nonzero
-    values underflows to 0 in float32.
+    lanes: the lanes of the schedule, partial sums of an output. slice_: the terms of K. run: consecutive terms of a
+    lane. lane: its number. coarse: whether no product can underflow in float32.
     """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]

@@ -20,7 +20,16 @@ SHADE = 0.30  # share of colour in a box
 
 
 def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
-    """Draw a tree of additions into matplotlib axes, new ones for None, and return these; title: text above it."""
+    """Draw a tree of additions into matplotlib axes.
+
+    Args:
+      tree: the tree of a sum, as `fpsim.schedules.tree` returns it.
+      ax: matplotlib Axes; None for new ones.
+      title: text above the tree.
+
+    Returns:
+      The Axes.
+    """
     with drawing.matplotlib.rc_context(drawing.STYLE):
         root, lost = model_of(tree)
         tops = heights(root)
@@ -40,7 +49,10 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
 
 
 def _colours(root: Node) -> dict[Arithmetic, str]:
-    """Return a colour for each arithmetic in a tree: green for float32, red if rounded again, else others."""
+    """Return a colour for each arithmetic in a tree: green for float32, red if rounded again, others for matrix units.
+
+    root: the tree's last node.
+    """
     colours: dict[Arithmetic, str] = {}
     others = iter([BLUE, *drawing.OTHER_COLORS])
 
@@ -60,7 +72,10 @@ def _colours(root: Node) -> dict[Arithmetic, str]:
 
 
 def _tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Return a matplotlib colour mixed with white, as (red, green, blue) from 0 to 1; share: that of the colour."""
+    """Return a colour mixed with white, as (red, green, blue) from 0 to 1.
+
+    colour: a matplotlib colour. share: the share of the colour, 1 for no white.
+    """
     rgb = load("matplotlib.colors", "drawing").to_rgb(colour)
     red, green, blue = (1 - share * (1 - channel) for channel in rgb)
     return red, green, blue
@@ -102,7 +117,10 @@ class _Painter:
             self._text(box, (bottom + top) / 2, [box.text, box.short])
 
     def _rectangle(self, box: Box, bottom: float, top: float, fill: Any, edge: Any = "white", hatch: str = "") -> None:
-        """Draw the rectangle of a box from height bottom to height top; fill, edge, hatch: as in matplotlib."""
+        """Draw the rectangle of a box from height bottom to height top, with a gap to its neighbours.
+
+        fill, edge: matplotlib colours. hatch: matplotlib's pattern of lines, "" for none.
+        """
         gap = 0.012 / self.slot  # between neighbours
         corner, width, height = (box.left + gap, bottom + 0.012), box.right - box.left - 2 * gap, top - bottom - 0.024
         line = 0.7 if hatch else 0
@@ -112,7 +130,10 @@ class _Painter:
         self.ax.add_patch(patch)
 
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
-        """Write the first of `candidates` that fits into a box, at height y in a font of `size` points."""
+        """Write the first of `candidates` that fits into a box, at height y in a font of `size` points.
+
+        If none fits, store the first, to be written at the left end of the row.
+        """
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
             if len(text) * CHARACTER * size / 6.5 <= room:
@@ -141,7 +162,8 @@ class _Painter:
     def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
         """Draw a chain's running sum as a horizontal line at height y, with a dot for each input.
 
-        A start at +0 is an open dot. joins: boxes of the inputs, from each of which a line leads up from height bottom.
+        A start at +0 is an open dot. box: the box of the chain. colour: that of line and dots. joins: boxes of the
+        inputs, from each of which a line leads up from height bottom.
         """
         ends = (box.inside[0].middle, box.inside[-1].middle)
         self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)
@@ -155,7 +177,13 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw a butterfly's additions between heights `bottom` and `top`: `rows` rows of rectangles, one a level."""
+        """Draw the additions of a butterfly between the heights `bottom` and `top`: a row of rectangles for each level.
+
+        A butterfly adds the sums of lanes. At each of its levels, the upper half of the sums is added to the lower
+        half; each of these additions is one rectangle. box: the Box of the butterfly's node, whose `inside` are the
+        boxes of the lanes. bottom, top: inches above the bottom of the picture. rows: number of levels. colour: the
+        rectangles' colour.
+        """
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows
@@ -178,7 +206,11 @@ class _Painter:
                 self._text(part, y + height / 2, words, size=6)
 
     def finish(self, root: Box, lost: Box | None, title: str) -> None:
-        """Set the limits, ticks, title and legend of the axes; lost: the box of terms that are left out, or None."""
+        """Set the limits, ticks, title and legend of the axes, after all boxes are drawn.
+
+        root: the box of the tree. lost: the box of terms that are left out, or None. title: text above the picture, ""
+        for none.
+        """
         ax = self.ax
         ax.set_xlim(0, lost.right if lost else root.right)
         ax.set_ylim(0, self.tops[-1] + 0.03)

@@ -12,7 +12,11 @@ from fpsim.schedules.trees.parts import arithmetic_of
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn."""
+    """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn.
+
+    Each part is +0 plus its segments in turn. In orders of matrix instructions, sums start at their first segment or
+    part instead of +0.
+    """
     starts = [0]
     for length in order.lengths:
         starts.append(starts[-1] + length)
@@ -74,7 +78,12 @@ def _instructions(start: int, length: int, unit: MatrixUnit, terms: int) -> Sum:
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in `width` "first_apart" lanes of `SegmentLanes`."""
+    """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product, rounded.
+
+    The segment has the terms start to start + length - 1. After the first one, whole turns of `width` terms are dealt
+    to the `width` lanes. Lanes are joined by halves: lane i + width / 2 is added to lane i, and so on to one lane.
+    Lane 0 starts again from that sum, and the remaining terms are dealt and joined in the same way.
+    """
     total: Steps | Sum = terms_run(start, 1)
     whole = (length - 1) // width * width
     for first, count in ((start + 1, whole), (start + 1 + whole, length - 1 - whole)):
@@ -86,7 +95,12 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
 
 
 def _eights(start: int, length: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in the order "eights", as `SegmentLanes` describes it."""
+    """Return the sum of terms start to start + length - 1: a running sum s to which each group of eight is added.
+
+    s starts at +0. p0 to p7 are the products of a group. First p6 is added to s by a fused multiply-add, then p4. Then
+    s = s + q75 and s = s + (q20 + q31), where qij is the product pi, rounded, to which pj is added by a fused
+    multiply-add. The terms after the last whole group are added to s one by one, by fused multiply-adds.
+    """
     groups = length // GROUP
     inputs: list[Node | Steps] = []
     for first in range(start, start + groups * GROUP, GROUP):
@@ -105,7 +119,11 @@ def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps
 
 
 def _pairs_dealt(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in `width` "pairs_dealt" lanes of `SegmentLanes`."""
+    """Return the sum of terms start to start + length - 1, of which pairs are dealt to `width` lanes in turn.
+
+    A lane adds the second term of a pair before the first. Then lane i + width / 2 is added to lane i, and of these
+    sums neighbours are added, level by level.
+    """
     lanes = []
     for lane in range(width):
         first = 2 * lane
@@ -118,7 +136,8 @@ def _pairs_dealt(start: int, length: int, width: int) -> Sum:
 def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
     """Return the sums of `width` lanes to which `count` terms from `start` on are dealt in turn.
 
-    vectors: number of vectors of `width` lanes, which are then added lane by lane.
+    With 2 or more vectors, the terms up to the last multiple of vectors * width are dealt to as many vectors of `width`
+    lanes, which are then added lane by lane, neighbours first; the rest is added to these lanes.
     """
     apart = vectors * width
     whole = count // apart * apart if vectors > 1 else 0
@@ -139,7 +158,12 @@ def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in "narrowing" lanes: `width`, then width / 8, then none."""
+    """Return the sum of a segment in "narrowing" lanes: `width`, then width / 8, then none.
+
+    The segment has the terms start to start + length - 1. Terms up to the last multiple of `width` are dealt to `width`
+    lanes, those of the rest up to the last multiple of width / 4 to width / 8 lanes. Both sets of lanes are joined by
+    halves and added from +0; what is left is added one by one.
+    """
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
     parts: list[Node | Steps] = []
@@ -150,9 +174,11 @@ def _narrowing(start: int, length: int, width: int) -> Sum:
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
-    """Return the float32 sum of `inputs` as a chain, to which runs of terms are added by fused multiply-adds.
+    """Return the float32 sum of `inputs` as a chain: they are added to a running sum one after the other.
 
-    start: "zero" starts the running sum at +0, "first" at the first input.
+    A Steps is a run of single products, each of which is added by a fused multiply-add. A node is a sum, which is added
+    by a float32 addition. Runs without terms are left out. start: "zero" starts the running sum at +0, "first" at the
+    first input; with "first", a single node is returned unchanged.
     """
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None

@@ -236,10 +236,14 @@ def _by_hand(
     order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
     scaled: bool | None,
 ) -> Tree:  # fmt: skip
-    """Return the tree of an order of additions that is given as nested tuples of terms, rounded to `fmt`.
+    """Return the tree of an order of additions that is given as nested tuples of terms.
 
-    k: the number of terms; None to take it from the order. accumulate: what adds two numbers or the terms of a tuple;
-    None for fp.Pairwise(fp.FP32). scaled: must not be True.
+    k: its number of terms, or None to take it from the order. accumulate: the accumulator or unit that adds two numbers
+    or the terms of a tuple; None for fp.Pairwise(fp.FP32). fmt: format to which the result is rounded, or None. scaled:
+    must not be True.
+
+    Raises:
+      ValueError: the order, k, accumulate or scaled is not valid.
     """
     if k is not None and (not is_integer(k) or k < 0):
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")

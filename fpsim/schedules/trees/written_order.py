@@ -24,8 +24,12 @@ FLOAT32_SUMS = Pairwise(FP32)  # the default additions of an order
 class OpenSum:
     """A sum under construction: a chain to which further terms and sums can be added.
 
-    inputs: its products and sums so far. size: number of terms. depth: levels of nodes, from the sum down to the
-    products.
+    Attributes:
+      how: the arithmetic of the chain.
+      start: "zero" if it starts at +0, "first" if at its first input.
+      inputs: its products and sums so far.
+      size: number of terms.
+      depth: levels of nodes, from the sum down to the products.
     """
 
     __slots__ = ("depth", "how", "inputs", "size", "start")
@@ -108,10 +112,10 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 
 
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
-    """Return the root node of a program of additions, as `program_of` returns it.
+    """Return the root node of a program of additions in reverse Polish notation.
 
-    join: function from the list of terms and sums of one addition to their sum. product: the arithmetic that rounds
-    products; None if they are exact.
+    program: n >= 0 pushes term n, and -c adds the last c numbers. join: function from the list of terms and sums of one
+    addition to their sum. product: the arithmetic that rounds products, or None if they are exact.
     """
     stack: list[int | OpenSum] = []
     for step in program:
@@ -126,7 +130,9 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
     """Return the function (list of one or two terms or sums) -> sum that adds in the order of an accumulator.
 
-    how: the accumulator, which errors name. product: the arithmetic that rounds products; None if they are exact.
+    Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name. arithmetic: that
+    of each addition. start: "zero" for sums from +0, "first" for sums from their first input. product: the arithmetic
+    that rounds products, None if they are exact. The function raises a ValueError for more than two numbers.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -148,7 +154,11 @@ def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Ar
 
 
 def _by_unit(unit: MatrixUnit) -> Joiner:
-    """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit."""
+    """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit.
+
+    Terms are added by one instruction, to at most one sum. Two sums without terms are added in float32 (float64 for
+    units of FP64). The function raises a ValueError for other lists.
+    """
     arithmetic = arithmetic_of(unit)
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -177,7 +187,10 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two partial sums, x and y, as `how` adds them; x or y may change."""
+    """Return the sum of two partial sums, x and y, as `how` adds them; x or y may change.
+
+    If one of them is a chain of partial sums itself, the other is appended to it.
+    """
     chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
     if chains:
         total = chains[0]
@@ -237,7 +250,9 @@ class _Addition:
 def check_terms(program: Sequence[int], k: int | None) -> int:
     """Return the number of terms of an order, after checking that each occurs exactly once.
 
-    program: the order as `program_of` returns it. k: the required number of terms; None for one more than the largest.
+    Args:
+      program: the order as `program_of` returns it: numbers >= 0 are terms, negative ones are additions.
+      k: the required number of terms; None for one more than the largest.
 
     Raises:
       ValueError: a term is repeated, missing, or not below k.

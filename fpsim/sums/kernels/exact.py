@@ -21,8 +21,8 @@ def exact_kernel() -> Any:
     """Return the kernel (x, out, first, stop, plan, r) -> None that computes exact sums, each rounded once.
 
     It writes outputs first .. stop - 1, in C order, of `out`, (M, N) uint64 codes. x: a Rows with the operands' codes.
-    plan: an ExactPlan. If its layout of a is all zero, x.a stands for ones, and the terms are the elements of b. r: a
-    Randomness.
+    plan: an ExactPlan, the range of exponents of the sums, and how codes are read and written. If its layout of a is
+    all zero, x.a stands for ones, and the terms are the elements of b. r: a Randomness, rounding mode and seed.
     """
 
     def exact(x: Rows, out: Any, first: int, stop: int, plan: Any, r: Randomness) -> None:

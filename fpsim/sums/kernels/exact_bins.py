@@ -44,7 +44,7 @@ def _range_of(x: Any, i: int, rows: int, j: int, columns: int) -> Any:
     """Return the largest and the smallest nonzero magnitude of a part of a matrix, as bits of float64 (uint64).
 
     The part is rows i .. i + rows - 1 and columns j .. j + columns - 1 of x, uint64 bits of float64. The bits of the
-    smallest are less by 1.
+    smallest are less by 1: minus 1, those of a zero wrap around to the largest integer, and are never the smallest.
     """
     most, least = ZERO, MAGNITUDE
     for r in range(i, i + rows):
@@ -98,7 +98,8 @@ def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
 def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
     """Add the products a[k] * b[k, j], k < TERMS, to two sums in place: upper parts to s[j], remainders to t[j].
 
-    a: (TERMS,), b: (TERMS, COLUMNS), s, t: (COLUMNS,), float64. No addition rounds.
+    a: (TERMS,), b: (TERMS, COLUMNS), s, t: (COLUMNS,), float64. An upper part is the product rounded to multiples of
+    the last place of s[j], which never moves. No addition rounds.
     """
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
@@ -111,7 +112,10 @@ def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
 
 
 def _fill(source: Any, i: int, rows: int, j: int, columns: int, target: Any) -> None:
-    """Copy rows i .. i + rows - 1 and columns j .. j + columns - 1 of source to target, and set its rest to 0."""
+    """Copy a part of a matrix to target[:rows, :columns] and set the rest of target to 0; all are float64.
+
+    The part is rows i .. i + rows - 1 and columns j .. j + columns - 1 of source.
+    """
     target[:, :] = f64(0)
     for r in range(rows):
         for c in range(columns):
@@ -138,7 +142,8 @@ def strips_kernel() -> Any:
     Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. x: a Rows with the operands' codes. a (M, K), b (K, N):
     float64 values of x.a and x.b. out: (M, N) uint64 codes, written. first, stop: blocks first .. stop - 1, counted
     along rows of blocks, are computed. spans: (2, 2): for a and b the exponents of their formats' smallest values, then
-    their precisions. plan: an ExactPlan. r: a Randomness.
+    their precisions. plan: an ExactPlan, the range of exponents of the sums, and how codes are read and written. r: a
+    Randomness, rounding mode and seed.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

@@ -38,9 +38,14 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 
 @cache
 def pairs_kernel(how: int) -> Any:
-    """Return the kernel that computes Pairwise sums in float32, with the arguments of those of `rows_kernel`.
+    """Return the kernel that computes Pairwise sums in float32, for blocks of the result.
 
-    how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
+    panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a: (rows, terms)
+    float32, padded. panels: (P, terms, width) float32. ranges: as in Panels of float32_plan.py. c, out: (M, N) float32
+    bits, c may be empty. given_up: 1-D uint8, one element per block, set to 1 if float32 cannot compute the block,
+    whose part of `out` then stays as it was, else to 0; `lost` is the number of ones. facts: uint64 constants of the
+    accumulator, the fields of StripFacts. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 
@@ -73,8 +78,8 @@ def pairs_kernel(how: int) -> Any:
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
         """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b.
 
-        stack: (levels, width) float32; rows above the first are scratch. scale: 2**(24 - precision). floor: bits of 1.5
-        times the format's smallest normal value.
+        a: (terms,) float32. b: (terms, width) float32. stack: (levels, width) float32; rows above the first are
+        scratch. scale: 2**(24 - precision). floor: bits of 1.5 times the format's smallest normal value.
         """
         groups, height = a.size // GROUP, 0
         for g in range(groups):

@@ -69,7 +69,18 @@ NO_CHUNK = 0  # in place of the terms of a chunk: all terms are one chunk
 
 @reloadable
 class StripFacts(NamedTuple):
-    """Constants of an accumulator that the kernels read, as 64-bit words; the first six are bits of float64."""
+    """Constants of an accumulator that the kernels read, as 64-bit words; the first six are bits of float64.
+
+    Attributes:
+      growth: factor by which rounding can increase the bound on a sum over a block of terms.
+      reach, smallest: largest bound on sums, and least nonzero product, that these kernels compute correctly.
+      scale, outer_scale: 2**(24 - precision) of the format, and of Chunked's outer format.
+      smallest_subnormal: the format's smallest positive value.
+      floor, outer_floor: float32 bits of 1.5 times the smallest normal value of the format, and of the outer format.
+      control: value for the processor's control register.
+      join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
+      chunk: number of terms of a chunk, or NO_CHUNK.
+    """
 
     growth: Any  # factor of a bound over a block
     reach: Any  # largest bound allowed
@@ -125,8 +136,9 @@ def _split(x: Any, factor: Any) -> Any:
 def _split_by_two(x: Any, scale: Any) -> Any:
     """Return x, float32, rounded to nearest even to 24 - s bits, where scale = 2**s, s >= 13; -0 becomes 0.
 
-    The result is 2**s * x - p by a fused multiply-add, where p is (2**s - 1) * x rounded to float32. With s < 13 an x
-    just above a power of two may keep more bits.
+    The result is 2**s * x - p by a fused multiply-add, where p is (2**s - 1) * x rounded to float32. Both are multiples
+    of the result's last place. If x is halfway between two results, 2**s * x is an even multiple of that place, so ties
+    go to even. With s < 13 an x just above a power of two may keep more bits.
     """
     less = f32(f32(x) * f32(scale - ONE_FLOAT))
     return f32(fma(scale, f32(x), f32(-less)))
@@ -215,9 +227,9 @@ def pack_kernel() -> Any:
     """Return the kernel that decodes operands into the float32 arrays that the other kernels read.
 
     Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b the
-    constants by which they are decoded. floats is filled with a, and beyond it with `padding`, the bits of a zero.
-    panels (P, K or more, width), zero at first, is filled with the columns of b; ranges as Panels of float32_plan.py
-    describes.
+    constants by which they are decoded (fields of DecodeLayout). floats is filled with a, and beyond its rows and
+    columns with `padding`, the bits of a zero. panels (P, K or more, width), zero at first, is filled with the columns
+    of b. ranges (2, rows of floats + P) is filled as Panels of float32_plan.py describes.
     """
 
     @scalar

@@ -56,8 +56,12 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     """Return the kernel that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
-    hold 64-bit words. chunk, single, fused: the fields of a ChainOrder. f: a Targets. r: a Randomness. way, outer_way:
-    representation of sums and of Chunked's outer sums, as `ways` of sums/plan.py returns them.
+    hold 64-bit words. chunk, single, fused: the fields of a ChainOrder. f: a Targets, constants of the formats. r: a
+    Randomness, rounding mode and seed.
+
+    way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
+    name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
+    outer_way: that of Chunked's outer sums.
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
@@ -81,7 +85,12 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the kernel of `sequence_kernel` for stochastic rounding, with sums held as float64."""
+    """Return the kernel for sums of Sequential, FusedMultiplyAdd and Chunked with stochastic rounding.
+
+    It has the arguments of the kernels of `sequence_kernel` and writes the sums of tiles first .. stop - 1 to its
+    argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way: representation of Chunked's outer sums,
+    "stochastic", "double" or "core", as for `sequence_kernel`.
+    """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
     def sequence(
@@ -104,7 +113,12 @@ def _stochastic_kernel(outer_way: str) -> Any:
 
 @cache
 def pairwise_kernel(way: str) -> Any:
-    """Return the kernel that computes Pairwise sums, with the arguments of those of `sequence_kernel`."""
+    """Return the kernel that computes Pairwise sums, for tiles first .. stop - 1.
+
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
+    hold 64-bit words. chunk, single, fused: not used. f: a Targets, constants of the formats. r: a Randomness, rounding
+    mode and seed. way: representation of sums, as for `sequence_kernel`.
+    """
     if way == "stochastic":
         return _stochastic_pairs()
     one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))
@@ -126,7 +140,11 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """Return the kernel of `pairwise_kernel` for stochastic rounding, with sums held as float64."""
+    """Return the kernel for Pairwise sums with stochastic rounding.
+
+    It has the arguments of the kernels of `pairwise_kernel` and writes the sums of tiles first .. stop - 1 to its
+    argument `out`, (M, N) 64-bit words. Sums are held as float64.
+    """
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(

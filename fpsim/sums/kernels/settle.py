@@ -32,7 +32,15 @@ TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
 
 @reloadable
 class Settling(NamedTuple):
-    """A format's constants for the function `settled`, as uint64 (the first and third are patterns of float64)."""
+    """A format's constants for the function `settled`, as uint64.
+
+    Attributes:
+      least: bit pattern of the smallest normal value, as a float64.
+      places: number that is subtracted from the pattern of a power of two to get the pattern of the unit in the last
+        place of numbers from that power on.
+      top: pattern of the largest value, or of -1 to leave all values to the encoder.
+      random_mask: mask of the bits of a 32-bit random number that stochastic rounding uses.
+    """
 
     least: Any  # the smallest normal value
     places: Any  # subtracted from the pattern of a power of two to get the unit in its last place

@@ -40,7 +40,9 @@ FIXED_MODES = {
 def lanes(way: str) -> LaneSteps:
     """Return the functions multiply, add and fused for one representation of sums; each processes many sums (lanes).
 
-    way: as `ways` of sums/plan.py returns it. The result is cached.
+    The result is cached. way: "core": sums are codes; "double": they are in FP64; "nearest", "toward_zero", "up",
+    "down" or "stochastic": values in float64 that are rounded to a format in this mode; "any": the same in a mode that
+    the functions are passed.
     """
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
@@ -57,7 +59,8 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 def _float_lanes(way: str) -> LaneSteps:
     """Return the functions multiply, add and fused for sums whose values are held as float64 and rounded to a format.
 
-    way: the mode that is compiled in; "any": the functions take it as an argument.
+    way: the mode that is compiled in, "nearest", "toward_zero", "up", "down" or "stochastic"; "any": the functions take
+    it as an argument.
     """
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 

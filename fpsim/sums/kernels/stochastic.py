@@ -43,7 +43,9 @@ MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 class WordsAhead(NamedTuple):
     """Scratch arrays for the random 32-bit numbers ("words") of sequential sums.
 
-    products, sums, joins: (4, TILE_COLUMNS) uint32, for rounding products, sums, and sums of chunks.
+    Attributes: products, sums, joins: (4, TILE_COLUMNS) uint32, for rounding products, sums, and sums of chunks. fours:
+    (8, TILE_COLUMNS) uint64, words of four products and four sums. largest: float64 patterns (bits as uint64) of the
+    largest magnitude of b in each tile of columns.
     """
 
     products: Any
@@ -55,7 +57,11 @@ class WordsAhead(NamedTuple):
 
 @reloadable
 class DrawPlace(NamedTuple):
-    """The position of a format's last mantissa bit in a float64, and the seed of random numbers, as uint64."""
+    """The position of a format's last mantissa bit in a float64, and the seed of random numbers.
+
+    The attributes are uint64. kept: mask of the bits that the format keeps. place: power of two by which a 32-bit draw
+    is multiplied, to be just below these bits. k0, k1: low and high 32 bits of the seed.
+    """
 
     kept: Any  # mask
     place: Any  # factor of a draw
@@ -65,7 +71,11 @@ class DrawPlace(NamedTuple):
 
 @reloadable
 class Counters(NamedTuple):
-    """Philox counters, each of which yields the random words of four products or of four sums of a tile."""
+    """Philox counters, each of which yields the random words of four products or of four sums of a tile.
+
+    Attributes: first: the counter of the first output's first products. step: the distance to the next output's
+    counter. of_sums: the distance from the counter of products to that of the sums to which they are added.
+    """
 
     first: Any  # counter of the first output's products
     step: Any  # from one output to the next
@@ -102,7 +112,8 @@ def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
 def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
     """Set words[0:4, j], j < n, to the four random 32-bit words of Philox counter + j * step.
 
-    words: (4, n + 1 or more) uint64, of which only the lower halves are meaningful afterwards.
+    words: (4, n + 1 or more) uint64, of which only the lower halves are meaningful afterwards. k0, k1: the seed's low
+    and high word.
     """
     half = (n + 1) // 2  # maybe one lane beyond the end
     x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
@@ -128,8 +139,9 @@ def _steps(
 ) -> None:  # fmt: skip
     """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; each product and sum is rounded.
 
-    t, a: 1-D float64 patterns; t changes. b: 2-D ones with len(a) rows, a multiple of GROUP. fours: (8, len(t) + 1 or
-    more) uint64 scratch array.
+    t, a: 1-D float64 patterns; t changes. scale: float64. b: 2-D float64 patterns with len(a) rows, a multiple of
+    GROUP. counters: Philox counters at which the random words begin. fours: (8, len(t) + 1 or more) uint64 scratch
+    array for them. u: the bits that are kept, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
@@ -151,7 +163,9 @@ def _fused_steps(
 ) -> None:  # fmt: skip
     """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; only the sums are rounded.
 
-    Arguments are those of `_steps`.
+    t, a: 1-D float64 patterns; t changes. scale: float64. b: 2-D float64 patterns with len(a) rows, a multiple of
+    GROUP. counters: Philox counters at which the random words begin. fours: (8, len(t) + 1 or more) uint64 scratch
+    array for them. u: the bits that are kept, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
@@ -216,8 +230,9 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
     """Return (whether sums stay within the format's largest value, scale, 1 / scale, a DrawPlace) for a block of terms.
 
-    The power of two `scale` turns the format's smallest normal value into that of float64. terms, t: float64 patterns
-    of a block of a, and of the sums so far. b_largest: pattern of the largest magnitude of b.
+    The power of two `scale` turns the format's smallest normal value into that of float64. terms: float64 patterns of a
+    block of a. b_largest: pattern of the largest magnitude of b. t: patterns of the sums so far. s: constants of the
+    format. r: the seed.
     """
     usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # else the power of two would not be normal
     scale = u64(TWO - s.least)
@@ -241,8 +256,15 @@ def blocks_ahead(
 ) -> Any:  # fmt: skip
     """Add up to BLOCK (32) terms of a tile's sums, from term k on, one after the other to t[RUN]; return their number.
 
-    It is the argument `ahead` of `sum_order.tile_in_order`: results are the same as term by term with the functions of
-    steps.py. The number is 0 if this fast method does not apply. stop: the term after the last.
+    It is the argument `ahead` of `sum_order.tile_in_order`: bits and random numbers are the same as in adding term by
+    term with the functions of steps.py. The number is 0 if this fast method does not apply: k is no multiple of GROUP,
+    fewer than GROUP terms are left, the format or policy has no such method, or sums may overflow.
+
+    Args:
+      x: the operands, as float64 patterns. tile: the sums that are computed. chain: their order.
+      k, stop: the first term, and the one after the last.
+      f: constants of the formats. r: rounding mode and seed.
+      t: 64-bit words, of which row RUN holds the running sums and changes. words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
@@ -276,9 +298,15 @@ def blocks_ahead(
 class PairsAhead(NamedTuple):
     """Scratch arrays for the random 32-bit numbers ("words") of sums in pairs, in subtrees of BLOCK terms.
 
-    products, sums: (4, TILE_COLUMNS) uint32, words of products and of sums that are rounded one by one. joins: not
-    read. fours: words of a group of GROUP terms: rows 0 to 3 of its products, rows 4 and 5 (6 and 7 for odd groups) of
-    its sums of two; row 8 + s % 4 of sum number s, of four or more terms. totals: row g is the sum of group g.
+    Column j belongs to output j of a tile. A group is GROUP (4) consecutive terms, numbered within the subtree.
+
+    Attributes:
+      products, sums: (4, TILE_COLUMNS) uint32, words of products and of sums that are rounded one by one.
+      joins: not read.
+      fours: (12, TILE_COLUMNS) uint64, words of a group: rows 0 to 3 of its products, rows 4 and 5 (6 and 7 for odd
+        groups) of its sums of two; row 8 + s % 4 of sum number s, of four or more terms.
+      totals: (BLOCK / GROUP, TILE_COLUMNS) float64 patterns; row g is the sum of group g, until larger sums replace it.
+      largest: as in WordsAhead.
     """
 
     products: Any
@@ -301,7 +329,8 @@ def _four_by_pairs(
 ) -> None:
     """Set t[j] to the pairwise sum of four `terms` times b[k .. k + 3, first + j]; every product and sum is rounded.
 
-    t, b: float64 patterns. pair, join: first rows in `fours` of the random words for sums of two and of four.
+    t: float64 patterns, written. terms: four float64. b: 2-D float64 patterns. fours: random words. pair, join: first
+    rows in `fours` of the words for sums of two and of four. u: the bits that are kept.
     """
     x0, x1, x2, x3 = terms
     b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -325,8 +354,15 @@ def subtree_ahead(
 ) -> Any:  # fmt: skip
     """Write the pairwise sum of terms k .. k + BLOCK - 1 to stack[height]; return whether that was possible.
 
-    It is the argument `ahead` of `sum_order.tile_by_pairs`: results are the same as pair by pair with the functions of
-    steps.py. numbers: index of the first sum of each level of the tree.
+    It is the argument `ahead` of `sum_order.tile_by_pairs`: bits and random numbers are the same as in adding pair by
+    pair with the functions of steps.py. The result is False if k is no multiple of BLOCK (32), fewer than BLOCK terms
+    are left, the format or policy has no such method, or sums may overflow.
+
+    Args:
+      x: the operands, as float64 patterns. tile: the sums that are computed.
+      f: constants of the formats. r: rounding mode and seed.
+      stack: (levels, columns) 64-bit words, of which row `height` is written.
+      numbers: index of the first sum of each level of the tree. words: scratch arrays.
     """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:

@@ -142,7 +142,9 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets of test vectors that `only` selects, as for `check`.
+    """Return the sets of test vectors that `only` selects; all of them if it is None.
+
+    only: kinds such as "cast", or kinds with a format, unit or rounding, such as "cast:E5M2".
 
     Raises:
       ValueError: the kind is unknown, or no set of that kind has that format, unit or rounding.
@@ -164,7 +166,13 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for a set, as `computed`; raise a ValueError with the file's path if it has none."""
+    """Return this fpsim's outputs for a set of test vectors: codes, uint64, (cases, numbers).
+
+    path: the file of the set, which errors name.
+
+    Raises:
+      ValueError: this fpsim cannot compute the set.
+    """
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
@@ -172,12 +180,18 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    """Return the report on implementation `name`; results: for each set, (outputs of answered cases, their indices)."""
+    """Return the report on an implementation called `name`.
+
+    results: for each set of test vectors, (outputs of the answered cases, indices of these cases).
+    """
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
-    """Return the row of the report for one set; result: (outputs of answered cases, their indices)."""
+    """Return the row of the report for one set of test vectors.
+
+    result: (outputs of the answered cases, codes (cases, numbers); indices of these cases).
+    """
     got, answered = result
     want = vectors.outputs[answered.astype(np.int64)]
     differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))

@@ -61,7 +61,11 @@ def _rng(*key: object) -> np.random.Generator:
 
 
 def _casts() -> Iterator[Vectors]:
-    """Yield the sets for casts to every named format, by rounding and overflow policy, and with flushed subnormals."""
+    """Yield sets of test vectors for casts, without outputs, for every named format.
+
+    Each format has a set for every pair of a deterministic rounding and an overflow policy, and one with flushed
+    subnormals. Of policies that cast the format alike, only the first is used.
+    """
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
         seen, policies = [], []
@@ -79,7 +83,10 @@ def _casts() -> Iterator[Vectors]:
 
 
 def _decodings() -> Iterator[Vectors]:
-    """Yield, for every named format of up to 8 bits, the set that decodes all its codes to float32."""
+    """Yield, for every named format of up to 8 bits, the set of test vectors that decodes all its codes to float32.
+
+    Its outputs are not yet computed.
+    """
     for fmt in NAMED.values():
         if fmt.bits <= 8:
             codes = np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
@@ -87,13 +94,20 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the results of an overflow policy in `fmt` as a tuple; policies with equal tuples cast equally."""
+    """Return the results of an overflow policy in `fmt`; policies with equal tuples cast equally.
+
+    The tuple names the results for finite values that are too large, for Inf, for negative values in an unsigned format
+    ("" in signed formats), and for NaN in a format without NaN ("" in formats with NaN). outcome: the policy's results.
+    """
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
 
 def _stochastic() -> Iterator[Vectors]:
-    """Yield the sets for stochastic casts; a case is a float32 pattern and the 32-bit random number of the rounding."""
+    """Yield sets of test vectors, without outputs, for stochastic casts from float32 to E4M3, E5M2, E2M1, FP16, BF16.
+
+    The inputs of a case are a float32 pattern and the 32-bit random number of the rounding.
+    """
     for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
         inputs = _cast_inputs(fmt, FP32, "stochastic")
         rng = _rng(fmt.name, "stochastic words")
@@ -105,7 +119,10 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Return bit patterns of `source`, (cases, 1): ends of the range of `fmt`, and points that `case` seeds."""
+    """Return bit patterns of `source`, (cases, 1): the ends of the range of `fmt`, and random boundary points.
+
+    case: name that seeds the random choice.
+    """
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
     return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
@@ -113,7 +130,10 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return all boundary points of `fmt`, and those that every set of casts has, as bit patterns of `source`."""
+    """Return all boundary points of `fmt`, and those that every set of casts contains, as bit patterns of `source`.
+
+    The latter are zeros, ends of the range of `fmt`, Inf, a quiet NaN and two signalling ones.
+    """
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):
@@ -130,7 +150,10 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def _arithmetic() -> Iterator[Vectors]:
-    """Yield the sets for operations on codes, such as "add"."""
+    """Yield sets of test vectors for operations on codes, such as "add", without outputs.
+
+    The formats are E4M3, E5M2, E2M1, FP16 and BF16; the roundings are "nearest_even" and "toward_zero".
+    """
     for operation in OPERATIONS:
         for fmt in ARITHMETIC:
             for rounding in ("nearest_even", "toward_zero"):
@@ -157,7 +180,10 @@ def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArra
 
 
 def _dots() -> Iterator[Vectors]:
-    """Yield a set for each matrix instruction that fpsim emulates, on floats and on integers."""
+    """Yield a set of test vectors, without outputs, for each matrix instruction that fpsim emulates.
+
+    Instructions on floats and on integers are included.
+    """
     for unit in units():
         k = max(unit.terms, unit.block)
         inputs = _operands(unit, k, DOTS, "dot_add")
@@ -169,9 +195,10 @@ def _dots() -> Iterator[Vectors]:
 
 
 def _integers(unit: IntegerUnit, k: int) -> Words:
-    """Return three cases of an integer unit with `k` terms, one per row: codes (uint64) of a, of b, and of the start.
+    """Return three test cases of an integer unit with `k` terms, one per row, as codes (uint64).
 
-    In all but the first, the sum leaves the accumulator's range after half of the terms.
+    A row has the codes of a, of b, and of the accumulator's start. The first case is random; in the others the sum
+    leaves the accumulator's range after half of the terms.
     """
     rng = _rng(unit.name, "dot_add")
     a, b, d = unit.a, unit.b, unit.d
@@ -190,7 +217,11 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 
 
 def _products() -> Iterator[Vectors]:
-    """Yield the sets for products of PROMOTED, whose partial sums are added to a float32 total."""
+    """Yield sets of test vectors, without outputs, for products whose partial sums are added to a float32 total.
+
+    PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is the number of terms of two partial
+    sums and one instruction.
+    """
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)
         k = 2 * promote + unit.terms
@@ -201,10 +232,17 @@ def _products() -> Iterator[Vectors]:
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Return cases of a matrix unit, one per row: codes (uint64) of a, of b, of the start, and of any scales.
+    """Return test cases of a matrix unit, one per row, as codes (uint64).
 
-    Magnitudes are narrow, wide with cancelling terms, or moderate with a large start, in turn. k: the number of terms.
-    use: the purpose of the operands, such as "matmul", which seeds the draws.
+    A row has the codes of a, of b, of the accumulator's start, and of the scales if the unit has scales. The kinds of
+    cases alternate: magnitudes from 1 to 2; magnitudes from 2**-6 to 2**7, whose terms cancel; magnitudes from 1/4 to 8
+    and a start of some thousand.
+
+    Args:
+      unit: the matrix unit.
+      k: the number of terms.
+      cases: the number of rows.
+      use: the purpose of the operands, such as "matmul"; with the unit's name it seeds the draws.
     """
     rng = _rng(unit.name, use)
     rows_of_codes = []
@@ -228,7 +266,11 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
-    """Return float64 values as codes (uint64) of the operand's `element`, saturated, in its storage format."""
+    """Return float64 values as codes (uint64) of an operand's element type, saturated.
+
+    element: a unit's `Element`. Codes are shifted to their position in its storage format `element.carrier`: TF32 to
+    the top bits of a float32.
+    """
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return values.astype(np.uint64) << np.uint64(shift)
@@ -238,7 +280,10 @@ def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
 
 
 def _tiles() -> Iterator[Vectors]:
-    """Yield the sets for recipes of SCALED; a case is a tile of 32 float32 values, which gets one scale."""
+    """Yield sets of test vectors, without outputs: tiles of 32 float32 values that a scaling recipe encodes.
+
+    Each case is one tile, which gets one scale. SCALED lists the sets' formats and recipes, such as (E4M3, "MX").
+    """
     for fmt, scaling in SCALED:
         rng = _rng(fmt.name, scaling)
         x = rng.standard_normal((TILES, TILE)).astype(np.float32)
@@ -254,7 +299,10 @@ def _tiles() -> Iterator[Vectors]:
 
 
 def _matrices() -> Iterator[Vectors]:
-    """Yield the sets for recipes of TWO_LEVELS; a case is a float32 matrix (2, 32), encoded to E2M1."""
+    """Yield sets of test vectors, without outputs: float32 matrices (2, 32) that NVFP4 recipes encode to E2M1.
+
+    Each case is one matrix, which gets one scale per tile and one for the whole array. TWO_LEVELS lists the recipes.
+    """
     size = ROWS_OF_TILES * TILE
     for scaling in TWO_LEVELS:
         rng = _rng(scaling, "matrix")

@@ -19,7 +19,7 @@ LARGEST = 1 << 28  # bytes of a text
 
 
 def save(sets: list[Vectors], path: str | os.PathLike[str]) -> None:
-    """Write sets to a file ending in .txt or .npz; after an error, no partial file is left."""
+    """Write sets of test vectors to a file ending in .txt or .npz; after an error, no partial file is left."""
     target = path_of(path)
     if is_text(target):
         write_whole(target, written(sets))
@@ -56,7 +56,7 @@ def is_text(path: Path) -> bool:
 
 
 def _read_text(path: Path) -> list[Vectors]:
-    """Return the sets in a text file; raise a ValueError, without the file's name, if it is damaged."""
+    """Return the sets of test vectors in a text file; raise a ValueError, without the file's name, if it is damaged."""
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it must have at most {LARGEST} bytes; got {path.stat().st_size}")
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def _read_text(path: Path) -> list[Vectors]:
 
 
 def _read_arrays(path: Path) -> list[Vectors]:
-    """Return the sets in a .npz file; raise a ValueError, without the file's name, if it is damaged."""
+    """Return the sets of test vectors in a .npz file; raise a ValueError, without the file's name, if it is damaged."""
     arrays, header = load_arrays(path)
     if header.get("kind") != KIND or header.get("version") != VERSION:
         raise ValueError(f"it must be of the kind {KIND!r}, version {VERSION}; got {str(header)[:60]}")

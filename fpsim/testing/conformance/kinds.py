@@ -104,7 +104,10 @@ def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]:
-    """Return the fields of a matrix unit: k codes of a, k of b, the start, any scales; and the result."""
+    """Return the input fields of one case of a matrix unit: k codes of a, k of b, the accumulator's start, the scales.
+
+    The scales, k / block codes for each operand, exist only if the unit has block scales.
+    """
     if isinstance(unit, IntegerUnit):
         return (Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)), (Field(unit.d, 1),)
     takes = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
@@ -126,9 +129,15 @@ def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[Fields, Fields]:
-    """Return the fields of a scaled matrix: float32 values; and codes, codes of tile scales, and the array's scale.
+    """Return (input fields, output fields) of one scaled matrix as a test case.
 
-    scaling: name of the recipe in ROWS. rows, elements: shape of the matrix; tiles run along the elements of a row.
+    The inputs are its float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale
+    of the whole array.
+
+    Args:
+      fmt: the format of the codes.
+      scaling: name of the recipe.
+      rows, elements: shape of the matrix; tiles run along the elements of a row.
     """
     row = recipes.ROWS[scaling]
     size = rows * elements
@@ -145,7 +154,11 @@ def _matrix_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def _scaling(vectors: Vectors) -> Any:
-    """Return the scaling recipe, an `fp.Scaling`, that a set of test vectors names."""
+    """Return the scaling recipe, an `fp.Scaling`, that a set of test vectors names.
+
+    Raises:
+      ValueError: no recipe has that name.
+    """
     name = vectors.words["scaling"]
     if name not in recipes.ROWS:
         raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
@@ -156,18 +169,29 @@ def _scaling(vectors: Vectors) -> Any:
 
 
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes to which a set of casts rounds its floats."""
+    """Return a list of one array (cases,): the codes to which a set of casts rounds its floats.
+
+    The codes are in the storage dtype of their format. columns[0]: bit patterns of the floats,
+    (cases, 1). vectors: the set, with its format and cast policy.
+    """
     x = columns[0][:, 0].view(np.float32 if vectors.takes[0].fmt == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
 
 
 def _decode(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the float32 bit patterns of the values of a set's codes."""
+    """Return a list of one uint32 array (cases,): the float32 bit patterns of the values of a set's codes.
+
+    columns[0]: the codes, (cases, 1). vectors: the set of test vectors, with its format.
+    """
     return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes to which a set of stochastic casts rounds its floats with its random numbers."""
+    """Return a list of one array (cases,): the codes to which a set of stochastic casts rounds its floats.
+
+    The codes are unsigned integers as wide as the floats. columns: bit patterns of the floats, and the random number of
+    each rounding, from 0 to 2**32 - 1; each (cases, 1). vectors: the set, with its format and cast policy.
+    """
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
         fmt, width, Rounding.STOCHASTIC, vectors.words["overflow"], vectors.words["subnormals"], WORD_BITS
@@ -179,7 +203,11 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of the results of the operation `vectors.kind`, such as "add"."""
+    """Return a list of one array (cases,): the codes of the results of the operation `vectors.kind`, such as "add".
+
+    The codes are in the format's storage dtype. columns: the codes of each operand, (cases, 1). vectors: the set of
+    test vectors, with its format and cast policy.
+    """
     operation = OPERATIONS[vectors.kind]
     return [operation(*(column[:, 0] for column in columns), fmt=_format(vectors), **_policy(vectors))]
 
@@ -191,7 +219,11 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of a set of a matrix instruction, as codes of the accumulator."""
+    """Return a list of one array (cases,): the results of a set of a matrix instruction, as codes of the accumulator.
+
+    The codes are in the accumulator's storage dtype; uint32 for integer units. columns: codes of a, of b, of the
+    accumulator's start, and of any scales of a and b, each (cases, numbers). vectors: the set, which names the unit.
+    """
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):
@@ -203,7 +235,11 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the products of a set with promotion, as float32 bit patterns."""
+    """Return a list of one uint32 array (cases,): the products of a set with promotion, as float32 bit patterns.
+
+    Promotion adds each partial sum of a given number of terms to a float32 total. columns: codes of a and of b, each
+    (cases, K). vectors: the set, which names the unit and that number.
+    """
     schedule = schedules.cutlass_2xacc(_integer(vectors, "promote"))
     products = [
         matmul(a[None], b[:, None], accumulate=vectors.words["unit"], schedule=schedule, strict=False)
@@ -213,7 +249,11 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of a set's tiles, and of their scales; scales that no format holds are float32 patterns."""
+    """Return two arrays for a set of tiles: the codes of the tiles, (cases, elements), and of their scales, (cases,).
+
+    Codes are in the storage dtypes of their formats. If the recipe rounds scales to no format, they are returned as
+    float32 patterns. vectors: the set, with its format and recipe. columns[0]: float32 patterns, one tile per row.
+    """
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
     tiles = [encode_scaled(row[None], fmt, scaling) for row in x]  # a tile by itself, whatever the scaling's block
@@ -223,7 +263,11 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of a set's matrices, those of their tile scales, and float32 patterns of their array scales."""
+    """Return three arrays for a set of matrices: codes of elements, codes of tile scales, and scales of whole matrices.
+
+    Each array has one row per case; the third has float32 bit patterns, (cases,). columns[0]: float32 patterns, a
+    matrix per row. vectors: the set, with its format, its recipe, and the rows and elements of a matrix.
+    """
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     fmt, scaling = _format(vectors), _scaling(vectors)
     encoded = [encode_scaled(x.view(np.float32).reshape(shape), fmt, scaling) for x in columns[0]]
@@ -247,7 +291,10 @@ KINDS: dict[str, tuple[Callable[[Vectors], tuple[Fields, Fields]], Callable[[Vec
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return a bool mask of the output codes, (cases, numbers), that stand for NaN; integers never do."""
+    """Return a bool mask, (cases, numbers), of the output codes that stand for NaN; integers never do.
+
+    outputs: uint64 codes. fields: formats of the numbers of a case.
+    """
     parts = [
         np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)
         for part, field in zip(split(outputs, fields), fields, strict=True)

@@ -16,8 +16,8 @@ def drawn_kernel(width: int) -> Any:
     """Return the compiled loop that encodes floats of `width` (32 or 64) bits, each with a given random number.
 
     Its arguments are (x, random, codes, layout, mode, kind). x: bit patterns of the floats, random: the random numbers,
-    codes: overwritten with the results; all are unsigned integers of `width` bits. layout, mode, kind: of the cast's
-    `EncodePlan`.
+    codes: overwritten with the results; all are unsigned integers of `width` bits. layout, mode, kind: the layout,
+    rounding mode and kind of encoder in the `EncodePlan` of the cast.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64

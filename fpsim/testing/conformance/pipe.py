@@ -43,7 +43,7 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
     """Return the lines that a command writes when `text` is its standard input.
 
-    words: program and arguments. timeout: seconds after which a ValueError is raised.
+    words: program and arguments. timeout: seconds. Raises a ValueError if the command fails or takes longer.
     """
     try:
         done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=timeout, check=False)
@@ -58,7 +58,16 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
-    """Return (output codes, indices of answered cases) from the replies of `program` to one set, a line per case."""
+    """Return (output codes, indices of answered cases) from a command's replies to one set of test vectors.
+
+    Args:
+      vectors: the set of test vectors.
+      replies: one line per case; "?" skips the case.
+      program: the command's name in errors.
+
+    Raises:
+      ValueError: a reply is neither the codes of a case nor "?".
+    """
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []
     for number in answered:

@@ -31,7 +31,11 @@ def lines_of(vectors: Vectors) -> list[str]:
 
 
 def read(text: str) -> list[Vectors]:
-    """Return the sets in the text of a file; raise a ValueError if it is damaged, or of another version."""
+    """Return the sets of test vectors in the text of a file.
+
+    Raises:
+      ValueError: the file is of another version, its digest is wrong, or a line is malformed.
+    """
     first, _, _ = text.partition("\n")
     if first != FIRST:
         raise ValueError(f"the first line must be {FIRST!r}; got {first[:60]!r}")
@@ -50,7 +54,11 @@ def _digest(body: str) -> str:
 
 
 def _sets(lines: Iterator[tuple[int, str]]) -> Iterator[Vectors]:
-    """Yield the sets that lines, pairs of number and text, describe; a ValueError names the malformed line."""
+    """Yield the sets of test vectors that lines describe; lines: pairs of a line's number, for errors, and its text.
+
+    Raises:
+      ValueError: a line is malformed; the message names its number.
+    """
     for number, line in lines:
         try:
             vectors, cases = read_line(line)

@@ -18,7 +18,12 @@ PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 
 
 class Field(NamedTuple):
-    """Consecutive numbers in each case of a set: codes of one format; of an integer format in two's complement."""
+    """Consecutive numbers in each case of a set of test vectors: codes of one format.
+
+    Attributes:
+      fmt: the format; codes of an integer format are in two's complement.
+      numbers: number of codes.
+    """
 
     fmt: Format | IntegerElement
     numbers: int
@@ -89,7 +94,11 @@ def read_line(line: str) -> tuple[Vectors, int]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    """Return the fields that a text such as "E4M3*16,FP32" lists; raise a ValueError if it is wrong."""
+    """Return the fields that a text such as "E4M3*16,FP32" lists.
+
+    Raises:
+      ValueError: an unknown format, or a wrong count.
+    """
     fields = []
     for part in text.split(","):
         name, star, count = part.partition("*")
@@ -108,18 +117,28 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the codes of each case as a uint64 array, (cases, numbers), for cases with the given fields."""
+    """Return the cases of a set of test vectors as a uint64 array, (cases, numbers).
+
+    lines: the codes of each case. fields: the fields of a case, which have as many numbers.
+    """
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 
 def text_of(row: Words, fields: tuple[Field, ...]) -> str:
-    """Return the codes of a case, uint64 (numbers,), as hexadecimal text, with all digits of each field's format."""
+    """Return the codes of a case as hexadecimal text, separated by spaces, with all digits of each field's format.
+
+    row: uint64 (numbers,). fields: formats of the numbers.
+    """
     widths = [field.digits for field in fields for _ in range(field.numbers)]
     return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
 
 
 def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
-    """Return the codes that a line of hexadecimal text has for `fields`; raise a ValueError if it has others."""
+    """Return the codes that a line of hexadecimal text contains for the given fields.
+
+    Raises:
+      ValueError: the line has more or fewer numbers than the fields, or one is not a code of its field's format.
+    """
     parts = text.split()
     formats = [field.fmt for field in fields for _ in range(field.numbers)]
     if len(parts) != len(formats):
@@ -133,7 +152,10 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
 
 
 def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
-    """Return the codes of cases, (cases, numbers), field by field, each in the field's storage dtype."""
+    """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype.
+
+    row: the codes of all fields, (cases, numbers).
+    """
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(row, ends, axis=1)
     return [part.astype(field.storage) for part, field in zip(parts, fields, strict=True)]

@@ -100,7 +100,10 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a mapping with the deprecated keyword `out_format` renamed, with a warning; other objects unchanged."""
+    """Return a mapping of keywords of `check_kernel` with the deprecated `out_format` renamed to `out_fmt`.
+
+    A renaming warns. Any other argument is returned unchanged.
+    """
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)
@@ -108,7 +111,12 @@ def with_new_names(promise: Any) -> Any:
 
 
 def checked_promise(promise: object) -> Promise:
-    """Return the `Promise` that a mapping of keywords of `check_kernel` describes; raise an error if it is wrong."""
+    """Return the `Promise` that a mapping of keywords of `check_kernel` describes.
+
+    Raises:
+      TypeError: the argument is not a mapping.
+      ValueError: a keyword is unknown or missing, or the promise is a model of a probe.
+    """
     known = ("a", "b", "accumulate", "schedule", "promote", "out_fmt", *EXTRAS)
     if not isinstance(promise, Mapping):
         raise TypeError(
@@ -126,7 +134,10 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
-    """Return whether a kernel's bits for the inputs x differ from the promised ones; False if it refuses the inputs."""
+    """Return whether a kernel's bits for the inputs x differ from those that `promise` says are right.
+
+    Return False if the kernel raises a ValueError or TypeError.
+    """
     try:
         with np.errstate(all="ignore"):
             result = kernel(x.a.copy(), x.b.copy(), *(extra.copy() for extra in x.extras))
@@ -167,7 +178,10 @@ def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel that keeps `promise` except for the keywords `changes`; its results have the promised format."""
+    """Return a kernel that follows another promise, but returns results in the format of `promise`.
+
+    changes: the keywords of `check_kernel` in which the other promise differs from `promise`.
+    """
     out = checked_promise(promise).out
     made = kernel_of(**{**promise, **changes})
 
@@ -201,7 +215,10 @@ def _scales_whole_sums(promise: Keywords) -> bool:
 
 
 def _flushes(promise: Keywords) -> Kernel | None:
-    """Return a kernel that treats subnormal operands as zeros; None if operands have block scales."""
+    """Return a kernel that treats subnormal operands as zeros; None if operands have block scales.
+
+    The kernel raises a ValueError for operands passed as codes.
+    """
     checked = checked_promise(promise)
     if checked.scale_a == "block":
         return None
@@ -233,7 +250,10 @@ def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total of partial sums is in FP16; None without promotion, or with scales or a bias."""
+    """Return a kernel whose total of partial sums is rounded to FP16 whenever a partial sum is added to it.
+
+    Return None for promises without promotion of partial sums, with scales or bias, or with results other than float32.
+    """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
         return None
@@ -259,7 +279,10 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 
 
 def _split(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the sums of two slices of K; None unless the promise is a unit without more."""
+    """Return a kernel that cuts K into two slices, as cuBLAS does, and adds their two sums.
+
+    Return None if the promise has no matrix unit, or if it has a promotion, a schedule, scales or a bias.
+    """
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
     return _otherwise(promise, schedule=cublas("sm_90", split_k=2))
@@ -272,7 +295,10 @@ def _rounds_products(promise: Keywords) -> Kernel | None:
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
-    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both."""
+    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both.
+
+    The kernel raises a ValueError for scales of b that are not a matrix.
+    """
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
     right = kernel_of(**promise)
@@ -287,7 +313,10 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the bias before the scales; None without a bias and scales of whole sums."""
+    """Return a kernel that adds the bias before it multiplies by the scales.
+
+    Return None unless the promise has a bias, and scales that do not vary along K.
+    """
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
         return None

@@ -86,7 +86,10 @@ def _model(**changes: Any) -> Callable[[Format], Quantizer]:
 
 
 def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quantizer]:
-    """Return a factory of quantizers that apply `change` to the flat input and, in place, to the right flat results."""
+    """Return a factory of broken quantizers: the right one, whose results `change` then overwrites.
+
+    change: function of the flat input and the flat results, which it changes in place.
+    """
 
     def make(fmt: Format) -> Quantizer:
         correct = right(fmt)
@@ -103,7 +106,10 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
 
 
 def _last_of_eight(x: Array, results: Array) -> None:
-    """Set to 0, in place, results after the last whole group of eight whose magnitude exceeds the input's."""
+    """Set to 0, in place, some results after the last whole group of eight, as a kernel's remainder loop may do.
+
+    They are those whose magnitude exceeds the input's.
+    """
     rest = x.size % 8
     if rest:
         results[-rest:] = np.where(np.abs(results[-rest:]) > np.abs(x[-rest:].astype(np.float64)), 0, results[-rest:])
@@ -122,7 +128,10 @@ def _writes(fmt: Format) -> Quantizer:
 
 
 def _remembers(fmt: Format) -> Quantizer:
-    """Return a quantizer that flushes subnormal results in all calls after one with only Inf, or with a 30,000."""
+    """Return a quantizer that flushes subnormal results in all calls after one with large values.
+
+    Such a call has an array of two or more elements that are all infinite, or an element that equals 30,000.
+    """
     correct, seen = right(fmt), [False]
 
     def quantizer(x: Array) -> Array:

@@ -136,7 +136,11 @@ def mutation_score(
 
 
 def breaking(promise: object) -> list[KernelMutant]:
-    """Return the mutants of `KERNELS` that break a promise, given as keywords of `check_kernel`."""
+    """Return the mutants of `mutants.KERNELS` that break a promise, given as keywords of `check_kernel`.
+
+    Raises:
+      TypeError, ValueError: `check_kernel` does not accept the promise.
+    """
     checked_promise(promise)
     return [mutant for mutant in KERNELS.values() if mutant.breaks(promise)]  # type: ignore[arg-type]
 

@@ -32,14 +32,21 @@ SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 @lru_cache(maxsize=32)
 def additions(promise: Promise) -> tuple[Addition, ...]:
-    """Return the arithmetics by which a kernel may sum products instead of the promised one, likely ones first."""
+    """Return the arithmetics by which a kernel may sum products instead of the promised one, likely ones first.
+
+    They are units with schedules, accumulators, and partial sums that are joined in unusual orders. promise: the
+    arithmetic that the kernel claims.
+    """
     others: dict[Any, None] = dict.fromkeys(_additions(promise))
     others.pop(promise.adding, None)
     return tuple(others)
 
 
 def _additions(promise: Promise) -> Iterator[Addition]:
-    """Yield the candidates of `additions`, which may repeat and include the promised arithmetic."""
+    """Yield candidates for the arithmetic by which a kernel sums products; they may repeat.
+
+    The arithmetic of `promise`, which the kernel claims, may be among them.
+    """
     if promise.along_k:
         yield from _scaled_along_k(promise)
         return
@@ -62,12 +69,21 @@ def _additions(promise: Promise) -> Iterator[Addition]:
 
 
 def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
-    """Return whether a unit can follow a schedule, whose partial sums must have whole steps of the unit."""
+    """Return whether a unit can follow a schedule.
+
+    If the schedule adds partial sums to a total, each of them must have whole steps (instructions) of the unit.
+    """
     return not isinstance(schedule.sums, Chain) or interval_of(schedule.sums, unit) % unit.terms == 0
 
 
 def _beside(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics similar to the promised one: with other partial sums, or other additions of partial sums."""
+    """Yield arithmetics similar to the promised one: with other partial sums, or other additions of partial sums.
+
+    They are: the unit without a schedule; other promotion intervals (numbers of terms after which a partial sum is
+    added to a float32 total); K cut into slices; partial sums that are added in another order (last first, pairwise),
+    in another format or with another rounding; and partial sums of the promised length except the first one, which is
+    shorter or longer. promise: the arithmetic that the kernel claims.
+    """
     adding = promise.adding
     assert isinstance(adding, Adding)
     how = adding.how
@@ -116,7 +132,10 @@ def _beside(promise: Promise) -> Iterator[Addition]:
 
 
 def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
-    """Yield arithmetics that cut K into slices, each added by one of `chains`, and join them as no schedule does."""
+    """Yield arithmetics that cut K into 2 to 8 slices, and add the slices' sums in float32, as no known schedule does.
+
+    chains: the arithmetics to try within a slice; all slices of a sum use the same one.
+    """
     cuts = [
         *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
         ("first_longer", 1), *(("rounded_up", grain) for grain in (16, 32, 64)), ("halving", 1),
@@ -130,13 +149,19 @@ def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
 
 
 def promoted_parts(adding: Adding) -> JoinedParts | None:
-    """Return the arithmetic of a unit that adds partial sums to a float32 total, as `JoinedParts`; None for others."""
+    """Return the arithmetic of a unit that adds partial sums to a float32 total, as `JoinedParts`.
+
+    Return None if `adding`, a unit with its schedule or an accumulator, has no such partial sums.
+    """
     interval = _interval(adding)
     return JoinedParts(Adding(adding.how), interval) if interval and isinstance(adding.how, MatrixUnit) else None
 
 
 def _interval(adding: Adding) -> int:
-    """Return the number of terms of a partial sum (promotion interval or chunk); 0 if there are no partial sums."""
+    """Return the number of terms of a partial sum (promotion interval or chunk); 0 if there are no partial sums.
+
+    adding: a matrix unit with its schedule, or an accumulator.
+    """
     if isinstance(adding.how, Chunked):
         return adding.how.chunk
     if isinstance(adding.how, MatrixUnit) and adding.schedule is not None and isinstance(adding.schedule.sums, Chain):
@@ -145,8 +170,9 @@ def _interval(adding: Adding) -> int:
 
 
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
-    """Yield a unit's schedule with K cut into slices, in many ways; nothing unless the unit adds in FP32.
+    """Yield the schedule with K cut into slices, for each number of slices, rule of cutting and order of merging.
 
+    unit: the matrix unit, whose terms per step some rules keep together; it must add in FP32, else nothing is yielded.
     out: the format of the results, in which some merges round.
     """
     if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:
@@ -163,7 +189,12 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
-    """Yield sequential, fused, pairwise, exact and chunked accumulators, in the format of the results and in others."""
+    """Yield sequential, fused, pairwise, exact and chunked accumulators in several formats.
+
+    The formats are FP32, FP64, FP16, BF16, TF32 and the result's format if it has 16 bits or more. Some accumulators
+    round toward zero, flush subnormals or saturate. Chunked accumulators, with chunks of 2 to 256 terms, come last.
+    promise: the arithmetic that the kernel claims, for its result format.
+    """
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
             yield Adding(make(fmt))
@@ -178,7 +209,11 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
 
 
 def _of_processors() -> Iterator[Addition]:
-    """Yield arithmetics in float32 that cut K into parts as CPU libraries do, and add the parts' sums in order."""
+    """Yield arithmetics in float32 that cut K into parts as CPU libraries do, and add the parts' sums in order.
+
+    Within a part terms are added in order, fused or not; in half of the arithmetics, the second of each two
+    neighbouring terms is added before the first.
+    """
     for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
         if odd_first:
             yield JoinedParts(inner, parts=1, odd_first=True)
@@ -191,7 +226,13 @@ def _of_processors() -> Iterator[Addition]:
 
 
 def _lanes(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics of 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add."""
+    """Yield arithmetics of 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add.
+
+    Terms are given to n chains in one of three ways. Chain i adds the terms k with k mod n = i; or part i of n equal
+    parts of K; or the runs j with j mod n = i, where a run has 2, 4 or 8 neighbouring terms. The chains' sums are then
+    added from the first on, from the last on, pairwise, or by halves (i and i + n/2, until one is left). promise: the
+    arithmetic that the kernel claims, for its operands.
+    """
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):
             for order in ("forward", "pairwise", "halves", "backward"):
@@ -210,7 +251,10 @@ def _lanes(promise: Promise) -> Iterator[Addition]:
 
 
 def _read_otherwise(promise: Promise) -> Iterator[Adding]:
-    """Yield the promised arithmetic with units that decode operands as another format of the same width."""
+    """Yield the promised arithmetic with units that decode the operands' codes as another format of the same width.
+
+    promise: the arithmetic that the kernel claims.
+    """
     adding = promise.adding
     unit = promise.unit
     if not isinstance(adding, Adding) or unit is None or unit.scale is not None:
@@ -226,7 +270,10 @@ def _read_otherwise(promise: Promise) -> Iterator[Adding]:
 
 
 def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics with other units, schedules and orders of applying scales, for scales that vary along K."""
+    """Yield arithmetics with other units, schedules and orders of applying scales, for scales that vary along K.
+
+    promise: the arithmetic that the kernel claims, which has a matrix unit.
+    """
     adding = promise.adding
     assert isinstance(adding, Adding)
     assert isinstance(adding.how, MatrixUnit)

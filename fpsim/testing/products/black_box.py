@@ -46,6 +46,8 @@ class CalledKernel:
     def settle(self, x: KernelInputs) -> Array:
         """Call fn twice, find out which array type it accepts, and return its results for the inputs x as codes.
 
+        x: the operands, and the promised scales and bias.
+
         Raises:
           FunctionMisbehaved: fn accepts no type of arrays, returns other bits at the second call, or is so slow that a
             check would take minutes.
@@ -67,7 +69,11 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
-        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts."""
+        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts.
+
+        Raises:
+          FunctionMisbehaved: fn accepts no array type, or breaks a rule of calls.
+        """
         if self.takes:
             return self.call(x)
         libraries = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
@@ -85,14 +91,18 @@ class CalledKernel:
         raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Call fn with NumPy arrays converted to the type that it accepts; of its result, move a tensor to the CPU."""
+        """Call fn with NumPy arrays converted to the type that it accepts, and return its result unchecked.
+
+        A tensor on a GPU is moved to the CPU; any other result is returned unchanged.
+        """
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
 
     def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
-        """Return the results of fn for the inputs x, (M, N), as codes of the promised format, with one code for NaN.
+        """Return the results of fn for the inputs x as codes of the promised format, with one code for all NaNs.
 
-        layout: memory layout of a and b; None for C order.
+        x: the operands, and the promised scales and bias. layout: memory layout of a and b; None for C order. The
+        result has the shape (M, N).
 
         Raises:
           FunctionMisbehaved: fn raises, writes into its operands, or returns no array of the promised shape and format.
@@ -135,13 +145,19 @@ class CalledKernel:
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:
-        """Return the inputs of a call, their dtypes, shapes and layout as text for an error."""
+        """Return the inputs of a call, their dtypes, shapes and layout (None for C order), as text for an error."""
         kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{operand.dtype} {operand.shape}" for operand in (x.a, x.b))
         return f"{x} ({kind}, {pairs}{f', {layout.name}' if layout else ''})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
-        """Return the results `got` as codes of the promised format; a: the first operand, as fn received it."""
+        """Return the results `got` as codes of the promised format, with one code for all NaNs.
+
+        a: the first operand as fn received it, for its device. x: the inputs of the call, for the shape and for errors.
+
+        Raises:
+          FunctionMisbehaved: the type, dtype, shape or device is not as promised.
+        """
         out = self.promise.out
         if got is None:
             raise FunctionMisbehaved("returns", f"fn must return an array; got None for {x}.")

@@ -52,12 +52,18 @@ def flushed(values: Array, fmt: Format) -> Array:
 
 
 def has_signed_zeros(promise: Promise) -> bool:
-    """Return whether zero sums of a promise can be -0; units that align their terms return +0."""
+    """Return whether zero sums of the arithmetic that a kernel claims can be -0.
+
+    Units that align their terms return +0.
+    """
     return promise.unit is None or promise.unit.rule not in ALIGNING
 
 
 def can_overflow(promise: Promise) -> bool:
-    """Return whether results may exceed their format; always true with scales, a bias, or operands with Inf."""
+    """Return whether results of the arithmetic that a kernel claims may exceed their format.
+
+    It is always true with scales or a bias, or if operands may be Inf.
+    """
     a, b = promise.a.fmt, promise.b.fmt
     if a.has_infinity or b.has_infinity or promise.scaled or promise.bias:
         return True
@@ -65,6 +71,6 @@ def can_overflow(promise: Promise) -> bool:
 
 
 def can_underflow(promise: Promise) -> bool:
-    """Return whether results can be subnormal; always true with scales."""
+    """Return whether results of the arithmetic that a kernel claims can be subnormal; always true with scales."""
     smallest = [fmt.smallest_subnormal or fmt.smallest_normal for fmt in (promise.a.fmt, promise.b.fmt)]
     return promise.scaled or smallest[0] * smallest[1] < promise.out.smallest_normal

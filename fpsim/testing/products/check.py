@@ -133,7 +133,11 @@ def check_kernel(
 
 
 def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
-    """Return the report on a kernel that promises bits; certify: list what the inputs exclude for a correct kernel."""
+    """Return the report on a kernel that claims exact bits.
+
+    promise: the arithmetic that it claims. inputs: the operands to call it with. certify: whether to list, for a
+    correct kernel, the variants of that arithmetic that the inputs exclude.
+    """
     seen: list[Observation] = []
     try:
         observe(kernel, promise, inputs, seen)
@@ -164,7 +168,10 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
 
 
 def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields on a wrong kernel: where and why it is wrong, and the fewest terms that show it."""
+    """Return `KernelReport` fields on a wrong kernel: where and why it is wrong, and the fewest terms that show it.
+
+    promise: the arithmetic that the kernel claims. seen: the results for all inputs; wrong ones are among them.
+    """
     places = where(seen)
     fields = {"where": places, **_explained(VariantSearch(promise, seen).explain(), seen, places)}
     wrong = [observation for observation in seen if observation.count]
@@ -176,9 +183,10 @@ def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) 
 
 
 def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dict[str, Any]:
-    """Return the `KernelReport` fields that explain wrong results by the variant that a search found.
+    """Return the `KernelReport` fields that explain wrong results by `match`, the variant that a search found.
 
-    places: phrase on which results are wrong, or "".
+    A variant is a set of changes of the promised arithmetic. seen: the results for all inputs. places: phrase on which
+    results are wrong, or "".
     """
     total = sum(observation.count for observation in seen)
     notes = () if match.finished else ("the search for an explanation was stopped; more time may find one",)
@@ -200,7 +208,11 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return up to two wrong elements (inputs, (row, column)) of each product; those that few terms show come first."""
+    """Return up to two wrong elements of each product, as (inputs, (row, column)), for a search for few terms.
+
+    Products of the kinds "masks", "normal" and "ties of the result" come first, because few of their terms usually show
+    the difference; then those of small K.
+    """
     order = ("masks", "normal", "ties of the result")
     elements = []
     for observation in sorted(wrong, key=lambda each: (each.x.name not in order, each.x.shape[2])):
@@ -211,9 +223,11 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet.
+    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet, on the fewest terms.
 
-    variant: the changes of the promise that explain the results; None if nothing does.
+    fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims. variant: the
+    changes of that arithmetic that explain the results, whose sums have the second tree and text; None if nothing
+    explains them.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -235,7 +249,10 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
 
 
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
-    """Return a clause such as "terms 3, 40 meet in the step that ...", on the first sum that contains all `places`."""
+    """Return a clause such as "terms 3, 40 meet in the step that ...", on the first sum that contains all `places`.
+
+    tree: the tree in which a sum adds its terms. places: indices of terms of K.
+    """
     if len(places) == 1:
         return f"term {places[0]} is added {meeting(tree, places)}"
     more = ", ..." if len(places) > 4 else ""
@@ -243,7 +260,11 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 
 
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
-    """Return the tree in which `adding` sums the k terms of an element of n columns, or None if it has no tree."""
+    """Return the tree in which `adding` sums the k terms of an element, or None if it has no tree.
+
+    promise: the arithmetic that the kernel claims, for its result format. adding: an `Adding` (unit with schedule, or
+    accumulator); anything else has no tree. n: columns of the product, on which the order of some libraries depends.
+    """
     if not isinstance(adding, Adding) or adding.codes:
         return None
     try:
@@ -253,9 +274,11 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed in time.
+    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
 
-    explanation: the report's text, which the probe's result extends.
+    The probe calls the kernel to find its arithmetic, in the shape with the longest K that it can finish in time.
+    promise: the arithmetic that the kernel claims. explanation: the text to extend. wrong: the results with
+    differences.
     """
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
@@ -313,7 +336,11 @@ def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Ker
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return the `KernelReport` fields that explain results outside the bounds: flushed subnormals, or a variant."""
+    """Return the `KernelReport` fields that explain the results outside the bounds.
+
+    The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else where the results
+    are. promise: the arithmetic that the kernel claims. seen: the results for all inputs.
+    """
     for flush in envelopes.FLUSHES:
         if all(envelopes.within(promise, call.x, values_of(call.got, promise.out), flush) for call in seen):
             text = f"It {flush.words}: all results are in the envelope of a product that does so."

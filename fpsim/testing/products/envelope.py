@@ -46,7 +46,7 @@ class Envelope(NamedTuple):
 
 
 def refuse_envelope(promise: Promise) -> None:
-    """Raise a ValueError if no error bound is known for a promise."""
+    """Raise a ValueError if no error bound is known for a promise, the arithmetic that a kernel claims."""
     if not isinstance(promise.adding, Adding):
         raise ValueError("envelope=True needs a unit or an accumulator, whose error bound is known; got a model.")
     if promise.scaled or promise.bias:
@@ -59,9 +59,12 @@ def refuse_envelope(promise: Promise) -> None:
 
 
 class SubnormalFlush(NamedTuple):
-    """The subnormals that a kernel may replace by zeros: of `sides` ("a", "b", "ab" or ""), of sums, of results.
+    """The subnormals that a kernel may replace by zeros.
 
-    words: clause on it for reports.
+    Attributes:
+      words: clause on it for reports.
+      sides: operands whose subnormals it replaces: "a", "b", "ab" or "".
+      sums, results: whether it replaces subnormal sums, and subnormal results.
     """
 
     words: str
@@ -83,8 +86,15 @@ FLUSHES = (
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
     """Return whether all results are within the promise's error bounds, for a kernel that also flushes subnormals.
 
-    got: float64 values (M, N). With flushed sums, a bound grows by two smallest normal values of the sums' format for
-    each term. With flushed results, 0 is allowed wherever a result that rounds to a subnormal is.
+    The exact sums are those of the operands after the flush. If sums are flushed, bounds are enlarged by two smallest
+    normal values of the sums' format for each term. If results are flushed, a result of 0 is allowed wherever a result
+    that rounds to a subnormal is.
+
+    Args:
+      promise: the arithmetic that the kernel claims, which has an error bound.
+      x: the operands.
+      got: the results for them, float64 values (M, N).
+      flush: which of operands, sums and results are flushed.
     """
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
     a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
@@ -106,8 +116,9 @@ def _flushed(codes: Array, operand: ProbedOperand) -> Array:
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
     """Return the exact sums of the product of x.a and x.b, and bounds of a kernel's errors.
 
-    A bound is the deterministic one of the promised accumulation, plus the error of rounding to the result's format. It
-    is NaN if a sum may exceed half of the largest value. Infinite and NaN operands count as 0 in the exact sums.
+    promise: the arithmetic that the kernel claims. A bound is the deterministic error bound of its accumulation,
+    enlarged by the error of rounding to the result's format if that is not the format of the sums. It is NaN if a sum
+    may exceed half of the largest value of either format. Infinite and NaN operands count as 0 in the exact sums.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)
@@ -137,7 +148,10 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return float64 (M, N): NaN, Inf or -Inf where the terms of values a, (M, K), and b, (K, N), force it, else 0."""
+    """Return float64 (M, N): NaN, Inf or -Inf where the terms of a result force this value, 0 elsewhere.
+
+    a, b: the operands' float64 values, (M, K) and (K, N). A result with terms Inf and -Inf must be NaN.
+    """
     with np.errstate(all="ignore"):
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)
@@ -146,7 +160,10 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return a bool mask of the results, float64 values (M, N), that are outside their bounds or not the `special`."""
+    """Return a bool mask of the results, float64 values (M, N), that are outside their bounds.
+
+    An element that must be NaN or Inf is outside if it is not that; an element without a bound never is.
+    """
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
@@ -155,14 +172,17 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return the absolute error of each result (float64 values) divided by its bound; NaN where that has no meaning."""
+    """Return the absolute error of each result (float64 values) divided by its bound.
+
+    It is NaN if the result is not finite, must be NaN or Inf, or has no bound above 0.
+    """
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)
 
 
 def derivation(promise: Promise) -> str:
-    """Return the derivation of a promise's error bounds as text."""
+    """Return the derivation of a promise's error bounds as text, such as "one rounding to FP32 of the exact sum"."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, out = adding.how, promise.out

@@ -113,7 +113,7 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
 
 
 def _unknown_kinds(promise: Promise) -> list[str]:
-    """Return the kinds of inputs for which a probed model cannot predict results."""
+    """Return the kinds of inputs for which a probed model cannot predict results; none without a model."""
     if not isinstance(promise.adding, Model):
         return []
     said = " ".join(promise.adding.unknown)
@@ -147,7 +147,10 @@ def _allowed_shapes(promise: Promise, shapes: Any) -> list[Shape]:
 
 
 def shapes_for(promise: Promise) -> list[Shape]:
-    """Return shapes (M, N, K) around the boundaries of the schedule that its library accepts, the main one first."""
+    """Return shapes (M, N, K) around the boundaries of the schedule that its library accepts.
+
+    The first is the one for which every kind of inputs is made.
+    """
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
@@ -168,7 +171,10 @@ def shapes_for(promise: Promise) -> list[Shape]:
 
 
 def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """Return `shape`, its next multiples of 16, or these with M = 1, whichever the library accepts first, or None."""
+    """Return the first of three shapes that the schedule's library accepts, or None if it accepts none.
+
+    They are `shape`, `shape` rounded up to multiples of 16, and the latter with M = 1.
+    """
     up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
     for candidate in (shape, up, (1, *up[1:])):
         kinds = (promise.scale_a or "none", promise.scale_b or "none")
@@ -205,10 +211,10 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the main shape and the further K of `lengths`, which are next to multiples of `step` and `interval`.
+    """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
 
-    step: terms of K in a step of the unit. interval: terms of a partial sum, 0 for none. block: the number of which
-    all K are multiples; 0 for any K.
+    step, interval: terms of an instruction, and of a partial sum; interval 0 (none) is replaced by 4 steps, or by 64
+    if that is more. The main K has four partial sums and an incomplete one. block: all K are multiples of it, if not 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -243,7 +249,10 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
-    """Return random scales of a (side 0) or b (side 1) in the promised layout, floats or codes; None without scales."""
+    """Return random scales of a (side 0) or b (side 1) for a product of `shape` (M, N, K); None without scales.
+
+    They are float32 in the layout of `promise`, or block-scale codes in the dtype of their format. seed: their seed.
+    """
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -338,7 +347,10 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw N(0, 1) for a and b of `shape` (M, N, K), with Inf, NaN or +-largest in each row of a, and b to match."""
+    """Draw N(0, 1) for a and b of `shape` (M, N, K); then set one element of each row of a to Inf, NaN or +-largest.
+
+    Rows of b that meet these elements get values 1, -1, 0 and tiny ones. promise: the arithmetic, for its formats.
+    """
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -350,7 +362,10 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K) whose products are near the smallest result of `promise`."""
+    """Draw float64 a and b of `shape` (M, N, K) whose products are near the smallest value of the result of `promise`.
+
+    Only the first i + 1 elements of row i of a are not zero.
+    """
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
@@ -367,7 +382,10 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw integers, float64 a and b of `shape` (M, N, K), whose sums are often ties of the result, or next to ties."""
+    """Draw integers, float64 a and b of `shape` (M, N, K), whose sums are often ties of the result format of `promise`.
+
+    Sums are around 2**(precision of that format). In half of the columns, a last term of +-1/64 moves them off ties.
+    """
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]
     size = min(np.sqrt(3 * 1.5 * 2.0**promise.out.precision / np.sqrt(k)), *largest)

@@ -51,11 +51,17 @@ def check_integer_kernel(
 ) -> KernelReport:  # fmt: skip
     """Return the report on a kernel that promises the sums of an integer unit.
 
-    operands: dtypes or formats of a and b. shapes: (M, N, K) of the calls; None for eleven shapes, of which two have
-    sums that exceed 32 bits. takes: "numpy" or "torch"; None for torch if an operand is a torch dtype.
+    Args:
+      fn: the kernel, a function of two arrays or tensors.
+      unit: the promised unit.
+      operands: dtypes or formats of a and b, as the caller gave them.
+      shapes: (M, N, K) of the calls; None for nine shapes from (1, 1, 1) to (3, 2, 1000), and two with so many terms
+        that sums exceed 32 bits.
+      takes: "numpy" or "torch"; None: torch if an operand is a torch dtype.
+      seed: seed of the operands.
 
     Raises:
-      TypeError, ValueError: the unit does not take the operands, fn is not a function, or shapes are no triples.
+      TypeError, ValueError: the unit does not take the operands, or fn is not a function.
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function of two matrices, such as torch._int_mm; got {shown(fn)}.")
@@ -79,7 +85,10 @@ def check_integer_kernel(
 
 
 def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
-    """Return the `KernelReport` fields on a kernel's results, one array (M, N) for each of the inputs."""
+    """Return the `KernelReport` fields on the results of a kernel that promises the sums of an integer unit.
+
+    results: one array (M, N) for each of the inputs.
+    """
     wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
     apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
     wrong = sum(int(np.count_nonzero(far)) for far in apart)
@@ -117,7 +126,10 @@ def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUni
 def _inputs(
     unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
 ) -> Iterator[KernelInputs]:  # fmt: skip
-    """Yield operands of several kinds, which `_drawn` lists, of each of the shapes of `check_integer_kernel`."""
+    """Yield operands of each shape (M, N, K) and of several kinds, which `_drawn` lists.
+
+    shapes: None takes nine small shapes (SHAPES), and adds operands whose sums exceed 32 bits.
+    """
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):
         for kind in KINDS if i < 4 or shapes is not None else (KINDS[i % 4], "uniform"):
@@ -132,9 +144,10 @@ def _inputs(
 def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> KernelInputs:
     """Return random operands of a shape (M, N, K) and a kind, within the ranges of the unit's elements.
 
-    "uniform": any integers. "small": -3 to 3. "ends": the smallest or the largest integer. "runs": b is the largest
-    integer; a row of a has the largest up to a random term of the second half, and then the smallest. "far": "ends" in
-    the last 300 terms, or half of K if that is less, else the largest. Sums thus leave the accumulator's range often.
+    "uniform": any integers. "small": integers from -3 to 3. "ends": the smallest or the largest integer, at random.
+    "runs": b has the largest integer everywhere; a row of a has the largest one up to a random term of the second half,
+    and the smallest one after it. "far": the last 300 terms, or half of K if that is less, are "ends"; in all others,
+    both have the largest integer. Sums thus leave the accumulator's range and return often.
     """
     m, n, k = shape
     sides: list[Array] = []
@@ -171,7 +184,8 @@ def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: s
     """Return the results of fn for the inputs x; takes: "numpy" or "torch", the type of arrays to pass.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape or dtype than promised.
+      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape than (M, N) or another dtype
+        than that of the accumulator of `unit`.
     """
     operands = [x.a.copy(), x.b.copy()]
     passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
@@ -197,7 +211,11 @@ def _misses(variant: KernelChange, inputs: list[KernelInputs], results: list[Arr
 
 
 def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
-    """Yield the faults to try: where sums wrap or saturate, signs of operands, sums in float32, terms left out."""
+    """Yield the faults to try: wrapping or saturating at other points or in fewer bits, operands of another signedness.
+
+    Further faults are sums in float32, terms of K that are left out at its end, and negated results. unit: the promised
+    integer unit.
+    """
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
     steps = sorted({other.terms for other in same if other.saturates})
@@ -232,7 +250,10 @@ def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the function (a, b) -> product that reads the bits of the operand `name` as integers of `element`."""
+    """Return the function (a, b) -> product that first reads signed integers of one operand as unsigned, or vice versa.
+
+    name: the operand, "a" or "b". element: the type as which its bits are read. unit: the unit that multiplies.
+    """
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 
     def results(a: Array, b: Array) -> Array:
@@ -258,7 +279,10 @@ def _saturated(sums: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a @ b as `dtype`, where sums of two neighbouring products saturate in int16, as by VPMADDUBSW."""
+    """Return a @ b as `dtype`, added as the instructions VPMADDUBSW and VPMADDWD do.
+
+    The sum of each two neighbouring products saturates in int16; these sums are then added exactly.
+    """
     ends, odd = np.iinfo(np.int16), a.shape[1] % 2
     left, right = np.pad(a.astype(np.int64), ((0, 0), (0, odd))), np.pad(b.astype(np.int64), ((0, odd), (0, 0)))
     products = left[:, :, None] * right[None]  # (M, K, N)

@@ -11,7 +11,13 @@ from fpsim.arrays import integers_of, is_torch
 
 
 class OperandLayout(NamedTuple):
-    """A memory layout: its name, functions that give it to a or b in C order, and whether tensors can have it."""
+    """A memory layout of a pair of operands.
+
+    Attributes:
+      name: its name in reports.
+      of_a, of_b: functions that return a, or b, with this layout; both take arrays or tensors in C order.
+      torch: whether torch tensors can have it.
+    """
 
     name: str
     of_a: Callable[[Any], Any]
@@ -32,7 +38,10 @@ def _transposed(x: Any) -> Any:
 
 
 def _widened(x: Any) -> Any:
-    """Return a copy of the matrix x, an array or torch tensor, as the inner columns of a wider matrix."""
+    """Return a copy of the matrix x, an array or torch tensor, as the inner columns of a wider matrix.
+
+    Copies of x's outer columns are on either side.
+    """
     if not is_torch(x):
         return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
     import torch

@@ -24,10 +24,12 @@ from fpsim.testing.products.report import ProductCoverage
 class Observation:
     """A kernel's results for one product, with the promised ones.
 
+    In a check of error bounds, `want` equals `got` wherever the kernel's result is within its bound, so that only
+    results outside the bounds count as different.
+
     Attributes:
       x: the operands, and promised scales and bias.
-      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs. In a check
-        of error bounds, `want` equals `got` wherever the result is within its bound.
+      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs.
     """
 
     x: KernelInputs
@@ -48,8 +50,11 @@ class Observation:
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
     """Call a kernel with all inputs, append an observation for each to `seen`, and call it again with the first inputs.
 
+    promise: the arithmetic that the kernel claims.
+
     Raises:
-      FunctionMisbehaved: the kernel broke a rule of calls, or returned other bits for the first inputs at a later call.
+      FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits for
+        the first inputs at the second or the last call.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)
@@ -76,8 +81,13 @@ class ComparedLayouts(NamedTuple):
 def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
     """Call a kernel with the operands of two products in other memory layouts, and compare the results.
 
-    The first layout with wrong results ends the comparison. JAX arrays have only one layout, so none is compared.
-    seen: the results in C order. bounded: the promise whose error bounds results must be within; None compares bits.
+    The products are those of the first observation, and of the first one in which M and N differ and both exceed 1. The
+    first layout with wrong results ends the comparison. JAX arrays have only one layout, so none is compared.
+
+    Args:
+      kernel: the kernel.
+      seen: the kernel's results for operands in C order.
+      bounded: the promise (claimed arithmetic) whose error bounds results must be within; None compares bits.
     """
     if kernel.takes == "jax":
         return ComparedLayouts(notes=("JAX's arrays have one memory layout",))
@@ -107,9 +117,14 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
 
 
 def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
-    """Raise a FunctionMisbehaved if the results `got`, codes (M, N), for operands in a layout are wrong.
+    """Compare the results `got` for operands in a layout with the observation in C order.
 
-    They are if bits differ from those in C order, or, with `bounded`, only they are outside its error bounds.
+    got: codes (M, N). bounded: the promise (claimed arithmetic) whose error bounds results must be within; None
+    compares bits.
+
+    Raises:
+      FunctionMisbehaved: the bits differ, or, with `bounded`, a result is outside the error bounds although all results
+        in C order are within them.
     """
     if bounded is None and (got != observation.got).any():
         said = f"{observation.x}, {layout.name} in memory, than in C order: {two_results(observation.got, got)}"
@@ -134,7 +149,10 @@ def coverage_of(seen: list[Observation], layouts: ComparedLayouts) -> ProductCov
 
 
 def where(seen: list[Observation]) -> str:
-    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited."""
+    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited.
+
+    seen: the kernel's results for all inputs.
+    """
     bad = [observation for observation in seen if observation.count]
     good = [observation for observation in seen if not observation.count]
     words = []
@@ -153,6 +171,7 @@ def where(seen: list[Observation]) -> str:
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
     """Return a phrase on the sizes of an axis that only wrong products have; "" if no rule separates them.
 
+    bad, good: observations (a kernel's results for some inputs) with and without differences from the promised results.
     place, name: index of the axis in (M, N, K), and its letter.
     """
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
@@ -171,7 +190,10 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or ""."""
+    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or "" if not limited.
+
+    bad: observations, that is, a kernel's results for some inputs, all with differences from the promised results.
+    """
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
     sizes = [observation.got.shape[axis] for observation in bad]

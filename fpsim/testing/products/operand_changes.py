@@ -18,7 +18,11 @@ from fpsim.testing.products.promise import KernelInputs, Promise
 
 
 def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
-    """Yield faults in operands that can change the promised results, as (operands: "a", "b" or "ab"; fault)."""
+    """Yield the faults that broken kernels have in operands, as (operands affected, fault).
+
+    Affected are "a", "b" or "ab". The function of a fault maps (float64 values, `ProbedOperand`) to changed values.
+    promise: the arithmetic of the correct kernel; faults that cannot change its results are left out.
+    """
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
@@ -49,14 +53,20 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
 
 
 def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
-    """Return values with each subnormal replaced by its fraction, as Triton's interpreter misreads it."""
+    """Return float64 values with each subnormal of the operand's format misread as Triton's interpreter does.
+
+    It shifts the fraction until its leading bit is out, as for a normal number, but leaves the exponent field 0.
+    """
     size = np.abs(values)
     fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
     return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
 
 
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
-    """Return a function of (values, operand) that applies `change` and rounds finite results to the format."""
+    """Return a function of (float64 values, operand) that applies `change` to the values.
+
+    It then rounds finite ones to the operand's format.
+    """
 
     def changed(values: Array, operand: ProbedOperand) -> Array:
         with np.errstate(all="ignore"):
@@ -71,7 +81,11 @@ def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], 
 
 
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in scales and bias; of block scales only that they are exchanged."""
+    """Yield the faults that broken kernels have in scales and bias.
+
+    The function of each maps KernelInputs to KernelInputs with changed scales or bias. The only fault of block scales,
+    which are codes, is that those of a and b are exchanged. promise: the arithmetic of the correct kernel.
+    """
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
         if word in ("", "block"):
@@ -108,7 +122,10 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
-    """Return the function of inputs that replaces the array `name` by `change` of it, as float32."""
+    """Return the function of inputs that replaces the array `name` by `change` of it, as float32.
+
+    name: "scale_a", "scale_b" or "bias".
+    """
 
     def changed(x: KernelInputs) -> KernelInputs:
         with np.errstate(all="ignore"):
@@ -139,7 +156,10 @@ def _last_stale(s: Array) -> Array:
 
 
 def _exchange(x: KernelInputs) -> KernelInputs:
-    """Return inputs with the scales of a and b exchanged and transposed, unchanged if the shapes do not fit."""
+    """Return inputs with the scales of a and b exchanged and transposed.
+
+    The inputs are returned unchanged if the scales of b do not have the transposed shape of those of a.
+    """
     first, second = x.scale_a, x.scale_b
     assert first is not None
     assert second is not None

@@ -282,7 +282,8 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
 
-    out: the format of the result, or None for that of the sums; without a dtype, the result (M, N) is codes.
+    out: the format of the result; None leaves it in the format of the sums. The result is an array (M, N) of that
+    format's dtype, or of codes if it has no dtype.
     """
     how = adding.how
     a, b = (words(np.ascontiguousarray(operand)) if adding.codes else operand for operand in (x.a, x.b))
@@ -335,7 +336,8 @@ def cast(
 ) -> Array:  # fmt: skip
     """Return `values_in`, float values or codes of `source`, as codes of `out`.
 
-    rounding, overflow, subnormals: as for `fpsim.encode`; overflow None: what `fpsim.matmul` does with results.
+    rounding, overflow, subnormals: as for `fpsim.encode`; overflow=None means what `fpsim.matmul` does with results,
+    "saturate" in formats of up to 8 bits and "nonfinite" in others.
     """
     overflow = output_overflow(out) if overflow is None else overflow
     values = decode(values_in, source, np.float64) if values_in.dtype.kind in "iu" else values_in.astype(np.float64)

@@ -30,7 +30,10 @@ from fpsim.testing.products.promise import Adding, KernelInputs, Promise, cast, 
 
 
 def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
-    """Yield faults in the order of scales, bias and cast."""
+    """Yield faults in the order of scales, bias and cast, for a promise (the arithmetic of the correct kernel).
+
+    The function of each maps (promise, inputs, float32 sums) to codes of the results.
+    """
     if promise.along_k:
         return
     orders = ("product", "a_first", "b_first") if promise.scaled else ("product",)
@@ -53,40 +56,56 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return how a promise applies scales and bias: (order, fused), as for `finish`."""
+    """Return how the promise applies scales and bias: (order, fused).
+
+    order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added by a fused
+    multiply-add with the last scale.
+    """
     schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
     epilogue = Epilogue() if schedule is None else schedule.epilogue
     return epilogue.scale_order, epilogue.fused_bias and promise.bias
 
 
 def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the bias added before the scales are applied."""
+    """Return the results, as codes, with the bias added before the scales are applied.
+
+    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    """
     assert x.bias is not None
     return cast(finish(p, _without(x, "bias"), sums + x.bias), FP32, p.out)
 
 
 def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with scale_b applied after the bias is added."""
+    """Return the results, as codes, with scale_b applied after the bias is added.
+
+    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    """
     assert x.bias is not None
     first = finish(p, _without(x, "bias", "scale_b"), sums) + x.bias
     return cast(finish(p, _without(x, "bias", "scale_a"), first), FP32, p.out)
 
 
 def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the bias added after the cast, and then cast again."""
+    """Return the results, as codes, with the bias added after the cast, and then cast again.
+
+    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    """
     assert x.bias is not None
     codes = cast(finish(p, _without(x, "bias"), sums), FP32, p.out)
     return cast((values_of(codes, p.out).astype(np.float32) + x.bias), FP32, p.out)
 
 
 def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the scales applied after the cast, and then cast again."""
+    """Return the results, as codes, with the scales applied after the cast, and then cast again.
+
+    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    """
     codes = cast(sums, FP32, p.out)
     return cast(finish(p, x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
 
 
 def _without(x: KernelInputs, *names: str) -> KernelInputs:
-    """Return inputs without those of scale_a, scale_b and bias that `names` lists."""
+    """Return inputs with those of scale_a, scale_b and bias that `names` lists set to None."""
     absent: dict[str, Any] = dict.fromkeys(names)
     return replace(x, **absent)
 
@@ -95,7 +114,11 @@ def _without(x: KernelInputs, *names: str) -> KernelInputs:
 
 
 def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
-    """Yield faults in the cast and in finished results; own_format: the format of the values before the cast."""
+    """Yield faults in the cast and in finished results, for a promise (the arithmetic of the correct kernel).
+
+    The function of each maps (float64 values, result format) to codes. own_format: the format of the values before the
+    cast.
+    """
     out = promise.out
     if out != own_format:
         for word, clause in ROUNDED.items():
@@ -162,7 +185,10 @@ Results = Callable[[Array, Format], Array]
 
 
 def _cast(**how: str) -> Results:
-    """Return the function (float64 values, format) -> codes that casts with other keywords than promised."""
+    """Return the function (float64 values, format) -> codes that casts with other keywords than promised.
+
+    how: rounding, overflow or subnormals, as for `fpsim.encode`.
+    """
     return lambda values, out: cast(values, FP64, out, **how)
 
 
@@ -174,7 +200,7 @@ def _through(fmt: Format, rounding: str) -> Results:
 def _on_values(change: Results) -> Results:
     """Return the function (float64 values, format) -> codes that casts as promised and then changes the results.
 
-    change: function (cast values, format) -> changed values.
+    change: function (cast values, format) -> changed values, which are then encoded.
     """
 
     def codes(values: Array, out: Format) -> Array:
@@ -201,7 +227,8 @@ def _stale(axis: int, grain: int) -> Results:
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
     """Return the function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
 
-    keeps: function (indices of all rows or columns, number) -> mask of those to keep.
+    keeps: function (indices of all rows or columns, number) -> mask of those to keep. number: its last argument, such
+    as a size of blocks.
     """
 
     def changed(values: Array, _: Format) -> Array:

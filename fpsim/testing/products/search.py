@@ -53,7 +53,14 @@ class FoundVariant:
 
 
 class VariantSearch:
-    """A search for the variants of a promise, such as another order of additions, that reproduce a kernel's results."""
+    """A search for the variants of a promise that reproduce a kernel's results.
+
+    A variant is a set of changes of the promised arithmetic, such as another order of additions.
+
+    Args:
+      promise: the arithmetic that the kernel claims.
+      seen: its results, and the promised ones, for all inputs.
+    """
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
         self.promise, self.seen = promise, seen
@@ -67,7 +74,7 @@ class VariantSearch:
         return thread_seconds() > self.deadline
 
     def family(self) -> list[Variant]:
-        """Return the variants of the promised arithmetic with one known change."""
+        """Return the variants of the promised arithmetic with one known change, on any axis (field of `Variant`)."""
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
@@ -81,7 +88,10 @@ class VariantSearch:
         return [Variant(**{axis: change}) for axis, known in changes.items() for change in known]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`."""
+        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`.
+
+        All results of an observation count if its inputs lack the property that the variant changes.
+        """
         total = 0
         for observation in seen:
             total += int(self.emulator.differing(variant, observation.x, observation.got).sum())
@@ -123,7 +133,10 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the result for variants that explain all wrong results; those that hold for right ones come first."""
+        """Return the search's result: the first variant of `exact` that reproduces right results too, else the first.
+
+        exact: variants that reproduce all wrong results.
+        """
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
@@ -169,9 +182,10 @@ class VariantSearch:
         return matches
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add up to two changes of `family` to the variant `best`; return (variant, wrong results that it leaves).
+        """Add up to two changes to the variant `best`; return (variant, number of wrong results that it leaves).
 
-        Each added change explains 30 % or more of the unexplained results. left: their number for `best`.
+        Each added change explains 30 % or more of the unexplained results. left: their number for `best`. family:
+        variants with one change, from which the changes are taken.
         """
         if best == PROMISED:
             return best, left
@@ -196,10 +210,11 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return which variants the results of a correct kernel exclude: (number, names, rivals).
+        """Return which variants of the promise the results of a correct kernel exclude: (number, names, rivals).
 
-        names: variants that are the promised additions by another name. rivals: other variants that have the kernel's
-        results for all inputs.
+        number: how many variants have other results than the kernel for some input. names: the variants that are the
+        promised additions by another name. rivals: other variants that change something for the inputs, but have the
+        kernel's results for all inputs with which they can run.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0
@@ -223,7 +238,10 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Return (whether a variant's bits differ from the kernel's in any of `some`, whether it exists for any)."""
+        """Return (whether a variant's bits differ from the kernel's in any of `some`, whether any could be compared).
+
+        An observation cannot be compared if its operands lack the property that the variant changes.
+        """
         exists = False
         for observation in some:
             try:
@@ -237,14 +255,20 @@ class VariantSearch:
 
 
 class _Trees:
-    """Test of whether arithmetics have the trees of the promised one for each of a set of shapes (M, N, K)."""
+    """Test of arithmetics: whether they are the promised one by another name.
+
+    They are if their trees of additions equal the promised ones for each of a set of shapes (M, N, K).
+    """
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is another name of the promised addition, with equal trees for all shapes."""
+        """Return whether a variant is another name of the promised addition, with equal trees for all shapes.
+
+        Its only change must be one of the addition or of the order of terms; for others the result is False.
+        """
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -266,7 +290,11 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Return whether `parts` adds as the promise, whose partial sums are `promised` or None, for all shapes."""
+        """Return whether `parts` describes the promised arithmetic, whose partial sums `promised` describes.
+
+        It does if both cut each K of the shapes at the same terms, add the terms of a part by the same arithmetic, and
+        join parts in the same order, format and rounding. False is returned if `promised` is None.
+        """
         if promised is None:
             return False
         sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)
@@ -277,7 +305,11 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Return whether a variant moves terms of a sum of k only within steps whose terms the unit adds at once."""
+        """Return whether a variant changes the order of terms only within steps whose terms the unit adds at once.
+
+        Return False for accumulators, and for units that add the terms of a step one after another. k: number of terms
+        of a sum.
+        """
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None
         if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:
@@ -299,7 +331,10 @@ class _Trees:
 
 
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
-    """Return the tree in which `adding` sums the k terms of an element of a product with n columns."""
+    """Return the tree in which `adding` sums the k terms of an element of a product with n columns.
+
+    adding: a matrix unit with its schedule, or an accumulator. promise: the claimed arithmetic, for its result format.
+    """
     if adding.schedule is None:
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     return tree(adding.schedule, k, n=n, accumulate=adding.how, out_fmt=promise.out)
@@ -314,7 +349,10 @@ def _power(x: KernelInputs) -> int:
 
 
 def _telling(observation: Observation) -> tuple[int, int]:
-    """Return a sort key of observations: those with many differences, revealing inputs or small products come first."""
+    """Return a sort key of observations for a search: those with at least 8 differences, or all different, come first.
+
+    Among these, the kinds of inputs that exclude most variants come first, then small products.
+    """
     m, n, k = observation.x.shape
     few = observation.count < min(8, observation.got.size)
     return int(few), _power(observation.x) * 64 + m * n * k // 4096

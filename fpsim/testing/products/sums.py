@@ -32,10 +32,12 @@ CUTS = {
 
 
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
-    """Return the indices at which `parts` slices of k terms end; k may be missing, and the last end may exceed it.
+    """Return the indices of K at which slices end; K itself may be missing, and the last index may exceed K.
 
-    cut: the rule, such as "ceiling" (the last slice is the shortest) or "halving", as in `JoinedParts`. grain: number
-    of terms of which ends are multiples; "first_longer" and "halving" ignore it.
+    k: number of terms. parts: number of slices. grain: number of terms of which the ends are multiples; "first_longer"
+    and "halving" ignore it. cut: the rule. "ceiling": equal slices, the last one shorter. "last_longer" and
+    "first_longer": equal slices, but the last or the first ones are longer if K is not divisible. "rounded_up": equal
+    slices, each end rounded up to a multiple of `grain`. "halving": halves of halves, that is 2, 4, 8, ... slices.
     """
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
@@ -67,7 +69,10 @@ class JoinedParts(NamedTuple):
       rounding: rounding of the sum of two parts.
       strided: whether part i consists of the terms k with k mod parts = i.
       twice: whether sums are rounded to float32 before they are rounded to fmt.
-      rule: how K is cut if `terms` is given: "" (parts of `terms`), or a rule of CPU libraries, from RULES.
+      rule: how K is cut if `terms` is given. "": parts of `terms`. CPU libraries have three rules. "halved": one
+        part if K is at most `terms`, two halves if it is below 4 * terms, else parts of 2 * terms. "last_halved": parts
+        of `terms`, but if `terms` + 1 to 2 * terms - 1 terms are left, two halves of these. "doubled": parts of 2 *
+        terms if K exceeds that, else of `terms`.
       odd_first: whether, of each two neighbouring terms, the second is added first.
       cut: how K is cut if `parts` is given: "ceiling" (the last part is the shortest), "last_longer", "first_longer",
         "rounded_up" (equal lengths, each end rounded up to `grain`) or "halving" (halves of halves).
@@ -128,7 +133,10 @@ RULES = {
 
 
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
-    """Return how many terms each part of a sum of `k` terms has; terms, rule: as in `JoinedParts`."""
+    """Return how many terms each part of a sum of `k` terms has.
+
+    terms: the usual number of terms of a part. rule: "halved", "last_halved" or "doubled", as in `JoinedParts`.
+    """
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]
     if rule == "last_halved":
@@ -140,7 +148,12 @@ def _sizes(rule: str, terms: int, k: int) -> list[int]:
 
 
 class Dequantised(NamedTuple):
-    """A product of operands that are first multiplied by their scales and rounded to `fmt`; how: what adds."""
+    """A product whose operands are multiplied by their scales first, and then rounded.
+
+    Attributes:
+      fmt: the format to which the operands are rounded.
+      how: the unit or accumulator that multiplies and adds them.
+    """
 
     fmt: Format
     how: Accumulator | MatrixUnit
@@ -163,7 +176,10 @@ class PartialSums:
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return the sums of the product of x by `how`, (M, N), as float32 or float64, without scales and bias."""
+        """Return the sums of the product of x by the arithmetic `how`, (M, N), without scales and bias.
+
+        The array is float32 or float64; either represents the sums exactly.
+        """
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
         if key not in self._kept:
@@ -205,7 +221,10 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
 
 
 def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
-    """Return the float64 sums (M, N) of the product of x by `how`, with scales and without bias."""
+    """Return the float64 sums (M, N) of the product of x by the arithmetic `how`, with scales and without bias.
+
+    promise: the formats of the operands.
+    """
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):
         scale = (x.scale_a, x.scale_b)[side]

@@ -18,7 +18,10 @@ Order = Callable[[Array, int], Array]  # (indices of terms, parameter) -> indice
 
 
 def of_terms() -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in the selection, order and pairing of terms."""
+    """Yield the faults that broken kernels have in the selection, order and pairing of terms.
+
+    The function of each maps K to (indices of a's terms, indices of b's terms) in the order of their addition.
+    """
     for words, order, number in _orders():
         yield KernelChange(words, _same(order, number))
     for step in (1, 2, 4, 8, 16):
@@ -34,7 +37,11 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield faults that affect a and b alike, as (clause without subject, order, number for `order`)."""
+    """Yield faults that affect a and b alike, as (clause without subject, order, number).
+
+    The faulty kernel adds the terms `order(terms, number)`, given `terms`, the indices 0 to K - 1; -1 stands for a term
+    that counts as zero. The number is a size in the clause, such as 32 in "drops the last 32 terms".
+    """
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
         yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g

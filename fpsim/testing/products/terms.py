@@ -66,7 +66,8 @@ def fewest_of(
 ) -> Fewest | None:
     """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
 
-    elements: (inputs, (row, column)), of which the first few are tried for 4 s.
+    promise: the arithmetic that the kernel claims. elements: pairs of inputs and (row, column). Only the first few
+    (ELEMENTS) are tried, in order, until 4 s have passed or one needs no more terms than ENOUGH (2).
     """
     deadline = seconds() + SECONDS
     best: Fewest | None = None
@@ -84,8 +85,15 @@ def fewest_terms(
 ) -> Fewest | None:  # fmt: skip
     """Return the fewest terms of K with which an element is still wrong, all other terms being zero.
 
-    The search removes terms by Zeller's delta debugging until `deadline`, a time of `fpsim.runtime.clock.seconds`.
-    Return None if another call with the same operands does not show the difference, or if a call fails.
+    The search removes terms by Zeller's delta debugging. Return None if another call with the same operands does not
+    show the difference, or if a call fails.
+
+    Args:
+      kernel: the kernel.
+      promise: the arithmetic that it claims.
+      x: the operands.
+      element: (row, column).
+      deadline: time of `fpsim.runtime.clock.seconds` at which the search stops.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)

@@ -72,7 +72,11 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """Emulator of kernels that keep a promise except for a `Variant` of it; shared intermediate results are cached."""
+    """Emulator of kernels that keep a promise except for a `Variant` of it, such as another order of additions.
+
+    A promise is the arithmetic that a kernel under test claims: operands, sums, scales, bias and cast. Intermediate
+    results that several variants share, such as sums, are cached.
+    """
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
@@ -158,7 +162,10 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return a bool mask of the results `got` (codes) that differ from a variant's; all True if it has none."""
+        """Return a bool mask of the results `got` (codes) that differ from a variant's.
+
+        The mask is all True if the inputs x lack the property that the variant changes.
+        """
         try:
             result = self.bits(variant, x)
         except (ValueError, TypeError):
@@ -175,7 +182,10 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these results)."""
+        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these results).
+
+        The results are values of that format, or codes if it has no dtype.
+        """
         promise = self.promise
         if isinstance(addition, Model):
             return np.asarray(addition.matmul(x.a, x.b)), promise.out
@@ -197,7 +207,10 @@ class Emulator:
         return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Return the float sums (M, N) by an arithmetic without schedule; `Dequantised` ones include the scales."""
+        """Return the sums of the product of x by an arithmetic without a schedule, as floats (M, N), without bias.
+
+        Scales are applied only by `Dequantised`, which multiplies the operands by them.
+        """
         if isinstance(addition, Dequantised):
             return dequantised_sums(self.promise, x, addition)
         return self._partial.joined(x, addition)
@@ -210,9 +223,9 @@ def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Return an operand with its terms along `axis` in the order `terms`; a term is 0 where `terms` or `others` has -1.
+    """Return an operand with its terms along `axis` in the order `terms`.
 
-    others: the indices of the other operand's terms.
+    terms, others: indices of the terms of this operand and of the other one. A term is 0 where either has -1.
     """
     taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)

@@ -20,7 +20,10 @@ EXACT = 2.0**-18  # relative tolerance of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of `size` results: a clause without subject, and the right index for each result."""
+    """Yield known wrong orders of results, each as a clause without subject and an array of `size` indices.
+
+    Result i of the faulty quantizer is the correct result whose index is element i of that array.
+    """
     places = np.arange(size)
     yield "exchanges the two results of each pair, as packed codes in the wrong order", reversed_groups(size, 2)
     for group in (4, 8):
@@ -42,12 +45,19 @@ def reversed_groups(size: int, group: int) -> Places:
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause on the known wrong order of the right results `want` that equals `got`, or None."""
+    """Return the clause on the known wrong order of `want` that equals `got`, or None if no known order does.
+
+    got, want: arrays (n,) of results and of the right ones, as bit patterns of float64.
+    """
     return next((words for words, places in arrangements(want.size) if (got == want[places]).all()), None)
 
 
 def uniform_grid(box: CalledQuantizer) -> str | None:
-    """Return a clause saying that a quantizer's results are evenly spaced, unlike its format; None if they are not."""
+    """Return a clause saying that a quantizer's results are evenly spaced, unlike its format; None if they are not.
+
+    box: the quantizer. It is called with uniform values of two ranges, because the spacing may depend on the largest
+    input.
+    """
     fmt = box.fmt
     if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
         return None  # its values are evenly spaced, or all powers of two
@@ -88,7 +98,7 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
     """Return the clause on results spaced by `first` for inputs up to `size`, by `second` up to a quarter of it.
 
-    Return None unless the spacings are equal or proportional to the range.
+    Return None unless the spacings are equal or proportional to the range. fmt: the promised format, which it names.
     """
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"

@@ -139,9 +139,10 @@ class CalledQuantizer:
 
 
 def read(got: Any, x: Array, fmt: Format) -> Result:
-    """Return the results of a quantizer to `fmt` for the inputs x as bit patterns of float64.
+    """Return the results `got` of a quantizer for the inputs x as bit patterns of float64.
 
-    got: an array or tensor of values in any float dtype or of codes, or an EncodedArray.
+    got: an array or tensor of values in any float dtype or of codes, or an EncodedArray. fmt: the format to which the
+    quantizer claims to round.
 
     Raises:
       FunctionMisbehaved: the result has another shape or device, or neither values nor codes of the format.

@@ -169,7 +169,8 @@ def check_quantizer(
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
     """Return the report on the quantizer fn, which claims to be the cast `options` of floats.
 
-    source: dtype of the inputs, as for `inputs_of`.
+    source: dtype of the inputs; None for float32, or for float64 if float32 cannot represent the format's values, or is
+    the format.
     """
     fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)
@@ -228,9 +229,11 @@ def _check_properties(
     findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
     want: Words,
 ) -> None:  # fmt: skip
-    """Record in `findings` whether order, symmetry and independence hold; for stochastic rounding, only the size.
+    """Record in `findings` whether order, symmetry and independence hold.
 
-    options: the promised cast. got, want: the results for x and the right ones.
+    For stochastic rounding, only the results of a large array are compared. box: the quantizer. options: the promised
+    cast. x, apart: the inputs, as floats and split into signs and magnitudes. got, want: the results and the right
+    ones, as bit patterns of float64.
     """
     try:
         if options.rounding is Rounding.STOCHASTIC:
@@ -253,7 +256,11 @@ def _check_properties(
 def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
     """Check float64 inputs, if fn accepts them; return the `QuantizerReport` fields on their rounding.
 
-    options: the promised cast. once: whether float64 must be rounded once; else it may be rounded to float32 first.
+    Args:
+      findings: the findings of the check, to which properties and notes are added.
+      box: the function, whose results for all float32 inputs are right.
+      options: the promised cast.
+      once: whether float64 must be rounded once; else it may be rounded to float32 first.
     """
     fmt = options.fmt
     x = chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)
@@ -291,7 +298,11 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 
 
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
-    """Return the rule of calls that a function broke as a broken property, with the smallest input that shows it."""
+    """Return the rule of calls that a function broke as a broken property, with an input that shows it.
+
+    If fn raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a single
+    value.
+    """
     x = refusal.inputs
     if x is None or not x.size:
         return Broken(refusal.rule, refusal.sentence)

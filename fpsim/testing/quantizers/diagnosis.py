@@ -22,8 +22,13 @@ def diagnosed(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields that explain why results differ from those of the model `right`.
 
-    elsewhere: function that returns whether a fault that no model describes explains the results. It is called if no
-    single fault of a model does; pairs of faults are then tried only if it returns False.
+    Args:
+      search: a search over the quantizer's results.
+      right: the model of the promised cast.
+      want: the right results, as bit patterns of float64.
+      fmt: the format of the results.
+      elsewhere: function that returns whether a fault that no model describes explains the results. It is called if no
+        single fault of a model does; pairs of faults are then tried only if it returns False.
     """
     match = search.explain(right, elsewhere)
     differ = search.got != want
@@ -53,7 +58,8 @@ def diagnosed(
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
     """Return clauses on results that a quantizer always replaces by one other value, as a wrong table would.
 
-    () is returned if more than FEW right results are wrong, or one of them is replaced by different values.
+    () is returned if more than FEW right results are wrong, or one of them is replaced by different values. got, want:
+    the results and the right ones, as bit patterns of float64. fmt: their format.
     """
     changed = distinct(want[got != want])
     if changed.size > FEW:
@@ -68,7 +74,10 @@ def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
 
 
 def _others(match: FoundModel) -> str:
-    """Return the sentence on the other causes that explain the results as well, and on how many are excluded."""
+    """Return the sentence on the other causes that explain the results as well, and on how many are excluded.
+
+    match: the result of a search for a model of the quantizer.
+    """
     if not match.rivals:
         return certificate(match.excluded, ())
     named = "; ".join(match.rivals[:3])
@@ -79,7 +88,8 @@ def _others(match: FoundModel) -> str:
 def changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
     """Return sentences on the inputs whose results change from call to call, and on whether rounding looks stochastic.
 
-    differ: mask of these inputs. got: results of one call.
+    apart: the inputs, split into signs and magnitudes. differ: bool mask of those whose results change. fmt: the format
+    of the results. got: results of one call, as bit patterns of float64.
     """
     text = where(apart, differ, fmt, got)
     if text.endswith("neighbours of its input.") and "values of the format" not in text:

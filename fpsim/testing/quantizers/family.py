@@ -106,7 +106,10 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits."""
+    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits.
+
+    source: the format of the inputs, whose exponents such functions do not change.
+    """
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):
         if not fmt.holds(source) and not model.fmt.holds(fmt):
@@ -136,7 +139,7 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the faults of each rounding rule, for all values or for negative or subnormal ones."""
+    """Yield faults of casts like `model`: each rounding rule for all values or for negative or subnormal ones."""
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -149,7 +152,10 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of rounding inputs first to another format or width, which cannot represent all of `source`."""
+    """Yield the faults of quantizers that round their inputs to another format or width first.
+
+    source: the format of the inputs; formats and widths that can represent all of these are left out.
+    """
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
             continue
@@ -167,7 +173,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of inputs that are flushed, limited or scaled first."""
+    """Yield faults of casts like `model`: they flush, clip or scale their inputs first."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -202,7 +208,7 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults for large values, Inf, NaN and negative values, and in the largest value."""
+    """Yield faults of casts like `model` for large values, Inf, NaN and negative values, and in the largest value."""
     fmt = model.fmt
     for word in get_args(Outcome):
         for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
@@ -250,7 +256,10 @@ def _value(code: int, fmt: Format) -> float:
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
-    """Return whether a fault may give the outcome `word` for the inputs of `slot`: "finite", "infinite" or "nan"."""
+    """Return whether a fault may give the outcome `word` (a key of OUTCOME_WORDS) for the inputs that `slot` names.
+
+    slot: "finite" for finite values that are too large, "infinite" or "nan". fmt: the format of the results.
+    """
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
     return word != "magnitude" and (word not in ("bits", "cut_bits") or slot == "nan")
@@ -274,7 +283,7 @@ def _subnormals_and_carries(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in the signs of zeros and of all values."""
+    """Yield faults of casts like `model` in the signs of zeros and of all values."""
     if model.fmt.negative_zero:
         for word, words in ZERO_WORDS.items():
             yield deviation(words, zeros=word)
@@ -287,7 +296,7 @@ def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of a fixed number added to every code, and of low bits dropped from the mantissa."""
+    """Yield faults of casts like `model`: they add a fixed number to every code, or drop low bits of the mantissa."""
     for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
         by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
         yield deviation(f"gives {by} the right one", code_shift=shift)
@@ -296,7 +305,10 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield faults of another format, similar in width or with a field off by one; codes: as for `deviations`."""
+    """Yield faults of casts like `model`: they round to another format, similar in width, or with a field off by one.
+
+    codes: whether the quantizer returns codes, not values.
+    """
     fmt = model.fmt
     others = [
         other for other in NAMED.values() if other != fmt and abs(other.bits - fmt.bits) <= 2 and other.bits <= 19

@@ -149,7 +149,12 @@ def identify_quantizer(
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Return the identity of fn, a quantizer to integers with a fixed scale or with scales that it returns."""
+    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns.
+
+    Raises:
+      ValueError: the function raises, returns no results, or is not deterministic.
+      TypeError: fn cannot be called.
+    """
     from fpsim.testing.quantizers.given_scales.identity import identify_integers
     from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
 
@@ -168,9 +173,9 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
 
 
 def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> QuantizerIdentity | None:
-    """Return the identity of a quantizer if a policy explains its results in a known wrong order, else None.
+    """Return the wrong order of a quantizer's results after whose correction a policy explains all of them, or None.
 
-    plain: the policies to try, as `plain_models` returns them.
+    search: a search over the results. plain: the policies to try, as `plain_models` returns them.
     """
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
@@ -186,8 +191,12 @@ def _identity(
 ) -> QuantizerIdentity:  # fmt: skip
     """Return the identity of a quantizer from the model that a search found.
 
-    plain: the policies that were tried, with their keywords. start: the policy from which the search began. more:
-    clauses on faults that no model of single values describes.
+    Args:
+      search: the search.
+      plain: the policies that were tried, with their keywords.
+      start: the policy from which the search began.
+      match: the model found.
+      more: clauses on faults that no model of single values describes.
     """
     faults = list(match.faults)
     whole = match.model if isinstance(match.model, QuantizerModel) else None

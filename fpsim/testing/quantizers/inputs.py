@@ -64,7 +64,7 @@ def rounded_words(x: Array, options: CastOptions) -> Words:
 
 @functools.lru_cache(maxsize=8)
 def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
-    """Return (inputs of `inputs_for`, the same split into signs and magnitudes, cache of models' results).
+    """Return (inputs of a check of a format, the same split into signs and magnitudes, cache of models' results).
 
     source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
     format.
@@ -76,9 +76,9 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
 
 @functools.lru_cache(maxsize=8)
 def right_words(options: CastOptions, source: Any = None) -> Words:
-    """Return the results of the promised cast for the inputs that `inputs_of` returns.
+    """Return the results of the promised cast for the inputs that `inputs_of` returns, as bit patterns of float64.
 
-    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
-    format.
+    options: the promised cast. source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the
+    format's values.
     """
     return rounded_words(inputs_of(options.fmt, source)[0], options)

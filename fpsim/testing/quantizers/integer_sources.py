@@ -99,7 +99,10 @@ def odd_float64(x: Array) -> Array:
 
 
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
-    """Return the broken property `name`, as shown by the input x[at]; got, want: results for x, and the right ones."""
+    """Return the broken property `name`, as shown by the result of index `at`.
+
+    x: inputs. got, want: their results and the right ones, as bit patterns of float64.
+    """
     differ = got != want
     return Broken(
         name, f"first at index {at:,}" if name == "size" else "", input=f"x = {int(x[at])} ({x.dtype.name})",
@@ -110,7 +113,10 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Words]]:
-    """Yield known faults: a clause without subject, and the results for x with that fault."""
+    """Yield known faults: a clause without subject, and a function that returns the results with that fault.
+
+    The results are bit patterns of float64. x: the inputs, integers. options: the promised cast.
+    """
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):
             yield f"rounds to {name} first", rounded_words(x.astype(dtype), options)
@@ -125,7 +131,10 @@ def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Words]]:
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried."""
+    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried.
+
+    x: the inputs, integers. got: the results, as bit patterns of float64. options: the promised cast.
+    """
     tried = 0
     for tried, (clause, results) in enumerate(_variants(x, options), 1):
         if (results == got).all():

@@ -16,7 +16,13 @@ ADDED = tuple(sign * 10.0**power for power in range(-12, -2) for sign in (1, -1)
 
 
 def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator[Deviation]:
-    """Yield the faults of `model` that a quantizer's results suggest, such as a limit at its largest result."""
+    """Yield the faults that a quantizer's results suggest, such as a limit at its largest result.
+
+    Args:
+      model: the model to which a fault is added, usually that of the promised cast.
+      inputs: the inputs of the quantizer.
+      got: its results, as bit patterns of float64.
+    """
     values = got.view(np.float64)
     finite = np.isfinite(values)
     if not finite.any():
@@ -52,7 +58,10 @@ _ULPS = {
 
 
 def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
-    """Return (lower ends, upper ends) of the intervals of numbers that round to each of `values` to nearest."""
+    """Return (lower ends, upper ends) of the intervals of numbers that round to each of `values` to nearest.
+
+    values: float64 values of the format of `model`.
+    """
     grid = grid_of(model.fmt)
     magnitude = np.abs(values)
     codes = round_to_codes(magnitude, np.signbit(values), grid, "toward_zero")
@@ -64,10 +73,13 @@ def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
 
 
 def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield factors by which a quantizer may multiply its inputs x before it rounds them.
+    """Yield factors by which a quantizer may multiply its inputs before it rounds them, as its results suggest.
 
-    The first ten are 1 plus or minus a small number. Then come up to MANY float32 numbers f, other than 1, with
-    low[i] <= x[i] * f <= high[i] for all i with x[i] != 0, up to a relative SLACK.
+    The first ten are 1 plus or minus a small number. Then come up to MANY float32 numbers f with low[i] <= x[i] * f <=
+    high[i] for all i with x[i] != 0, up to a relative SLACK. They are spread evenly over the range of such factors, and
+    those near its middle come first. None follow if that range is empty, reaches 0 or Inf, or includes 1.
+
+    x: the inputs. low, high: the ends of the interval of numbers that round to each result.
     """
     yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
     some = x != 0

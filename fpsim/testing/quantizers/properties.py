@@ -64,7 +64,10 @@ def right_values(
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """Return the inputs x in random order; of more than MOST, a random choice with all zeros, infinities and NaNs."""
+    """Return the inputs x in random order; of more than 4,096, a random choice of 4,096 of them.
+
+    The choice contains all zeros, infinities and NaNs. seed: seed of the order and the choice.
+    """
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -82,7 +85,11 @@ def order_and_symmetry(
     "idempotent": quantizing a result again does not change it. "monotone" and "symmetric" are left out if the right
     results do not have the property; "symmetric" also if no input has its negative among the inputs.
 
-    got, want: the results for x and the right ones. right: the model of the promised cast.
+    Args:
+      box: the quantizer.
+      x, inputs: the inputs, as floats and split into signs and magnitudes.
+      got, want: the results for x and the right ones, as bit patterns of float64.
+      right: the model of the promised cast.
     """
     fmt = box.fmt
     signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
@@ -115,7 +122,7 @@ def order_and_symmetry(
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     """Return an int array (2, falls): indices of results that are followed by a smaller one, and of those smaller ones.
 
-    NaNs are left out. order: indices that sort the inputs.
+    words: results as bit patterns of float64, of which NaNs are left out. order: indices that sort their inputs.
     """
     values = words[order].view(np.float64)
     kept = order[~np.isnan(values)]
@@ -142,14 +149,18 @@ def _negated(words: Words) -> Words:
 
 
 def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return which pairs (x, -x), of indices `first` and `second`, have results that are not each other's negatives."""
+    """Return the indices of the pairs (x, -x) whose results are not the negatives of each other.
+
+    words: results as bit patterns of float64. first, second: indices of x and of -x, for each pair.
+    """
     return np.flatnonzero(words[first] != _negated(words[second]))
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
     """Return the broken property "idempotent" if a result changes when quantized again, else None.
 
-    Results that the promised cast `right` changes too are left out. x: inputs, for their dtype.
+    x: inputs, for their dtype. got: their results, as bit patterns of float64. right: the model of the promised cast;
+    results that it changes too are left out.
     """
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
@@ -211,9 +222,10 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the broken property `name` if the results `got` for x differ from those of another call, else None.
+    """Return the broken property `name` if results differ, else None.
 
-    why: sentence on the difference. paste: expression of the call; None makes one.
+    x: inputs. got, want: their results in the call under test and in another. why: sentence on the difference. paste:
+    expression of the call; None makes one.
     """
     differ = np.flatnonzero(got != want)
     if not differ.size:
@@ -229,9 +241,11 @@ def _other(
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield "batch" as `independence` does: for parts of x of 1 to 257 elements, and x with two and three axes.
+    """Check that results do not depend on the length or shape of the array.
 
-    want: the quantizer's results for x.
+    Call the quantizer with parts of x of 1 to 257 elements, and with x reshaped to matrices and three axes. Compare
+    with `want`, its results for x as bit patterns of float64. Yield for each call ("batch", the broken property or None
+    if all results are equal, ""); for an array that the quantizer refuses ("batch", None, a note on it).
     """
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
@@ -251,9 +265,11 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield "size" as `independence` does: for large arrays of elements of x, whose results are `want`.
+    """Check that results do not depend on the size of the array.
 
-    The note also says for which array the quantizer is too slow.
+    Call the quantizer `box` with random elements of x in four arrays of up to a million elements. Compare with `want`,
+    its results for x as bit patterns of float64. Yield for each ("size", the broken property or None, ""); for an array
+    that the quantizer refuses, or for which it is too slow, ("size", None, a note on it).
     """
     medium = np.resize(x, 1 << 15)
     box.call(medium, new_values=False)  # the first call may compile something
@@ -275,7 +291,10 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return the broken property "size" if the results `got` for a large array x are not all right, else None."""
+    """Return the broken property "size" for a large array with a wrong result, or None if all results are right.
+
+    x: the array. got, want: its results and the right ones, flat, as bit patterns of float64.
+    """
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -288,7 +307,12 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield "layout" as `independence` does: for eight numbers and for x, whose results are `want`, in each layout."""
+    """Check that results do not depend on the memory layout of the array.
+
+    Call the quantizer with eight numbers and with x in every layout of LAYOUTS. Compare with its results in C order
+    (`want` for x, as bit patterns of float64). Yield for each ("layout", the broken property or None, ""); for a layout
+    that the quantizer refuses ("layout", None, a note on it).
+    """
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
@@ -314,9 +338,10 @@ def holds_results(fmt: Format, result: Result) -> bool:
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield "dtype" as `independence` does: for float64, float16 and bfloat16, compared with the dtype of x.
+    """Check that float64, float16 and bfloat16 inputs have the results of the same values in the dtype of x.
 
-    The note also says for which dtype the results cannot represent the format's values.
+    Yield for each dtype other than that of x ("dtype", the broken property or None, ""); for a dtype that the quantizer
+    refuses, or for which its results cannot represent the format's values, ("dtype", None, a note on it).
     """
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)

@@ -17,7 +17,7 @@ KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "be
 def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Return sentences on the inputs with wrong results: kinds, binades, signs, and whether results are neighbours.
 
-    differ: mask of the inputs with wrong results. got: results for all inputs.
+    differ: bool mask of the inputs with wrong results. got: results for all inputs, as bit patterns of float64.
     """
     kinds, odd = kinds_of(inputs, fmt)
     parts = []
@@ -42,9 +42,9 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
 
 
 def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Return, for each input, (index of its kind in KINDS, whether the code of its smaller neighbour is odd).
+    """Return, for each input, the index of its kind in KINDS.
 
-    The smaller neighbour is the value of the format that rounding toward zero gives.
+    The kinds are 0 NaN, 1 Inf, 2 zeros, 3 too large, 4 values of the format, 5 ties, 6 below a tie, 7 above a tie.
     """
     grid = grid_of(fmt)
     magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)
@@ -67,8 +67,14 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], F
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
     """Return a remark if the smaller neighbours of all wrong inputs of a kind are odd, or even; else "".
 
-    here, kind: masks of the wrong inputs and of all inputs of the kind. odd: mask of the inputs whose smaller neighbour
-    has an odd code. number: index of the kind in KINDS.
+    The smaller neighbour of an input is the value of the format toward zero from it. The remark is also "" if all
+    inputs of the kind are wrong, and for kinds of inputs that are not rounded.
+
+    Args:
+      here: mask of the wrong inputs.
+      kind: mask of all inputs of the kind.
+      odd: mask of the inputs whose smaller neighbour has an odd code.
+      number: index of the kind in KINDS.
     """
     if number < 4 or here.sum() == kind.sum():
         return ""
@@ -80,7 +86,8 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Return the sentence on whether each wrong result is one of the two values of the format next to its input.
 
-    It is "" if no finite input within the format's range has a wrong result.
+    differ: mask of the inputs with wrong results. got: results for all inputs, as bit patterns of float64. The sentence
+    is "" if no finite input within the format's range has a wrong result.
     """
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)

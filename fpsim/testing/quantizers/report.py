@@ -176,9 +176,12 @@ class Findings:
     def report(
         self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
     ) -> QuantizerReport:
-        """Return the report on the function `name` and its format `fmt`; fields: further fields of the report.
+        """Return the report on a function.
 
-        asked: the keywords of the check.
+        Args:
+          name, fmt, asked: name of the function, its format, and the keywords of the check.
+          covered: record of the inputs.
+          fields: further fields of the report.
         """
         return QuantizerReport(
             name, fmt, asked, self.names_held, tuple(self.broken.values()), notes=tuple(self.notes),
@@ -221,7 +224,8 @@ def shown_result(word: Any, fmt: Format) -> str:
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
     """Return the broken property `name`, as shown by the input x[0].
 
-    got, want: its result and the right one, as uint64 bit patterns of float64. call: name of the function.
+    got, want: its result and the right one, as uint64 bit patterns of float64. call: name of the function. fields:
+    `why`, `count` and `of` of the result.
     """
     return Broken(
         name, **input_fields(x), got=shown_result(got, fmt), want=shown_result(want, fmt), got_code=code_of(got, fmt),

@@ -54,7 +54,13 @@ class Region:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A quantizer that follows the model `faulty` in a region of its inputs, and the model `start` elsewhere."""
+    """A quantizer that follows one model in a region of its inputs, and another model elsewhere.
+
+    Attributes:
+      start: the model for inputs outside the region.
+      faulty: the model for inputs in the region.
+      region: the region.
+    """
 
     start: QuantizerModel
     faulty: QuantizerModel
@@ -73,7 +79,8 @@ class Restricted:
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
     """Yield the regions with the tightest limits that contain all inputs with wrong results, fewest limits first.
 
-    differ: mask of the inputs with wrong results.
+    Magnitudes are limited by powers of two. No limit is set that would exclude a wrong zero or Inf; with a wrong NaN,
+    only the sign is limited. differ: mask of the inputs with wrong results.
     """
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
@@ -94,7 +101,11 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """Return the region inside which `faulty`, and outside which `start`, has the results `got`, or None."""
+    """Return the region of inputs inside which `faulty`, and outside which `start`, has the quantizer's results.
+
+    Return None if there is no such region. start, faulty, got: results of two models and of the quantizer for all
+    inputs, as bit patterns of float64.
+    """
     differ = got != start
     if (faulty != got)[differ].any():
         return None

@@ -33,7 +33,11 @@ Rule = Callable[[Flags, Doubles, Flags], Flags]
 
 
 def _rule_of(mode: Rounding) -> Rule:
-    """Return the rule of a rounding mode, as in RULES."""
+    """Return the rule of a rounding mode: the function (odd, rest, negative) -> whether it rounds away from zero.
+
+    odd: whether the code of the smaller neighbour is odd. rest: the dropped fraction of the spacing, from 0 to below 1.
+    negative: whether the value is negative.
+    """
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
         away = np.zeros_like(odd)
@@ -108,7 +112,10 @@ SENTENCES = MappingProxyType(
 
 
 def rule_words(rule: str, promised: str) -> str:
-    """Return what a quantizer that follows a rule, not the promised one, does, as a clause without subject."""
+    """Return what a quantizer that follows a rule does, as a clause without subject ("takes ties to the even code").
+
+    promised: the rule that it should follow. If both round to nearest, the clause is on ties alone.
+    """
     if rule not in TIES:
         return SENTENCES[rule]
     return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
@@ -119,7 +126,13 @@ ROUNDS = tuple(f"rounds {how}" for how in ("toward", "up", "down", "away", "as "
 
 
 def in_elements(clause: str) -> str:
-    """Return a clause on a cast for the elements of a scaled array: "drops the sign" -> "..., in its elements"."""
+    """Return a clause on a cast, reworded for the cast of the elements of a scaled array.
+
+    Example:
+      >>> from fpsim.testing.quantizers.rounder import in_elements
+      >>> in_elements("takes ties up, toward +Inf"), in_elements("drops the sign")
+      ('takes ties of elements up, toward +Inf', 'drops the sign, in its elements')
+    """
     if clause.startswith("takes ties "):
         return clause.replace("ties", "ties of elements", 1)
     if clause.startswith(ROUNDS):
@@ -202,7 +215,8 @@ def taken_apart(x: npt.ArrayLike) -> SplitInputs:
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
     """Return the codes to which a rule rounds finite magnitudes; codes continue beyond a format's largest value.
 
-    negative: mask of the values with a minus sign. rule: a name in RULES, such as "toward_zero".
+    negative: mask of the values with a minus sign. grid: the format's magnitudes. rule: a name in RULES, such as
+    "toward_zero".
     """
     if magnitude.size and not grid.subnormals:
         magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))

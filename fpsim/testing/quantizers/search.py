@@ -65,7 +65,10 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for every n-th input (the slice `first`), from the cache if possible."""
+        """Return the results of a model for every n-th input (the slice `first`), from the cache if possible.
+
+        They are bit patterns of float64.
+        """
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -142,7 +145,8 @@ class ModelSearch:
     def _restricted(self, start: QuantizerModel, level: list[Scored]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
 
-        level: the single faults of the promised model `start`.
+        start: the promised model. level: pairs (a tuple of one fault, the number of results in the selected part of the
+        inputs that it does not explain).
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -161,7 +165,11 @@ class ModelSearch:
         return FoundModel(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
 
     def _extended(self, start: QuantizerModel, level: list[Scored], singles: tuple[Deviation, ...]) -> list[Scored]:
-        """Return the faults that explain more results after one of `singles` is added to some of `level`."""
+        """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
+
+        Sets are pairs (faults, the number of results in the selected part of the inputs that they do not explain). Two
+        faults in a set never change the same parameter of the model. start: the promised model, which they change.
+        """
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
@@ -213,7 +221,10 @@ class ModelSearch:
         return result
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return the number of `_few` for a model, whose results for the part are cached."""
+        """Return how many results of the selected part of the inputs (see `_take_part`) a model does not reproduce.
+
+        The model's results are cached.
+        """
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
@@ -236,7 +247,11 @@ class ModelSearch:
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
     def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
-        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results."""
+        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results.
+
+        It has at most PART inputs with wrong and PART with right results, evenly spread, and all zeros, Inf and NaN.
+        With up to 3 * PART inputs, it has all.
+        """
         if self.got.size <= 3 * PART:
             return
         chosen = np.union1d(*(evenly_spread(np.flatnonzero(members), PART) for members in (differ, ~differ)))

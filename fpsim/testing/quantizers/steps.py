@@ -64,7 +64,8 @@ class Carry:
     Attributes:
       how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent increases, and the first mantissa
         bit is set) or "stays" (the mantissa stays all ones).
-      normals, subnormals: whether the fault affects results whose smaller neighbour is normal, or subnormal.
+      normals: whether the fault affects results whose smaller neighbour is a normal value.
+      subnormals: whether it affects results whose smaller neighbour is subnormal.
       beyond: whether it affects results too large for the format.
     """
 
@@ -74,7 +75,11 @@ class Carry:
     beyond: bool = True
 
     def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
-        """Return the codes with the fault; codes, smaller: of the inputs, rounded rightly and toward zero."""
+        """Return the codes of results with the fault.
+
+        codes: the right codes of magnitudes, rounded. smaller: codes of the inputs rounded toward zero. fmt: the
+        format.
+        """
         bits = fmt.mantissa_bits
         carried = (codes >> bits) > (smaller >> bits)
         normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)
@@ -88,8 +93,10 @@ class Carry:
 class ReadyInputs(NamedTuple):
     """Inputs ready to be rounded.
 
-    clipped: their magnitudes after all steps before the rounding; 0 in place of Inf and NaN. finite, infinite, is_nan:
-    masks of such inputs; None if no input is infinite, or NaN.
+    Attributes:
+      clipped: their magnitudes after all steps before the rounding; 0 in place of Inf and NaN.
+      finite: mask of the finite inputs.
+      infinite, is_nan: masks of the infinite and of the NaN inputs; None if there are none.
     """
 
     clipped: Doubles
@@ -99,7 +106,14 @@ class ReadyInputs(NamedTuple):
 
 
 class RoundedInputs(NamedTuple):
-    """Codes of inputs that were rounded, the magnitudes of these codes, and a mask of the zeros among them."""
+    """Rounded inputs, before values that are too large or special are treated.
+
+    Attributes:
+      ready: the inputs before rounding.
+      codes: their codes.
+      values: the magnitudes of the codes.
+      is_zero: mask of the inputs that are rounded to zero.
+    """
 
     ready: ReadyInputs
     codes: Codes

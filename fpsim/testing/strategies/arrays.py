@@ -103,7 +103,11 @@ def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """Return a function that makes tiles whose largest magnitude is `scale(rng)` times a random power of two."""
+    """Return a function of (rng, m, n) that makes float32 tiles (m, n) with a given largest magnitude.
+
+    The magnitude is a random power of two times `scale(rng)`. All other elements are at most 0.9 times that power of
+    two.
+    """
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.uniform(-0.9, 0.9, (m, n))
@@ -114,7 +118,10 @@ def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
 
 
 def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile (m, n) of N(0, 1) with an outlier, 2**6 to 2**19, in a corner, next to which other tiles are."""
+    """Return a tile (m, n) of values of N(0, 1) with an outlier, 2**6 to 2**19, in one of its four corners.
+
+    In a matrix the outlier is next to other tiles, whose scales it must not affect.
+    """
     tile = _normal(rng, m, n)
     tile[rng.choice([0, m - 1]), rng.choice([0, n - 1])] = 2.0 ** int(rng.integers(6, 20))
     return tile

@@ -214,7 +214,10 @@ def float32_bits() -> st.SearchStrategy[int]:
 
 
 def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Return `dtype`, or, if it is None, float32 if it has the midpoints of a format's values, else float64.
+    """Return the dtype of inputs of a cast to a format: `dtype`, or the narrowest one that has the format's midpoints.
+
+    If `dtype` is None, the narrowest one, float32 or float64, is returned. A midpoint is halfway between two
+    neighbouring values.
 
     Raises:
       ValueError: the format has more than 32 bits, or `dtype` cannot represent the midpoints or is neither float32 nor
@@ -235,7 +238,10 @@ def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
 
 @lru_cache(maxsize=32)
 def simplest_values(fmt: Format) -> Doubles:
-    """Return every value of a format once, float64, sorted by `in_order`, with Inf and NaN last."""
+    """Return every value of a format once, float64, those with few binary digits after the point first.
+
+    Examples shrink toward the first values. Inf and NaN are last.
+    """
     table = np.asarray(fmt.table(), np.float64)
     finite = table[np.isfinite(table)]
     _, first = np.unique(finite.view(np.uint64), return_index=True)
@@ -246,7 +252,11 @@ def simplest_values(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Return every code of a format, in its storage dtype, in the order of `simplest_values`; Inf and NaN are last."""
+    """Return every code of a format, sorted by value: those with few binary digits after the point first.
+
+    Examples shrink toward the first codes. Codes whose values have equally many of these digits are sorted by
+    magnitude, positive first. Inf and NaN are last. The dtype is the unsigned integer in which codes are stored.
+    """
     table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
     order = np.argsort(~np.isfinite(table), kind="stable")
     finite = int(np.isfinite(table).sum())
@@ -269,7 +279,10 @@ def _order(x: Doubles) -> npt.NDArray[np.intp]:
 
 @lru_cache(maxsize=32)
 def _simplest_ties(fmt: Format) -> Doubles:
-    """Return the midpoints of a format's neighbouring finite values as float64, sorted by `in_order`."""
+    """Return the midpoints of a format's neighbouring finite values as float64.
+
+    Those with few binary digits after the point come first.
+    """
     finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
     middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
     return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
@@ -277,7 +290,10 @@ def _simplest_ties(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=8)
 def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return the boundary points of a format in `source` as float64, sorted by `in_order`, with Inf and NaN last."""
+    """Return the boundary points of a format as float64, those with few binary digits after the point first.
+
+    Examples shrink toward the first points. All points are values of the dtype `source`; Inf and NaN are last.
+    """
     x = points(fmt, source).astype(np.float64)
     return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
 
@@ -288,7 +304,10 @@ def _one_of(table: Doubles) -> st.SearchStrategy[float]:
 
 
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Return a strategy of floats at most `around` floats of the dtype `source` away from those of `middle`."""
+    """Return a strategy of floats near those of `middle`, toward which examples shrink.
+
+    around: the largest distance, in floats of the dtype `source`.
+    """
     if not around:
         return middle
     steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))

@@ -59,7 +59,10 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
 
 @st.composite
 def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[Any, Any]:
-    """Draw the operands a, (m, k), and b, (k, n), of a product, as `products` describes them."""
+    """Draw the operands a, (m, k), and b, (k, n), of a product: codes, or `fp.Scaled` for a block-scaled unit.
+
+    All codes are of one kind (DATA). Some parts of the arrays are then replaced by ones, and a few codes by any others.
+    """
     kind = draw(st.sampled_from(DATA))
     rng = np.random.default_rng(draw(st.integers(0, 999)) if kind != "ones" else 0)
     a, b = _codes(kind, rng, (m, k), unit.a), _codes(kind, rng, (k, n), unit.b)
@@ -77,7 +80,10 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 
 
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
-    """Return random codes of one operand, in its element type's dtype; kind: as in DATA, "cancelling" as "wide"."""
+    """Return random codes of one operand, in the dtype of the unit's element type `element`.
+
+    kind: "any codes", "ones", or "cancelling" or "wide", which both mean values of both signs in 24 binades around 1.
+    """
     if kind == "any codes":
         codes = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
     elif kind == "ones":
@@ -94,20 +100,30 @@ def _one(element: Element) -> int:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by the code of 1, in place, except those that are among the last `last` and the first `first`."""
+    """Replace codes by the code of 1, in place, except a run of them in the middle.
+
+    Of N codes in C order, those with indices from N - `last` (0 if that is negative) to `first` - 1 stay. element: the
+    element type of the codes.
+    """
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _carried(_one(element), element)
 
 
 def _carried(code: Any, element: Element) -> Any:
-    """Return a code, or a uint64 array of codes, of `element.fmt` as codes of the format in which a unit stores it."""
+    """Return a code, or a uint64 array of codes, of `element.fmt` as codes of the format in which a unit stores it.
+
+    That format is `element.carrier`; TF32 is stored in the upper bits of float32.
+    """
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return code << (np.uint64(shift) if isinstance(code, np.ndarray) else shift)
 
 
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
-    """Replace half of the terms of K, at random, by the negatives of the others, in place; element: the type of a."""
+    """Replace half of the terms of K, at random indices, by the others with the sign of a's code changed, in place.
+
+    a, b: codes, (m, K) and (K, n). element: the element type of a.
+    """
     order = rng.permutation(a.shape[1])
     half = order.size // 2
     a[:, order[half : 2 * half]] = a[:, order[:half]] ^ a.dtype.type(element.carrier.sign_bit)

@@ -60,7 +60,10 @@ def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
 
 @st.composite
 def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
-    """Draw the keywords of a cast; stochastic: whether the rounding may be stochastic, with a seed."""
+    """Draw the keywords of a cast: rounding, overflow, subnormals, and a seed if the rounding is "stochastic".
+
+    stochastic: whether the rounding may be "stochastic".
+    """
     keywords: dict[str, Any] = {
         "rounding": draw(roundings(stochastic=stochastic)),
         "overflow": draw(st.sampled_from(list(OVERFLOWS))),

@@ -61,9 +61,10 @@ def intervals(values: Array) -> tuple[Array, Array]:
 
 
 def answer(comparison: Any) -> str:
-    """Return a text on a `Comparison`: recipes equal to the baseline within noise, those above or below, failed runs.
+    """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
 
-    With fewer than 3 seeds it names failed runs only. For a single recipe it states the final loss.
+    comparison: a `Comparison` of training runs. With fewer than 3 seeds the text says that more are needed, and names
+    failed runs only. For a single recipe it states the final loss.
     """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     seeds = plural(comparison.seeds, "seed")
@@ -101,20 +102,29 @@ def answer(comparison: Any) -> str:
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return "NAME ends X nats (LOW to HIGH)": magnitudes of recipe `name`'s difference from the baseline's loss."""
+    """Return "NAME ends X nats (LOW to HIGH)", the magnitudes of a recipe's difference from the baseline's loss.
+
+    difference: the mean difference with its 95 % interval, whose ends are LOW and HIGH. name: the recipe's name.
+    """
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 
 
 def _open(difference: Interval, name: str) -> str:
-    """Return the sentence that losses of the recipe `name` vary too much between seeds to tell it from the baseline."""
+    """Return the sentence that a recipe's losses vary too much between seeds to tell it from the baseline.
+
+    difference: its mean difference from the baseline's loss, with its 95 % interval. name: the recipe's name.
+    """
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
     return f"{name} ends {mean:#.2g} nats {side}, but its seeds differ too much to rule out chance ({between})."
 
 
 def _stopped(comparison: Any) -> str:
-    """Return sentences that name the recipes with runs that ended early or diverged, and their numbers; "" for none."""
+    """Return sentences that name the recipes with runs that ended early or diverged, and their numbers; "" for none.
+
+    For diverged runs the text states the highest finite loss in nats, too.
+    """
     ended, diverged = [], []
     for name, runs in comparison.by_recipe.items():
         count = sum(bool(run.stopped) for run in runs)

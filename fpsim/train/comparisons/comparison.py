@@ -130,7 +130,10 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return the median seconds of the recipe `name`'s steps relative to FP32's; NaN if FP32 was not trained."""
+        """Return a recipe's median seconds per step divided by those of the recipe FP32; NaN if FP32 was not trained.
+
+        name: the recipe's name. Medians are used because the first steps include compilation.
+        """
         if "FP32" not in self.by_recipe:
             return math.nan
         times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))
@@ -167,13 +170,20 @@ class Comparison:
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `measurements` as dicts."""
+        """Yield a dict for each operand of each matrix product that a run measured: the rows of `measurements`.
+
+        The keys are recipe, seed, and the keys of the rows of `Run.measured`.
+        """
         for run in self.runs:
             for row in run.measured:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def run_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each run, with the columns of runs.parquet; stopped is "" if it trained to the end."""
+        """Yield a dict for each run, with the columns of runs.parquet.
+
+        They are recipe, seed, steps, final_loss, validation_loss (nats), seconds, stopped (the reason, or "" if it
+        trained to the end) and diverged.
+        """
         for run in self.runs:
             yield {
                 "recipe": run.recipe.name, "seed": run.settings.seed, "steps": len(run.losses),
@@ -324,7 +334,10 @@ def compare(
 def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
     """Return the path out/runs/NAME of each recipe, to which callers append "-SEED"; None for each if `out` is None.
 
-    Characters that do not suit a path become "_"; a ValueError if two names make the same folder.
+    chosen: the recipes. Characters of a name that do not suit a path become "_".
+
+    Raises:
+      ValueError: two recipes' names make the same folder.
     """
     if out is None:
         return [None] * len(chosen)
@@ -340,9 +353,15 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress callback for work in equal parts, which calls `progress` (or None) with the share of the whole.
+    """A progress callback for work in several equal parts, such as the runs of a comparison.
 
-    Call `begin` before each part.
+    It is called with the finished share of the present part, 0 to 1, and a text. It calls `progress` with the finished
+    share of the whole work, (finished parts + share) / parts, and the part's name and the text. Call `begin` before
+    each part.
+
+    Args:
+      progress: the callback for the whole work; None to report nothing.
+      parts: the number of parts.
     """
 
     def __init__(self, progress: Progress | None, parts: int) -> None:

@@ -36,7 +36,10 @@ MARGIN = 1.06  # distance between labels, relative to their height
 
 
 def styles(comparison: Any) -> dict[str, dict[str, Any]]:
-    """Return {recipe: keyword arguments of matplotlib's plot}; the baseline has the colour of text."""
+    """Return {recipe: keyword arguments of matplotlib's plot}: "color", "linestyle" and "linewidth" of its lines.
+
+    The baseline has the colour of text, other recipes have colours that colour-blind readers can distinguish.
+    """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     drawn = {comparison.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
     for i, name in enumerate(others):
@@ -67,9 +70,10 @@ def loss_axes(comparison: Any, ax: Any = None) -> Any:
 
 
 def difference_axes(comparison: Any, ax: Any = None) -> Any:
-    """Draw each recipe's smoothed loss minus the baseline's of the same seed, with 95 % intervals; return the axes.
+    """Draw each recipe's smoothed loss minus the baseline's of the same seed, mean and 95 % interval; return the axes.
 
-    ax: None for the axes of a new figure.
+    Both losses are running means m = 0.9 m + 0.1 loss, each divided by the sum of its weights. ax: matplotlib axes to
+    draw on; None for those of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -90,9 +94,10 @@ def difference_axes(comparison: Any, ax: Any = None) -> Any:
 
 
 def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
-    """Make the y axis logarithmic beyond 0.1 nats if some mean difference exceeds 0.2 after an eighth of the steps.
+    """Make the y axis linear up to +-0.1 nats and logarithmic beyond, if some mean difference exceeds 0.2 nats.
 
-    ends: {recipe: mean difference at each step}.
+    axes: matplotlib axes. ends: {recipe: mean difference at each step}. The first eighth of the steps, in which losses
+    differ most, does not count.
     """
     largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
     if largest > 0.2:
@@ -105,7 +110,10 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 
 
 def _bands(axes: Any, comparison: Any, curves: dict[str, Array]) -> dict[str, Array]:
-    """Draw each recipe's mean of (seeds, steps) and its 95 % interval as an area; return {recipe: mean curve}."""
+    """Draw each recipe's mean curve and its 95 % interval as a shaded area; return {recipe: mean at each step}.
+
+    axes: matplotlib axes. curves: {recipe: array (seeds, steps)}; recipes without seeds are left out.
+    """
     drawn, means = styles(comparison), {}
     for name, values in curves.items():
         if not len(values):
@@ -132,7 +140,10 @@ def _plain(axes: Any) -> None:
 
 
 def _labelled(axes: Any, comparison: Any, ends: dict[str, float]) -> None:
-    """Write recipes' names right of their curves, moved up or down if they overlap; ends: {recipe: last value}."""
+    """Write each recipe's name to the right of its curve, moved up or down where names would overlap.
+
+    axes: matplotlib axes. ends: {recipe: last value of its curve}.
+    """
     if not ends:
         return
     drawn = styles(comparison)
@@ -174,7 +185,10 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def probe_figure(comparison: Any) -> Any:
-    """Return a matplotlib figure with each recipe's gradient errors: ticks for layers but the head, a dot for all."""
+    """Return a matplotlib figure of the relative errors of all recipes' gradients.
+
+    Each recipe has a row, with a tick for each layer but the head and a dot for all these layers together.
+    """
     drawn = styles(comparison)
     names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
     with figure_style():
@@ -210,9 +224,9 @@ def probe_figure(comparison: Any) -> Any:
 
 
 def layer_figure(comparison: Any, metric: str) -> Any:
-    """Return a figure with a small plot for each layer: a metric of its worst operand over the steps.
+    """Return a matplotlib figure with a small plot for each layer: a metric of its worst operand over the steps.
 
-    metric: "underflow", "saturation" or "sqnr_db".
+    metric: "underflow", "saturation" or "sqnr_db". All plots have the same axes.
     """
     worst = worst_operands(comparison, metric)
     layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
@@ -251,7 +265,8 @@ def layer_figure(comparison: Any, metric: str) -> Any:
 def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """Return {(recipe, layer): {step: metric of the layer's worst operand, averaged over the seeds}}.
 
-    Operands without rounding error are left out. metric: "underflow", "saturation" or "sqnr_db".
+    metric: "underflow", "saturation" or "sqnr_db". The worst is the smallest "sqnr_db", or the largest other metric.
+    Operands without rounding error are left out.
     """
     picks = min if metric == "sqnr_db" else max
     seen: dict[tuple[str, str, int, int], list[float]] = {}
@@ -272,7 +287,7 @@ def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[i
 def scale_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the loss scale of every run that uses one over the steps, a cross at each skipped step; return the axes.
 
-    ax: None for the axes of a new figure.
+    ax: matplotlib axes to draw on; None for those of a new figure.
     """
     drawn = styles(comparison)
     with figure_style():
@@ -303,7 +318,9 @@ def scale_axes(comparison: Any, ax: Any = None) -> Any:
 def lost_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the smoothed share of lost updates over the steps, mean and 95 % interval over seeds; return the axes.
 
-    Recipes that lose fewer than one update in a thousand are left out. ax: None for the axes of a new figure.
+    A share is smoothed by the running mean m = 0.9 m + 0.1 share, divided by the sum of its weights. Recipes that lose
+    fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing.
+    ax: matplotlib axes to draw on; None for those of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 2.6)

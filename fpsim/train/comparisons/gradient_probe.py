@@ -42,7 +42,12 @@ ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
 class Batch(NamedTuple):
-    """A batch of tokens and the next ones, (sequences, context), with a factor for the loss of each token, or None."""
+    """A batch of token sequences, with a weight for the loss of each token.
+
+    Attributes:
+      inputs, targets: tokens, and for each the next one, int64 (sequences, context).
+      weights: factor of each token's loss, float32 (sequences * context,); None for equal ones.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -108,7 +113,10 @@ def rows_over_seeds(
     recipes: Any, seeds: range, *, steps: int, scenario: str = "plain", text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe` as dicts; its arguments, except that `seeds` is the range of seeds."""
+    """Return the rows of `gradient_probe` as dicts: means over seeds, with 95 % intervals of the errors.
+
+    The dicts and the arguments are those of `gradient_probe`, except that `seeds` is the range of the seeds.
+    """
     samples = []
     for index, seed in enumerate(seeds):
 
@@ -134,7 +142,10 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return dicts of recipe, scenario, layer, relative_error and cosine for one seed, as for `gradient_probe`."""
+    """Return a dict for each recipe and layer for one seed: recipe, scenario, layer, relative_error and cosine.
+
+    The arguments, relative_error and cosine are those of `gradient_probe`.
+    """
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_word("scenario", scenario, tuple(SCENARIOS))
@@ -156,7 +167,11 @@ def probe_rows(
 
 
 def recipes_of(recipes: Any) -> list[Recipe]:
-    """Return a list of recipes with different names from one recipe (a Recipe or its name) or several."""
+    """Return a list of `Recipe` from one recipe (a Recipe or the name of one) or an iterable of several.
+
+    Raises:
+      ValueError: there is no recipe, one has no name, or two have the same name.
+    """
     several = isinstance(recipes, Iterable) and not isinstance(recipes, (str, Recipe))
     chosen = [find_recipe(spec) for spec in (recipes if several else [recipes])]
     if not chosen:
@@ -234,9 +249,9 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Return {name: copy of the weight} after `steps` steps by the float32 recipe `plain`; cached.
+    """Train for `steps` steps by the float32 recipe `plain`, and return {name: copy of the weight}; cached.
 
-    text: path of the training text; None for the default text.
+    seed: the seed of the run. text: path of the training text, or None for the default text.
     """
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
@@ -245,9 +260,11 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return {layer: float32 weight gradient} of the batch after `steps` steps in float32, not scaled by any factor.
+    """Return {layer: float32 weight gradient} of every linear layer by a recipe, at weights that float32 trained.
 
-    settings: those of the recipe's trainer. case: the scenario, which changes weights and loss.
+    The batch is that of the step after training. Gradients are divided by the loss scale, and by the loss factors of
+    the recipe and of the scenario. settings: those of the recipe's trainer, with the seed and text of the training.
+    steps: number of training steps in float32. case: the scenario, which changes weights and loss.
     """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
@@ -283,7 +300,10 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
-    """Set the weights' `.grad` to the gradients of a batch's mean loss times the loss scale and all loss factors."""
+    """Run the forward and backward pass of a batch, which sets the weights' `.grad` to their gradients.
+
+    The mean loss is multiplied by the loss scale and by the loss factors of the recipe and of the scenario `case`.
+    """
     model = trainer.model
     model.train()
     model.zero_grad(set_to_none=True)
@@ -304,7 +324,14 @@ def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
 
 
 class Scenario(NamedTuple):
-    """A change to a model and its batch, the same for float32 and for every recipe."""
+    """A change to a model and its batch, the same for float32 and for every recipe.
+
+    Attributes:
+      description: the change as text.
+      loss_factor: factor that multiplies the loss; gradients are divided by it.
+      change: function that changes a model's weights in place; None for no change.
+      uneven: whether the losses of tokens are weighted by `token_weights`.
+    """
 
     description: str
     loss_factor: float = 1.0
@@ -316,7 +343,8 @@ class Scenario(NamedTuple):
 def outlier_channels(model: Any) -> None:
     """Multiply one channel in 32 of each norm's result by 256, and divide its weights in the next layer by 256.
 
-    A `Transformer` changes in place, but computes the same function, bit for bit except for underflow.
+    The model is a `Transformer`, whose weights change in place. All factors are powers of two, so the model computes
+    the same function, bit for bit in float32 except for underflow.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import outlier_channels
@@ -336,7 +364,8 @@ def outlier_channels(model: Any) -> None:
 def aligned_gates(model: Any) -> None:
     """Set the gate weights of each SwiGLU in a `Transformer` to 4 times those of its other half, in place.
 
-    Source: Fishman et al., arXiv:2409.12517: such weights arise in long runs, and make training in FP8 diverge.
+    Then silu(gate) * up grows as a square. Source: Fishman et al., arXiv:2409.12517, who find that such
+    weights arise in long training runs, and make training in FP8 diverge.
     """
     for block in model.blocks:
         weight = getattr(block.mlp.gate_up, "linear", block.mlp.gate_up).weight
@@ -345,7 +374,10 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return random loss weights 2**(6 N), N standard normal, float32 (tokens,), as uneven as tokens' frequencies."""
+    """Return random loss weights 2**(6 N), N standard normal, as float32 (tokens,); the seed determines them.
+
+    They differ as much as the gradients of rare and frequent tokens do.
+    """
     generator = torch.Generator().manual_seed(seed)
     weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
     return weights

@@ -23,7 +23,11 @@ MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module k
 class Memory(NamedTuple):
     """Bytes that a model's state has in a recipe's formats; the emulation itself stores float32.
 
-    Weights include masters, copies and Kahan's compensation. Activations are those of one micro-batch, scales included.
+    Attributes:
+      weights: bytes of master weights, of copies in another format, and of Kahan's compensation.
+      moments: bytes of both moments of AdamW.
+      activations: bytes for one micro-batch, scales included: inputs of linear layers, norms and SwiGLU; queries, keys,
+        values and softmax of attention.
     """
 
     weights: int
@@ -56,7 +60,10 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
 
 
 def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
-    """Return (bits of a weight with its float32 master and compensation, if any; bits of its two moments)."""
+    """Return (bits of the weights, bits of both moments) for each weight of a model.
+
+    The bits of the weights include float32 masters and Kahan's compensation, if the recipe has them.
+    """
     fmt = recipe.format_of("weights")
     weights = 32 if fmt is None else fmt.bits * (2 if recipe.update_rounding == "kahan" else 1)
     if fmt is not None and recipe.masters:
@@ -66,10 +73,10 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Return the bits of the activations, scales included, that one micro-batch saves for the backward pass.
+    """Return the bits of the activations that one micro-batch saves for the backward pass.
 
-    They are inputs of linear layers, norms and SwiGLU, and attention's queries, keys, values and softmax, each in the
-    format in which the recipe stores it.
+    A forward pass determines their shapes. They are inputs of linear layers, norms and SwiGLU, and attention's queries,
+    keys, values and softmax, each in the format in which the recipe stores it, scales included.
     """
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
@@ -110,7 +117,9 @@ def _activation_bits(trainer: Trainer) -> float:
 
 
 def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
-    """Return (format, scaling) in which a linear layer saves its input for the weight gradient; None for neither.
+    """Return (format, scaling) in which a linear layer saves its input for the weight gradient.
+
+    layer: the layer's name. The format is None for float32, and the scaling is None without scales.
 
     Example:
       >>> from fpsim.train import recipes

@@ -68,7 +68,14 @@ DEFINITIONS = (
 
 
 def page(comparison: Any, files: Sequence[str] = ()) -> str:
-    """Return the report of a comparison as an HTML page, which links the tables `files`; jinja2 must be installed."""
+    """Return the report of a comparison as an HTML page.
+
+    Args:
+      comparison: the comparison.
+      files: file names of the tables in the page's folder, which the page links.
+    Raises:
+      ImportError: jinja2 is not installed.
+    """
     drawn = importlib.util.find_spec("matplotlib") is not None
     rows = comparison.rows()
     settings = comparison.runs[0].settings
@@ -185,7 +192,10 @@ def _probe_row(row: dict[str, Any]) -> TableRow:
 
 
 def _error(row: dict[str, Any], name: str) -> TableCell:
-    """Return a table cell with the relative error row[name], and half the width of its interval if it has one."""
+    """Return a table cell with the relative error row[name], and half the width of its interval if it has one.
+
+    row: a dict whose keys NAME_low and NAME_high hold the ends of the interval, NaN without one.
+    """
     mean = _scientific(row[name])
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     return mean if math.isnan(half) else TableCell(f"{mean.text} ± {_scientific(half).text}", row[name])
@@ -256,7 +266,11 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
 
 
 def save(comparison: Any, folder: Path) -> list[Path]:
-    """Write a comparison's page and tables into a folder, and return their paths."""
+    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`.
+
+    Raises:
+      ImportError: pyarrow or jinja2 is not installed.
+    """
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
         "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),

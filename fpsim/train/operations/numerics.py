@@ -176,7 +176,13 @@ def rms_norm(
 
 @dataclass(frozen=True)
 class KernelSteps:
-    """The rounded operations of softmax and norms on codes of `fmt`; sums have the format of the accumulator."""
+    """The rounded operations of softmax and norms on codes of a format; sums have the format of the accumulator.
+
+    Attributes:
+      fmt: the format of all values except sums and means.
+      sums: the accumulator that adds.
+      rounding: the rounding mode of all other operations.
+    """
 
     fmt: Format
     sums: Accumulator
@@ -218,14 +224,21 @@ class KernelSteps:
             return self.encoded(FUNCTIONS[name](values))
 
     def sum(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return the sum of terms, or terms * factors, (..., n), along the last axis as codes (..., 1) of self.wide."""
+        """Return the sum of terms, or of terms * factors, over the last axis, as codes of self.wide, the sums' format.
+
+        terms, factors: codes of the format self.fmt, (..., n). The result has the shape (..., 1).
+        """
         from fpsim.sums.lines import Lines, line_sums
 
         lines = Lines(factors, terms, (None if factors is None else self.fmt, self.fmt))
         return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
 
     def mean(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return the mean of terms, or terms * factors, (..., n), over the last axis as codes (..., 1) of self.wide."""
+        """Return the mean of terms, or of terms * factors, over the last axis, as codes of self.wide, the sums' format.
+
+        terms, factors: codes of the format self.fmt, (..., n). The result has the shape (..., 1). The quotient is
+        computed in float64, exactly enough that rounding it gives the right code.
+        """
         total = self.wide_values(self.sum(terms, factors))
         return encode(total / terms.shape[-1], self.wide, rounding=self.rounding)
 
@@ -246,7 +259,12 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def steps_of(fmt: FormatLike, sums: Accumulator | None, rounding: str | Rounding) -> KernelSteps:
-    """Return the operations for a signed format of up to 16 bits, an accumulator and a rounding mode without draws."""
+    """Return the operations for a format, an accumulator and a rounding mode, after checking all three.
+
+    Raises:
+      TypeError, ValueError: there is no such format, accumulator or rounding; the format is unsigned, has no zero or
+        is too wide; float32 doesn't hold the accumulator's results; or the rounding is stochastic.
+    """
     chosen, mode = find_format(fmt), rounding_mode(rounding)
     refuse_unless_held(chosen, FP32, "take one of up to 16 bits")
     if chosen.precision > PRECISION or not chosen.has_zero or not chosen.signed:
@@ -271,7 +289,13 @@ def _last_axis(x: npt.ArrayLike) -> Array:
 
 
 class _Powers(NamedTuple):
-    """The intermediate results of a softmax, as codes."""
+    """The intermediate results of a softmax, as codes.
+
+    Attributes:
+      shifted: x - max.
+      powers: exp(x - max).
+      total: the sum of powers in the accumulator's format, (..., 1).
+    """
 
     shifted: Array  # x - max
     powers: Array  # exp of it
@@ -279,7 +303,10 @@ class _Powers(NamedTuple):
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
-    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of floats (..., n)."""
+    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of x.
+
+    steps: the rounded operations. x: floats (..., n).
+    """
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -288,7 +315,11 @@ def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
 
 
 def _log_softmax(steps: KernelSteps, parts: _Powers) -> Array:
-    """Return the codes of the log-softmax, (..., n), from the intermediate results of a softmax."""
+    """Return the codes of the log-softmax, (..., n), in the format steps.fmt.
+
+    steps: the rounded operations. parts: the codes of x - max, of exp(x - max) and of their sum, as `_powers` returns
+    them.
+    """
     return steps.minus(parts.shifted, steps.function("log", steps.wide_values(parts.total)))
 
 
@@ -305,7 +336,14 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes."""
+    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes.
+
+    Attributes:
+      result: ratios * weight.
+      ratios: x * r.
+      inverse: r = 1 / sqrt(mean + eps), (..., 1).
+      weight: the weight; None for ones.
+    """
 
     result: Array
     ratios: Array  # x * r, before the weight
@@ -314,9 +352,10 @@ class Normalised(NamedTuple):
 
 
 def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
-    """Return an RMSNorm of floats (..., d) along the last axis, with what its gradient needs.
+    """Return an RMSNorm of x along the last axis, with the intermediate results that its gradient needs, as codes.
 
-    weight: None for ones. eps: a number added to the mean of squares.
+    steps: the rounded operations. x: floats (..., d). weight: floats (d,), or None for ones. eps: added to the mean of
+    squares, after rounding to the sums' format.
     """
     codes = steps.encoded(_last_axis(x))
     square = steps.mean(codes, codes)

@@ -40,15 +40,20 @@ CASTS = {
 class Operations:
     """The operations of a model besides its linear layers, with their gradients.
 
-    specified: True for operations whose bits are the same on every machine (docs/training.md lists them); False for
-    torch's own, whose bits depend on the processor, on its libraries and on environment variables.
+    Attributes:
+      numerics: the formats of softmax, norm and loss, and the arithmetic of attention's products.
+      specified: True for operations whose bits are the same on every machine (docs/training.md lists them); False for
+        torch's own, whose bits depend on the processor, on its libraries and on environment variables.
     """
 
     numerics: Numerics = FLOAT32
     specified: bool = False
 
     def embed(self, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Return tokens[codes] + positions[:length], (batch, length, width), for int64 codes (batch, length)."""
+        """Return tokens[codes] + positions[:length], (batch, length, width).
+
+        codes: int64 (batch, length); tokens: (vocabulary, width); positions: (context, width).
+        """
         if self.specified:
             return _tensor(Embedding.apply(codes, tokens, positions))
         return _tensor(functional.embedding(codes, tokens) + positions[: codes.shape[1]])
@@ -136,7 +141,11 @@ def _matrices(x: Tensor) -> Array:
 
 @reported
 class Embedding(Function):  # type: ignore[misc]
-    """A torch function: each token's embedding plus its position's, with the same bits on every machine."""
+    """A torch function: each token's embedding plus its position's, with the same bits on every machine.
+
+    forward takes codes, int64 (batch, length), the numbers of the tokens; and two float32 tables, tokens (vocabulary,
+    width) and positions (context, width). It returns tokens[codes] + positions[:length], (batch, length, width).
+    """
 
     @staticmethod
     def forward(ctx: Any, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -159,7 +168,10 @@ class Embedding(Function):  # type: ignore[misc]
 
 @reported
 class RootMeanSquareNorm(Function):  # type: ignore[misc]
-    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis, the same bits on every machine."""
+    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis, the same bits on every machine.
+
+    forward takes x, float32 (..., d), and weight, float32 (d,).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -182,7 +194,10 @@ class RootMeanSquareNorm(Function):  # type: ignore[misc]
 
 @reported
 class CausalSoftmax(Function):  # type: ignore[misc]
-    """A torch function: the softmax of scores * factor over columns 0 to i of each row i, 0 in the other columns."""
+    """A torch function: the softmax of scores * factor over columns 0 to i of each row i, 0 in the other columns.
+
+    scores: float32 (..., rows, columns). Values and gradients have the same bits on every machine.
+    """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, factor: float) -> Tensor:
@@ -205,7 +220,10 @@ class CausalSoftmax(Function):  # type: ignore[misc]
 
 @reported
 class CrossEntropy(Function):  # type: ignore[misc]
-    """A torch function: the mean over rows x of the logits of log(sum(exp(x))) - x[the row's target]."""
+    """A torch function: the mean over rows x of the logits of log(sum(exp(x))) - x[the row's target].
+
+    logits: float32 (rows, classes); targets: int64 (rows,). The bits are the same on every machine.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -248,7 +266,10 @@ class ReLU(Function):  # type: ignore[misc]
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Return silu(gate) * up (..., n) for float32 x (..., 2 n) of gate and up, with the same bits everywhere."""
+    """Return silu(gate) * up (..., n) for x (..., 2 n), whose halves are gate and up.
+
+    x: float32. The bits are the same on every machine.
+    """
     array = _flat(x)
     result = np.empty((array.shape[0], array.shape[1] // 2), f32)
     kernels.swiglu(array, result)
@@ -256,7 +277,10 @@ def swiglu(x: Tensor) -> Tensor:
 
 
 def swiglu_slopes(slopes: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of SwiGLU's input x (..., 2 n) for that of its result (..., n), the same on every machine."""
+    """Return the gradient of SwiGLU's input x (..., 2 n), given `slopes` (..., n), the gradient of its result.
+
+    The bits are the same on every machine.
+    """
     array = _flat(x)
     result = np.empty_like(array)
     kernels.swiglu_slopes(_flat(slopes), array, result)
@@ -276,7 +300,10 @@ class AttentionProducts(NamedTuple):
     chain: Accumulator
 
     def multiply(self, product: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b as float32 (..., M, N) by the casts and unit of a product: "fprop", "dgrad" or "wgrad"."""
+        """Return a @ b as float32 (..., M, N); product: "fprop", "dgrad" or "wgrad", which selects casts and unit.
+
+        a: float32 (..., M, K). b: float32 (..., K, N).
+        """
         if self.linear is None:
             return tensor_of(
                 as_float(matmul(array_of(a), array_of(b), accumulate=self.chain), self.chain.result_format)
@@ -297,13 +324,16 @@ class AttentionProducts(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _plan_of(linear: LinearRecipe) -> LayerPlan:
-    """Return the plan of casts and products of attention by a linear recipe; cached."""
+    """Return the plan of casts and matrix products that a linear recipe makes for attention; cached."""
     return plan_of(linear, "attention")
 
 
 @reported
 class AttentionProduct(Function):  # type: ignore[misc]
-    """A torch function: a matrix product a @ b of attention, whose gradients are products by the same recipe."""
+    """A torch function: a matrix product a @ b of attention, whose gradients are products by the same recipe.
+
+    forward takes a, b and an `AttentionProducts`, the arithmetic of the three products.
+    """
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, products: AttentionProducts) -> Tensor:

@@ -127,7 +127,10 @@ def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
 
 
 class _Softmax(torch.autograd.Function):
-    """The torch function of `torch_softmax` for a format, with its gradient."""
+    """A torch function: the softmax of `numerics.softmax`, rounded at each step, with its gradient.
+
+    forward takes the arguments of `torch_softmax`, where fmt is not None.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, fmt: FormatLike, sums: Accumulator | None) -> Tensor:
@@ -145,7 +148,10 @@ class _Softmax(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The torch function of `torch_cross_entropy` for a format, with the logits' gradient."""
+    """A torch function: the loss of `numerics.cross_entropy`, rounded at each step, with the logits' gradient.
+
+    forward takes the arguments of `torch_cross_entropy`, where fmt is not None.
+    """
 
     @staticmethod
     def forward(
@@ -163,7 +169,10 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _Norm(torch.autograd.Function):
-    """The torch function of `torch_rms_norm` for a format, with its gradients."""
+    """A torch function: the RMSNorm of `numerics.rms_norm`, rounded at each step, with its gradients.
+
+    forward takes the arguments of `torch_rms_norm`, where fmt is not None.
+    """
 
     @staticmethod
     def forward(

@@ -25,9 +25,11 @@ _traces: list[OperationTrace] = []
 
 
 class TracedOperation(NamedTuple):
-    """An operation of a training step, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
+    """An operation of a training step.
 
-    digest: 16 hexadecimal digits of SHA-256 over the result's float32 bits, every NaN as 0x7FC00000.
+    Attributes:
+      name: the module and the operation, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
+      digest: 16 hexadecimal digits of SHA-256 over the result's float32 bits, every NaN as 0x7FC00000.
     """
 
     name: str
@@ -35,7 +37,10 @@ class TracedOperation(NamedTuple):
 
 
 def reported(function: Any) -> Any:
-    """Make traces record results and gradients of a torch.autograd.Function subclass, `function`, and return it."""
+    """Wrap a torch function class so that traces record its results and gradients; return the class.
+
+    function: a subclass of torch.autograd.Function, whose `forward` and `backward` are replaced.
+    """
     forward, backward, name = function.forward, function.backward, function.__name__.strip("_")
 
     @functools.wraps(forward)
@@ -69,8 +74,13 @@ def report(name: str, result: Tensor) -> None:
 class OperationTrace:
     """A record of all operations that run in a `with` block, in a model's modules, between them and after them.
 
-    see: called with the name and the result of each operation; None to record names and digests in `operations`.
-    arguments: those of the last operation, if it was one of torch's own; else empty.
+    Args:
+      model: the model, whose module names are part of the operations' names.
+      see: called with the name and the result of each operation; None to record names and digests.
+
+    Attributes:
+      operations: the operations so far, unless `see` was passed.
+      arguments: the arguments of the last operation, if it was one of torch's own; else empty.
 
     Example:
       >>> import torch
@@ -93,12 +103,18 @@ class OperationTrace:
 
     @property
     def place(self) -> str:
-        """Name of the running module, else "behind NAME" for the last one or product, or "before the first module"."""
+        """Name of the module that runs now, else "behind NAME" for the module or matrix product that ran last.
+
+        It is "before the first module" at the start.
+        """
         return self._places[-1] if self._places else self._last
 
     @staticmethod
     def is_shared(name: str) -> bool:
-        """Return whether operation `name` (a product, or a module's result) is in both "torch" and "specified" runs."""
+        """Return whether runs with "torch" and "specified" arithmetic both have an operation of this name.
+
+        These are the products of linear layers and the results of modules.
+        """
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
@@ -135,7 +151,7 @@ class OperationTrace:
             self.see(f"{name}{RESULT}", array_of(result))
 
     def _product(self, call: ProductCall) -> None:
-        """Add the result of a linear layer's product to the trace."""
+        """Add the result of a linear layer's product to the trace; call: the layer, the product and its result."""
         self.see(f"{call.layer}, {call.product}", call.result)
         if call.product != "fprop":
             self._last = f"behind {call.layer}, {call.product}"

@@ -31,7 +31,10 @@ def _product_error(kind: str, terms: int, promote: int | None) -> float:
 
 
 def promotion() -> Figures:
-    """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms."""
+    """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms.
+
+    Also return the number of Hopper's instructions of K = 32 in 128 terms. The result is a dict, name -> number.
+    """
     return {
         "instructions of K = 32 in 128 terms": 128 // unit(HOPPER).terms,
         "error, N(0, 1)": _product_error("normal", 4096, None),
@@ -42,7 +45,11 @@ def promotion() -> Figures:
 
 
 def gradient_accumulation() -> Figures:
-    """Return relative errors of sums of 128 gradients with a common mean, added in BF16 and in FP32."""
+    """Return relative errors of sums of 128 gradients with a common mean, added in BF16 and in FP32.
+
+    BF16 sums are added one after another in one case, in pairs in the other; FP32 sums one after another. The result is
+    a dict, name -> number.
+    """
     rng = np.random.default_rng(0)
     gradients = (rng.standard_normal(4096) + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32)
     exact = wide(gradients).sum(axis=0)
@@ -54,7 +61,10 @@ def gradient_accumulation() -> Figures:
 
 
 def error_by_length() -> Figures:
-    """Return relative errors of FP8 products without promotion by K and distribution of the operands."""
+    """Return relative errors of FP8 products without promotion, K = 128, 1024, 4096, normal and uniform operands.
+
+    The result is a dict, name -> number.
+    """
     return {
         f"{name}, K = {terms}": _product_error(kind, terms, None)
         for kind, name in (("normal", "N(0, 1)"), ("uniform", "U[0, 1)"))
@@ -63,7 +73,10 @@ def error_by_length() -> Figures:
 
 
 def norm_overflow() -> Figures:
-    """Return whether sums of 4096 squares are finite in FP16 and in FP32, if every element is 3.9, and if it is 4.1."""
+    """Return whether sums of 4096 squares are finite in FP16 and in FP32, if every element is 3.9, and if it is 4.1.
+
+    The result is a dict, name -> bool.
+    """
     figures: Figures = {}
     for rms in (3.9, 4.1):
         x = np.full(4096, rms, np.float32)
@@ -74,7 +87,11 @@ def norm_overflow() -> Figures:
 
 
 def linear_products() -> Figures:
-    """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates."""
+    """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates.
+
+    The operands are the inputs, weights and gradients of the products of linear layers. The result is a dict, name ->
+    number or string.
+    """
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {
         "formats of input, weight and gradient": " ".join(str(fmt) for fmt in formats),

@@ -19,13 +19,21 @@ from fpsim.formats.named import BF16, E4M3, E5M2
 
 
 def gpt3_cost() -> Figures:
-    """Return the millions of hours in 355 GPU-years, GPT-3's training, and dollars per hour of two published costs."""
+    """Return the millions of hours in 355 GPU-years, GPT-3's training, and the dollars per hour that two costs imply.
+
+    The costs are two published totals for this training, 12 and 4.6 million dollars. The result is a dict, name ->
+    number.
+    """
     hours = 355 * 365 * 24
     return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
 
 
 def bert_cost() -> Figures:
-    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity."""
+    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity costs.
+
+    Savings are shares of the V100's hours and costs. Electricity costs $0.1875 per GPU-hour of a V100 and $0.375 per
+    GPU-hour of an A100. The result is a dict, name -> number.
+    """
     before, after = 16 * 72, 8 * 30
     return {
         "GPU-hours before": before, "GPU-hours after": after, "fall of GPU-hours": 1 - after / before,
@@ -34,7 +42,12 @@ def bert_cost() -> Figures:
 
 
 def a100_speedup() -> Figures:
-    """Return two ratios of rates, Ampere's number of FP8 units, and a size for claim 90, FP8 training on the A100."""
+    """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
+
+    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, and the gigabytes of 175 billion
+    parameters in FP8. Also return the number of FP8 matrix units that `fp.units()` lists for Ampere, the A100's
+    architecture. The result is a dict, name -> number.
+    """
     return {
         "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
         "FP8 units of Ampere": len(units_of("ampere", E4M3, E5M2)), "GB of 175 B in FP8": 175 * E4M3.bits / 8,
@@ -42,12 +55,15 @@ def a100_speedup() -> Figures:
 
 
 def chip_choice() -> Figures:
-    """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper."""
+    """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper, as a dict by name."""
     return {f"{name} has FP8 units": bool(units_of(name.lower(), E4M3, E5M2)) for name in ("Ampere", "Hopper")}
 
 
 def autocast() -> Figures:
-    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU."""
+    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU.
+
+    The result is a dict, name -> string.
+    """
     import torch
 
     x = torch.ones(4, 4)

@@ -20,9 +20,10 @@ GRANULARITIES = {"1x32": Scaling(block=(1, 32)), "1x128": TILE_1X128, "tensor": 
 
 
 def int8_inference() -> Figures:
-    """Return the SQNR of N(0, 1) data in INT8 and E4M3 with 1x128 tiles, in dB, with and without outlier channels.
+    """Return the SQNR of N(0, 1) data (1024, 1024) in INT8 and E4M3 with a scale for each 1x128 tile, in dB.
 
-    If every 32nd channel is 100 times larger, the median over channels of each channel's SQNR is returned.
+    Also return, for both formats, the median over channels (columns) of each channel's SQNR if every 32nd channel is
+    100 times larger, so that each tile holds four outliers. The result is a dict, name -> number.
     """
     x = normal(1024, 1024)
     outliers = x.copy()
@@ -37,7 +38,10 @@ def int8_inference() -> Figures:
 
 
 def four_bits() -> Figures:
-    """Return the SQNR of N(0, 1) data in INT4 and E2M1 with a float32 scale for 1x32, 1x128 and all elements."""
+    """Return the SQNR of N(0, 1) data in INT4 and E2M1 with a float32 scale for 1x32, 1x128 and all elements.
+
+    The result is a dict, name -> number.
+    """
     x = normal(1024, 1024)
     return {
         f"{name} {grain}, dB": error(x, fmt, scaling=scaling).sqnr_db
@@ -47,7 +51,11 @@ def four_bits() -> Figures:
 
 
 def block_scales() -> Figures:
-    """Return the number of scales of a 256x384 array in 128x128 tiles, and counts of wrongly decoded values."""
+    """Return the number of scales of a 256x384 array in 128x128 tiles, and counts of wrongly decoded values.
+
+    The counts are of values that differ from code times scale, and that differ after the encoded array was saved to a
+    file and loaded. The result is a dict, name -> number.
+    """
     weights = normal(256, 384)
     scaled = encode_scaled(weights, E4M3, BLOCK_128X128)
     spread = np.repeat(np.repeat(scaled.scales, 128, axis=0), 128, axis=1)

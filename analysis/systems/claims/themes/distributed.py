@@ -27,7 +27,9 @@ from fpsim.products.matmul import matmul
 def two_level_all_reduce() -> Figures:
     """Return relative errors of the sums of rank 0 after BF16 all-reduces of 128 ranks by five algorithms.
 
-    Three are schemes of `fp.analysis.collectives.grid_all_reduce`; the others are a ring and a tree over all ranks.
+    Three are schemes of `fp.analysis.collectives.grid_all_reduce` on a grid of 8 rows and 16 columns: "two_steps" (as
+    published, which is no all-reduce), "rows_only" (sums of single rows), and "three_steps" (correct). The others are a
+    ring and a tree over all ranks. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     shared = rng.standard_normal(4096)
@@ -45,7 +47,10 @@ def two_level_all_reduce() -> Figures:
 
 
 def uneven_batches() -> Figures:
-    """Return relative errors of the mean gradient of batches of unequal sizes, unweighted and weighted by size."""
+    """Return relative errors of the mean gradient of batches of unequal sizes, unweighted and weighted by size.
+
+    Errors are relative to the mean over all samples. The result is a dict, name -> number.
+    """
     samples = normal(1024, 64) + np.linspace(0, 1, 1024, dtype=np.float32)[:, None]
     parts = np.split(samples, [100, 400])
     means = np.stack([wide(part).mean(axis=0) for part in parts])
@@ -58,7 +63,10 @@ def uneven_batches() -> Figures:
 
 
 def reduction_dtype() -> Figures:
-    """Return relative errors of the sum of 8 ranks' BF16 gradients, in BF16 around a ring and in float32."""
+    """Return relative errors of the sum of 8 ranks' BF16 gradients, in BF16 around a ring and in float32.
+
+    The result is a dict, name -> number.
+    """
     rng = np.random.default_rng(0)
     gradients = quantize(rng.standard_normal((8, 4096)).astype(np.float32), BF16)
     exact = wide(gradients).sum(axis=0)
@@ -71,7 +79,9 @@ def reduction_dtype() -> Figures:
 def kernel_by_batch() -> Figures:
     """Compare a product of one row on Hopper's BF16 unit with two others: in a batch of 64, and in four slices of K.
 
-    The bound of a value's difference is K 2^-23 times the sum of |a||b| over K.
+    Return the number of values that differ in the batch, the share that differs with slices, and the largest difference
+    with slices / its bound. The bound of a value is K 2^-23 times the sum of |a||b| over K. The result is a dict,
+    name -> number.
     """
     a, b = normal(1, 4096).astype(ml_dtypes.bfloat16), normal(4096, 256, seed=1).astype(ml_dtypes.bfloat16)
     unit = "hopper_bf16_f32"
@@ -91,7 +101,11 @@ def kernel_by_batch() -> Figures:
 
 
 def fused_bias() -> Figures:
-    """Return relative errors of product plus bias in BF16, added before and after the product is rounded."""
+    """Return relative errors of product plus bias in BF16, added before and after the product is rounded.
+
+    Errors are relative to the float64 sum of product and bias. Also return the share of values that differ between the
+    two. The result is a dict, name -> number.
+    """
     sums, bias = normal(1 << 18), normal(1 << 18, seed=1)
     exact = wide(sums) + wide(bias)
     fused = quantize(sums + bias, BF16)

@@ -31,7 +31,12 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return FP16's largest value and precision, two values rounded to FP16, and counts of its codes."""
+    """Return FP16's largest value, FP16's and BF16's bits of precision, and two values rounded to FP16.
+
+    The values are half of FP16's smallest positive value, and slightly more. Also return the number of FP16's codes
+    that are NaN, and the number of other codes that are equal after decoding and encoding them. The result is a dict,
+    name -> number or bool.
+    """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
     back = encode(values, FP16)
@@ -49,7 +54,10 @@ def fp16_range() -> Figures:
 
 
 def bf16_range() -> Figures:
-    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades."""
+    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades.
+
+    The result is a dict, name -> number.
+    """
     return {
         "largest BF16": BF16.max,
         "largest FP16": FP16.max,
@@ -60,7 +68,13 @@ def bf16_range() -> Figures:
 
 
 def bf16_against_fp16() -> Figures:
-    """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes."""
+    """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes.
+
+    An error is norm(difference from float32's gradients) / norm(these).
+
+    BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12. The result is a
+    dict, name -> number.
+    """
     return {
         "BF16 units of Ampere": len(units_of("ampere", BF16)),
         "gradient error, BF16": probed("BF16").error,
@@ -74,7 +88,8 @@ def bf16_against_fp16() -> Figures:
 def tf32_format() -> Figures:
     """Return TF32's field widths, and the SQNR of N(0, 1) values rounded and truncated to TF32.
 
-    Also return the mean factor of truncation, and the A100's ratio of TF32 to FP32 peaks.
+    Also return the factor (gain) by which truncation multiplies values on average, and the A100's ratio of TF32 to FP32
+    peaks. The result is a dict, name -> number.
     """
     x = normal(1024, 1024)
     return {
@@ -88,7 +103,11 @@ def tf32_format() -> Figures:
 
 
 def _fp8_limits(fmt: Format) -> Figures:
-    """Return extreme values and numbers of NaN codes, Inf codes and binades of an FP8 format, from all 256 codes."""
+    """Return facts on an FP8 format, computed from all 256 codes.
+
+    They are the largest, smallest and smallest normal value, and the numbers of NaN codes, Inf codes and binades. The
+    result is a dict, name -> number.
+    """
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
     return {
@@ -102,7 +121,10 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_hardware() -> Figures:
-    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units."""
+    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units.
+
+    The result is a dict, name -> number or string.
+    """
     hopper = {str(unit.a.fmt) for unit in units_of("hopper", E4M3, E5M2)}
     ampere = len(units_of("ampere", E4M3, E5M2))
     return {"FP8 formats of Hopper": " ".join(sorted(hopper)), "FP8 units of Ampere": ampere}
@@ -111,7 +133,8 @@ def fp8_hardware() -> Figures:
 def capability_dispatch() -> Figures:
     """Return compute capabilities with FP8 units, and which of them the condition major >= 9 misses.
 
-    Also return the fraction bits that six matrix units keep in their sums.
+    Also return the fraction bits that six matrix units keep in their sums: for FP8 those of Ada, Hopper and Blackwell,
+    for FP16 those of Hopper, Ampere and Volta. The result is a dict, name -> number or string.
     """
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if units_of(arch, E4M3, E5M2))
@@ -130,7 +153,10 @@ def capability_dispatch() -> Figures:
 
 
 def hopper_fp8() -> Figures:
-    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip."""
+    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip.
+
+    The result is a dict, name -> number.
+    """
     measured = sum(unit.evidence == "hardware" for unit in units_of("hopper", E4M3))
     return {"E4M3 units of Hopper that were compared with the chip": measured}
 

@@ -24,9 +24,11 @@ def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
 
 
 def eager_policy() -> Figures:
-    """Return scales of torch's loss scaler and of tutorials' "eager", and whether they apply steps that overflowed.
+    """Return scales of torch's loss scaler, and the largest scale of the policy "eager" of tutorials.
 
-    "eager" starts at 2^16, doubles the scale after every step without overflow, up to 2^16, and applies all steps.
+    "eager" starts at 2^16, doubles the scale after every step without overflow, up to 2^16, and applies the steps that
+    overflow. torch's scales are those after an overflow, and after 1999 and 2000 steps without one. Also return for
+    both whether they apply steps that overflowed. The result is a dict, name -> number or bool.
     """
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001
@@ -46,7 +48,8 @@ def eager_policy() -> Figures:
 def underflow_share() -> Figures:
     """Return the smallest k for which a loss scale of 2^k lowers an underflow of 23 % in FP16 to 3 %.
 
-    Also return the shares lost without a scale and at 2^16.
+    log2 of the gradients' magnitudes is normal with a standard deviation of 4, and such a mean that 23 % underflow.
+    Also return the shares lost without a scale and at 2^16. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     mean = -25 + 4 * 0.739  # 23 % of a normal variable lie 0.739 deviations below its mean
@@ -60,9 +63,11 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Return the last scale of the policy "norm_driven" of articles, and shares of overflows and lost gradients.
+    """Return the last scale of the policy "norm_driven" of articles, and shares of steps and gradients.
 
-    The policy computes the next scale from the gradient's norm, and lowers it for small gradients.
+    The policy computes the next scale from the gradient's norm, and lowers it for small gradients. The shares are of
+    steps that overflow, and of gradients that underflow, in 300 steps with small gradients (around 2^-44), and with
+    usual ones (around 2^-20). The result is a dict, name -> number.
     """
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):
@@ -75,7 +80,10 @@ def norm_driven_policy() -> Figures:
 
 
 def scale_before_backward() -> Figures:
-    """Return the shares of gradients that underflow FP16 unscaled and with 2^16, and whether unscaling is exact."""
+    """Return the shares of gradients that underflow FP16 unscaled and with 2^16, and whether unscaling is exact.
+
+    The result is a dict, name -> number or bool.
+    """
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16])
     scaled = quantize(gradients * np.float32(2.0**16), FP16)
@@ -89,7 +97,8 @@ def scale_before_backward() -> Figures:
 def inverted_policy() -> Figures:
     """Return the shares of gradients that underflow FP16 with an inverted loss-scaling policy, and with torch's.
 
-    The inverted policy raises the scale after an overflow, and lowers it while there is none.
+    The inverted policy raises the scale after an overflow, and lowers it while there is none. The result is a dict,
+    name -> number.
     """
     report = loss_scaling(_gradients(300), ["inverted", "dynamic"])
     rows = {row["policy"]: row for row in report.totals}
@@ -100,7 +109,11 @@ def inverted_policy() -> Figures:
 
 
 def too_large_a_scale() -> Figures:
-    """Return the shares of gradients that underflow and that become Inf in FP16, for the scales 1 and 2^40."""
+    """Return the shares of gradients that underflow and that become Inf in FP16, for the scales 1 and 2^40.
+
+    Also return whether a value beyond FP16's range becomes Inf, and not FP16's largest value. The result is a dict,
+    name -> number or bool.
+    """
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16, 40])
     return {
@@ -111,7 +124,12 @@ def too_large_a_scale() -> Figures:
 
 
 def loss_factor() -> Figures:
-    """Return errors of weight gradients, and whether those of DEEPSEEK_V3 depend on a constant factor of the loss."""
+    """Measure whether errors of weight gradients depend on a constant factor of the loss.
+
+    An error is norm(difference from float32's gradients) / norm(these). Return the error of the recipe DEEPSEEK_V3,
+    whether it is equal for the loss times 2^-12 and times 2^12, and the error of FP16 without loss scaling for the loss
+    times 2^-12. The result is a dict, name -> number or bool.
+    """
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,
         "DEEPSEEK_V3, loss x 2^-12, equal": probed("DEEPSEEK_V3", "loss_2^-12").error == probed("DEEPSEEK_V3").error,
@@ -131,7 +149,11 @@ def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
 
 
 def mean_over_classes() -> Figures:
-    """Return the shares of logit gradients that are 0 in FP16 if the loss is a mean over N, or over N x classes."""
+    """Return the shares of logit gradients that are 0 in FP16 if the loss is a mean over N, or over N x classes.
+
+    There are shares for 1,000 and 32,000 classes, and one for N x 32,000 with a loss scale of 65536. The result is a
+    dict, name -> number.
+    """
     figures: Figures = {}
     for classes in (1000, 32000):
         figures[f"zeros, {classes} classes, mean over N"] = _logit_zeros(classes, 2048)
@@ -141,7 +163,7 @@ def mean_over_classes() -> Figures:
 
 
 def underflow_by_format() -> Figures:
-    """Return the shares of gradients of about 2^-20 that underflow in FP16 and in BF16."""
+    """Return the shares of gradients of about 2^-20 that underflow in FP16 and in BF16, as a dict by name."""
     gradients = np.concatenate(_gradients(16))
     return {f"lost in {fmt}": underflow(gradients, fmt, scales=[0]).lost[0] for fmt in (FP16, BF16)}
 

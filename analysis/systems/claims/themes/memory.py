@@ -33,7 +33,10 @@ KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
 def _bytes(recipe: str, *kinds: str) -> float:
-    """Return the bytes per parameter of some kinds of tensors, such as "moments", in training by a recipe."""
+    """Return the bytes per parameter of some kinds of tensors in training by a recipe, as `fp.analysis.ledger` counts.
+
+    recipe: name of the recipe. kinds: kinds of tensors, such as "moments", whose bytes are added.
+    """
     from fpsim.analysis.systems.memory.ledger import ledger
 
     counted = ledger(PARAMETERS, recipe)
@@ -41,7 +44,12 @@ def _bytes(recipe: str, *kinds: str) -> float:
 
 
 def parameter_memory() -> Figures:
-    """Return the bytes of FP16 weights divided by those of FP32 weights, and the bytes of Adam's states."""
+    """Return the bytes of FP16 weights divided by those of FP32 weights, and the bytes per parameter that Adam keeps.
+
+    In FP32, these are the bytes of the weight, the gradient and two moments. In mixed precision, weight and gradient
+    are FP16, the moments are FP32, and an FP32 copy of the weight (master) is added. The result is a dict, name ->
+    number.
+    """
     return {
         "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
         "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
@@ -50,7 +58,11 @@ def parameter_memory() -> Figures:
 
 
 def reported_savings() -> Figures:
-    """Return the share that a reported fall from 32 to 19 GB saves, and the most that FP16 weights can save."""
+    """Return the share that a reported fall from 32 to 19 GB saves, and the largest share that FP16 weights can save.
+
+    The latter is the share that FP16 weights save of the bytes of FP32 weights, as if memory held nothing else. The
+    result is a dict, name -> number.
+    """
     largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
     return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}
 
@@ -58,7 +70,8 @@ def reported_savings() -> Figures:
 def fp8_states() -> Figures:
     """Return bytes per parameter of training states by DEEPSEEK_V3, without and with FP8 copies of weights.
 
-    Also return those of Adam in float32, the share of them that DEEPSEEK_V3 saves, and a ratio of published sizes.
+    Also return those of Adam in float32, the share of them that DEEPSEEK_V3 with copies saves, and 480 / 120, the ratio
+    of two published sizes in GB. The result is a dict, name -> number.
     """
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")
@@ -69,9 +82,11 @@ def fp8_states() -> Figures:
 
 
 def checkpointing_cost() -> Figures:
-    """Return the additional share of multiplications if activations of 3/4 and of all blocks are recomputed.
+    """Return the cost of recomputing the activations of 3/4 and of all blocks in the backward pass.
 
-    Also return the share of blocks whose recomputation costs 20 %.
+    The cost is the number of additional multiplications / the number of multiplications of a training step.
+
+    Also return the share of blocks whose recomputation costs 20 %. The result is a dict, name -> number.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
     from fpsim.train.model import Config
@@ -86,7 +101,11 @@ def checkpointing_cost() -> Figures:
 
 
 def sliced_products() -> Figures:
-    """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K."""
+    """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K.
+
+    For slices of M and of N return the number of results with other bits; for slices of K whether any result has other
+    bits, and the relative difference. The result is a dict, name -> number or bool.
+    """
     a = normal(32, 512).astype(ml_dtypes.bfloat16)
     b = normal(512, 32, seed=1).astype(ml_dtypes.bfloat16)
     unit = "hopper_bf16_f32"
@@ -103,7 +122,10 @@ def sliced_products() -> Figures:
 
 
 def one_card() -> Figures:
-    """Return the gigabytes of 42 billion parameters: BF16 weights, and all states of mixed-precision training."""
+    """Return the gigabytes of 42 billion parameters: BF16 weights, and all states of mixed-precision training.
+
+    The result is a dict, name -> number.
+    """
     weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
     return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}
 
@@ -111,7 +133,8 @@ def one_card() -> Figures:
 def accumulated_batches() -> Figures:
     """Return errors of mean gradients of 4 and of 64 micro-batches, relative to the gradient of the whole batch.
 
-    Also return the norm of the sum of 4, not divided by 4, / the norm of the whole batch's gradient.
+    The 4 gradients are added in FP32 and in BF16, the 64 in BF16. Also return the ratio of the norm of the sum of 4,
+    not divided by 4, to the norm of the whole batch's gradient. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)
@@ -136,7 +159,9 @@ def accumulated_batches() -> Figures:
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
     """Return the gigabytes per rank of all training states with mixed-precision Adam, for each stage of ZeRO.
 
-    Also return the bytes of all states per parameter, and those that stage 1 keeps whole on every rank.
+    parameters: number of parameters. ranks: number of ranks among which ZeRO divides the states. Also return the bytes
+    of all states per parameter, and those of weights and gradients, which stage 1 keeps whole on every rank. The result
+    is a dict, name -> number.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
 
@@ -149,7 +174,7 @@ def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
 def resumed_training() -> Figures:
     """Return whether training resumed from a saved state has the losses of uninterrupted training, bit for bit.
 
-    The state is saved in float32 in one case, and rounded to FP16 in the other.
+    The state is saved in float32 in one case, and rounded to FP16 in the other. The result is a dict, name -> bool.
     """
     from fpsim.train.loop import Trainer
     from fpsim.train.settings import Settings
@@ -176,7 +201,10 @@ def resumed_training() -> Figures:
 
 
 def parameters_on_80_gb() -> Figures:
-    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and with gradients and moments."""
+    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and with gradients and moments.
+
+    The result is a dict, name -> number.
+    """
     weights, states = _bytes(PLAIN, "parameters"), _bytes(PLAIN, *KINDS_OF_STATES)
     return {"weights alone, B": 80 / weights, "with Adam's states, B": 80 / states}
 

@@ -25,7 +25,10 @@ def _trained() -> tuple[dict[str, object], ...]:
 
 
 def gradient_norms() -> Figures:
-    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms."""
+    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms.
+
+    Also return whether all norms are positive. The result is a dict, name -> number or bool.
+    """
     norms = np.array([row["gradient_norm"] for row in _trained()], np.float64)
     figures: Figures = {"smallest norm is positive": bool(norms.min() > 0)}
     for name, x in (("norms", norms), ("logarithms", np.log(norms))):
@@ -38,7 +41,8 @@ def gradient_norms() -> Figures:
 def update_ratios() -> Figures:
     """Return the median ratio of update to weight over the last 150 of 200 steps of the perceptron's training.
 
-    Also return log2 of the largest power of two that is lost when it is added to 1, in BF16, FP16 and E4M3.
+    Also return log2 of the largest power of two that is lost when it is added to a weight of 1, in BF16, FP16 and E4M3.
+    The result is a dict, name -> number.
     """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     figures: Figures = {"median update over weight, 150 steps": float(np.median(ratios))}
@@ -49,7 +53,11 @@ def update_ratios() -> Figures:
 
 
 def activation_range() -> Figures:
-    """Return the shares of log-uniform values in 1e-3 .. 1e3 that become 0, subnormal or saturated in FP16 and E4M3."""
+    """Return the shares of values that become 0, subnormal or saturated in FP16 and in E4M3 without scales.
+
+    The values are log-uniform in 1e-3 .. 1e3. Also return FP16's smallest normal and largest value. The result is a
+    dict, name -> number.
+    """
     x = np.exp(np.random.default_rng(0).uniform(np.log(1e-3), np.log(1e3), 1 << 18)).astype(np.float32)
     figures: Figures = {"FP16 normal from": FP16.smallest_normal, "FP16 to": FP16.max}
     for fmt in (FP16, E4M3):
@@ -61,7 +69,7 @@ def activation_range() -> Figures:
 
 
 def debug_names() -> Figures:
-    """Return the number of public names in torch.amp that mention fallbacks or debugging."""
+    """Return the number of public names in torch.amp that mention fallbacks or debugging, as a dict by name."""
     import torch
 
     names = [name for name in dir(torch.amp) if "fallback" in name.lower() or "debug" in name.lower()]

@@ -22,7 +22,8 @@ from fpsim.products.matmul import matmul
 def split_products() -> Figures:
     """Return the percentages of float32 products with errors of 0 to 4 ulps, computed from products of BF16 values.
 
-    Each factor is split into three BF16 values; six products of them are added in float32, smallest first.
+    Each factor is split into three BF16 values; six products of them are added in float32, smallest first. The result
+    is a dict, name -> number.
     """
     x, y = normal(1 << 18), normal(1 << 18, seed=1)
 
@@ -44,7 +45,8 @@ def split_products() -> Figures:
 def hopper_low_bits() -> Figures:
     """Return the number of float32 results of Hopper's and Ada's FP8 units that have any of the 10 lowest bits set.
 
-    Also return for each unit whether some result has the next bit, bit 10 from 0, set.
+    Also return for each unit whether some result has the next bit, bit 10 from 0, set. The result is a dict, name ->
+    number or bool.
     """
     a, b = (encode(normal(64, 128, seed=seed), E4M3) for seed in (0, 1))
     figures: Figures = {}
@@ -56,7 +58,11 @@ def hopper_low_bits() -> Figures:
 
 
 def ring_in_bf16() -> Figures:
-    """Return relative errors of BF16 all-reduces by a ring and a tree, and of a float32 sum that is rounded once."""
+    """Return relative errors of BF16 all-reduces around a ring of 8 to 2048 ranks.
+
+    Also return those by a tree, and by one float32 sum that is rounded to BF16 at the end, for 8 and 2048 ranks. The
+    result is a dict, name -> number.
+    """
     figures: Figures = {}
     for ranks in (8, 32, 128, 512, 2048):
         x = np.asarray(quantize(normal(ranks, 2048, seed=ranks), BF16), np.float32)
@@ -69,7 +75,10 @@ def ring_in_bf16() -> Figures:
 
 
 def shuffled_sums() -> Figures:
-    """Return the number of different sums over 10,000 orders of 8 numbers, added in float64 and added exactly."""
+    """Return the number of different sums over 10,000 orders of 8 numbers, added in float64 and added exactly.
+
+    The result is a dict, name -> number.
+    """
     values = [1e-10, 1e-5, 1e-2, 1.0]
     values = values + [-value for value in values]
     generator = random.Random(42)
@@ -82,7 +91,11 @@ def shuffled_sums() -> Figures:
 
 
 def bounds() -> Figures:
-    """Return the ratio of the classical to the probabilistic error bound of sums, and the share within the latter."""
+    """Return, for sums in float32 and in FP16, the ratio of the classical to the probabilistic error bound.
+
+    Also return the share of sums whose error is within the probabilistic bound. There are 16 sums of 2^17 N(0, 1) terms
+    in float32, and 16 of 1000 terms in FP16, each added one term after another. The result is a dict, name -> number.
+    """
     from fpsim.analysis.measures.drift.drift import drift
     from fpsim.sums.accumulators import Sequential
 
@@ -95,7 +108,13 @@ def bounds() -> Figures:
 
 
 def nvfp4_forward() -> Figures:
-    """Return errors of weight gradients with NVFP4 in all products, and with the forward product in BF16."""
+    """Return errors of weight gradients with NVFP4 in all products and with the forward product in BF16, and their
+    ratio.
+
+    An error is norm(difference from float32's gradients) / norm(these); the ratio is the second error / the first.
+
+    The result is a dict, name -> number.
+    """
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
     whole, forward = probed("NVFP4").error, probed(with_one_product("NVFP4")[0]).error
@@ -106,7 +125,10 @@ def nvfp4_forward() -> Figures:
 
 
 def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
-    """Return float64 scores (512, 64): in each row `repeats` zeros, three scores in -11 .. -7, and -Inf elsewhere."""
+    """Return float64 scores (512, 64): in each row `repeats` zeros, three scores in -11 .. -7, and -Inf elsewhere.
+
+    rng: generator that draws the places and the three scores.
+    """
     scores = np.full((512, 64), -np.inf)
     for row in scores:
         places = rng.permutation(64)
@@ -116,7 +138,10 @@ def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
 
 
 def flash_rounding_bias() -> Figures:
-    """Return the bias of BF16 flash attention's outputs for values of one sign, if 1 or 2 scores are the maximum."""
+    """Return the bias of BF16 flash attention's outputs for values of one sign, if 1 or 2 scores are the maximum.
+
+    Both cases are computed with the unnormalised output in BF16, and in float32. The result is a dict, name -> number.
+    """
     rng = np.random.default_rng(0)
     values = quantize(-(1 + rng.random((64, 64))), BF16)
     queries, keys = np.zeros((512, 4)), np.zeros((64, 4))
@@ -132,7 +157,8 @@ def flash_rounding_bias() -> Figures:
 def sampling_mismatch() -> Figures:
     """Return the ratios, BF16 to FP16, of two differences between the outputs of networks that add in different orders.
 
-    The differences are the KL divergence, and the mean |difference| of log-probabilities.
+    The differences are the KL divergence, and the mean |difference| of log-probabilities. There is a ratio of each for
+    4 and for 12 layers. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for layers in (4, 12):
@@ -151,7 +177,11 @@ FLASH_CASES = {256: [(16, "bf16")], 1024: [(16, "bf16"), (16, "fp32")], 4096: [(
 
 
 def flash_deviation() -> Figures:
-    """Return the relative error of BF16 flash attention / that of plain attention, by inputs, keys and block size."""
+    """Return the ratio of the relative error of BF16 flash attention to that of plain attention.
+
+    There is a ratio for each distribution of inputs, number of keys and block size; the running output is in BF16, or
+    in FP32 if the name says so. The result is a dict, name -> number.
+    """
     figures: Figures = {}
     for word in ("N(0, 1)", "U(0, 1)"):
         for keys, cases in FLASH_CASES.items():

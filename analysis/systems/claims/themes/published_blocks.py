@@ -24,8 +24,9 @@ def _nvfp4(
 ) -> Floats:
     """Quantise x (n, 16) to E2M1, with an E4M3 scale that maps each row's largest magnitude to block_max; decode it.
 
-    E4M3 scales are multiplied by one float64 scale of the whole array, with which the largest E4M3 scale is tensor_max.
-    rounding, seed: of the E2M1 codes. Return float64 values (n, 16).
+    E4M3 scales are multiplied by one float64 scale of the whole array, which is chosen such that the row with the
+    largest magnitude has the E4M3 scale tensor_max. rounding, seed: rounding mode and seed of the E2M1 codes. Return
+    float64 values (n, 16).
     """
     amax = np.abs(x).max(axis=1, keepdims=True)
     tensor = amax.max() / (block_max * tensor_max)
@@ -45,7 +46,12 @@ def _four_over_six(x: Floats) -> Floats:
 
 
 def nvfp4_errors() -> Figures:
-    """Return 1000 times the mean squared errors of five variants of NVFP4 on N(0, 1) data."""
+    """Return 1000 times the mean squared errors of five variants of NVFP4 on N(0, 1) data.
+
+    The variants round to nearest in blocks of 16, in blocks of 16 with the better of the largest codes 4 and 6, and in
+    16x16 blocks; or they round stochastically in blocks of 16 whose largest magnitude becomes 6 x 16/17 or 6. The
+    result is a dict, name -> number.
+    """
     x = normal(1024, 1024)
     groups = wide(x).reshape(-1, 16)
     clipped = _nvfp4(groups, 6.0, rounding="stochastic", seed=1)
@@ -60,7 +66,11 @@ def nvfp4_errors() -> Figures:
 
 
 def averaged_products() -> Figures:
-    """Return -log2 of the relative error of the mean of n products of stochastically rounded NVFP4 operands."""
+    """Return -log2 of the relative error of the mean of n products of stochastically rounded NVFP4 operands.
+
+    The n products have the same operands, rounded with different random bits. There is a number for each of n = 1, 4,
+    16 and 64. The result is a dict, name -> number.
+    """
     a, b = wide(normal(256, 256)), wide(normal(256, 256, seed=1))
     exact = a @ b
     mean, figures = np.zeros_like(exact), Figures()
@@ -78,7 +88,8 @@ def averaged_products() -> Figures:
 def mxfp4_errors() -> Figures:
     """Return the mean squared error / mean square of N(0, sigma^2) data in MXFP4, to nearest and stochastically.
 
-    Each error is a mean over sigma in 1 .. 2.
+    Each error is a mean over sigma in 1 .. 2. For rounding to nearest, the smallest and largest error are returned too.
+    The result is a dict, name -> number.
     """
     x = normal(256, 2048)
     figures: Figures = {}
@@ -97,7 +108,9 @@ def four_over_six_bias() -> Figures:
     """Return the mean of 17 stochastic roundings of the value 1 to E2M1, in a block whose largest magnitude is 17/16.
 
     Each rounding is made with the scale that maps 17/16 to 6 and with the one that maps it to 4, and the result nearer
-    to 1 is taken. Also return the number of results that are 17/16, and the value of the others.
+    to 1 is taken: the mean - 1 is the bias of this choice. The 17 random numbers are the middles of 17 equal parts of
+    [0, 1). Also return the number of results that are 17/16, and the value of the other results. The result is a dict,
+    name -> number.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
@@ -118,7 +131,10 @@ def four_over_six_bias() -> Figures:
 
 
 def four_over_six() -> Figures:
-    """Return E4M3 scales and mean squared errors of the values 10, 20, 30, 40 in E2M1 if 40 maps to 6, and to 4."""
+    """Return E4M3 scales and mean squared errors of the values 10, 20, 30, 40 in E2M1 if 40 maps to 6, and to 4.
+
+    The result is a dict, name -> number.
+    """
     x = np.array([10.0, 20.0, 30.0, 40.0])
     figures: Figures = {}
     for block_max in (6, 4):
@@ -131,7 +147,12 @@ def four_over_six() -> Figures:
 
 
 def clipped_groups() -> Figures:
-    """Return the share of groups of 32 whose largest magnitude / scale exceeds 6, for three rules of MX scales."""
+    """Return the share of groups of 32 whose largest magnitude / scale exceeds 6, for three rules of MX scales.
+
+    The rules are "floor", "even" and "ceil", as `fp.Scaling` defines them (scale_rule). The data are N(0, 1) in one
+    case; in the other, groups are also multiplied by 2^U with U uniform in 0 .. 4. The result is a dict, name ->
+    number.
+    """
     x = normal(512, 2048)
     spread = (x * np.exp2(np.random.default_rng(1).uniform(0, 4, (512, 64)).repeat(32, axis=1))).astype(np.float32)
     figures: Figures = {}

@@ -23,7 +23,9 @@ Q8_0 = Scaling(block=(1, 32), scale_format=FP16)  # 34 bytes for 32 values
 def cache_formats() -> Figures:
     """Return relative errors, in percent, of dot products with keys in INT8, E4M3, E5M2, without and with outliers.
 
-    Queries and keys are N(0, 1) vectors of 128 elements; an outlier is the first element of each 32 of a key.
+    Queries and keys are N(0, 1) vectors of 128 elements; keys have an FP16 scale for each 32 elements, as llama.cpp's
+    Q8_0. In the cases with outliers, the first element of each 32 of a key is 30, or 100. The result is a dict, name ->
+    number.
     """
     queries = wide(normal(4096, 128))
     figures: Figures = {}
@@ -42,7 +44,8 @@ def cache_formats() -> Figures:
 def reciprocal_boundaries() -> Figures:
     """Return the number of E4M3 scales, and the share of (scale, tie of E2M1) pairs with an unsafe reciprocal.
 
-    In an unsafe pair, x / scale, which is the tie, and x * (1 / scale) round to different values of E2M1.
+    The scales are all positive finite values of E4M3. In an unsafe pair, x / scale, which is a tie between two values
+    of E2M1, and x * (1 / scale) round to different values; x is scale * tie. The result is a dict, name -> number.
     """
     scales = decode(np.arange(1, 127, dtype=np.uint8), E4M3).astype(np.float32)  # all positive finite ones
     boundaries = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
@@ -55,7 +58,8 @@ def reciprocal_boundaries() -> Figures:
 def mxfp4_as_nvfp4() -> Figures:
     """Return the shares of MXFP4 blocks that change if they are stored as NVFP4: same codes, scales rounded to E4M3.
 
-    E4M3 scales have a common power of two as a factor. Magnitudes of blocks are up to 2, 14 and 24 powers of two apart.
+    E4M3 scales have a common power of two as a factor. There is a share for blocks whose magnitudes are up to 2, 14 and
+    24 powers of two apart. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for spread in (2, 14, 24):
@@ -73,7 +77,10 @@ def mxfp4_as_nvfp4() -> Figures:
 
 
 def bf16_logits() -> Figures:
-    """Return the largest and mean relative error, in percent, of exp(logit) if logits are rounded to BF16."""
+    """Return the largest and mean relative error, in percent, of exp(logit) if logits are rounded to BF16.
+
+    Logits are between 5 and 5.25 in one case, between 640 and 672 in the other. The result is a dict, name -> number.
+    """
     figures: Figures = {}
     for peak in (5, 640):
         logits = np.linspace(peak, peak * 1.05, 4097)
@@ -85,7 +92,11 @@ def bf16_logits() -> Figures:
 
 
 def attention_underflow_law() -> Figures:
-    """Return measured and predicted shares of attention weights w for which E4M3 rounds w * scale to 0."""
+    """Return measured and predicted shares of attention weights w for which E4M3 rounds w * scale to 0.
+
+    There is one of each for three pairs of a sink's score and a scale; without a sink, only the measured share, for the
+    scale 1. The result is a dict, name -> number.
+    """
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
         (row,) = attention_underflow(E4M3, spreads=(1,), sink=sink, scale=scale).rows
@@ -110,7 +121,11 @@ def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
 
 
 def kl_gradients() -> Figures:
-    """Return relative errors, in percent, of a KL divergence's gradient, the difference of two softmax in BF16."""
+    """Return relative errors, in percent, of a KL divergence's gradient, the difference of two softmax in BF16.
+
+    There is an error for each overlap of the two distributions and each standard deviation of the logits. The result is
+    a dict, name -> number.
+    """
     figures: Figures = {}
     noise = wide(normal(64, 4096, seed=1))
     for alpha in (0.88, 0.95, 0.98):
@@ -128,8 +143,9 @@ def noise_threshold() -> Figures:
     """Return the effect of one gradient step on the squared distance to the optimum of a linear least-squares problem.
 
     The residuals in the gradient are rounded stochastically to NVFP4; distances are multiples of the standard deviation
-    of the resulting noise. "change" is new / old squared distance - 1; "effect ... best s" is the largest decrease over
-    all step sizes s, as a share of the old squared distance.
+    of the resulting noise. "change" is new / old squared distance - 1, negative for progress; "effect ... best s" is
+    the largest decrease over all step sizes s, as a share of the old squared distance. The result is a dict, name ->
+    number.
     """
     tokens, weights, draws = 512, 32, 1024
     rng = np.random.default_rng(0)

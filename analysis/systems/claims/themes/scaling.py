@@ -16,7 +16,11 @@ from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 
 
 def tile_shapes() -> Figures:
-    """Return the numbers of scales of a 256x512 array in two kinds of tiles, and whether DEEPSEEK_V3 has these."""
+    """Return the numbers of scales of a 256x512 array in 1x128 and 128x128 tiles, and two facts on DEEPSEEK_V3.
+
+    The facts are whether the recipe has 1x128 tiles for activations, and 128x128 tiles for weights. The result is a
+    dict, name -> number or bool.
+    """
     x = normal(256, 512)
     return {
         "scales of 256x512 in 1x128 tiles": encode_scaled(x, E4M3, TILE_1X128).scales.size,
@@ -27,13 +31,20 @@ def tile_shapes() -> Figures:
 
 
 def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
-    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * d) with d drawn from N(0, 1)."""
+    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * d) with d drawn from N(0, 1).
+
+    seed: seed of the values; d is drawn with seed + 1.
+    """
     factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
     return normal(512, 1024, seed=seed) * factors.astype(np.float32)
 
 
 def channel_scales() -> Figures:
-    """Return the share of rows with an SQNR below 25 dB in E4M3, for four granularities of scales."""
+    """Return the share of rows with an SQNR below 25 dB in E4M3, for each of four granularities of scales.
+
+    These are one scale, a scale for each 128x128 block, for each row, and for each 1x128 tile. The rows have very
+    different magnitudes. The result is a dict, name -> number.
+    """
     weights = _uneven_rows(4.0)
     figures: Figures = {}
     cases = {"one scale": TENSOR, "128x128": BLOCK_128X128, "a scale a row": ROW, "1x128": TILE_1X128}
@@ -45,9 +56,10 @@ def channel_scales() -> Figures:
 
 
 def softmax_scale() -> Figures:
-    """Return the shares of uneven tokens' values that become 0 in E4M3 with one scale and with 1x128 tiles.
+    """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles, for uneven tokens.
 
-    Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3.
+    Each of 512 tokens is a row whose values are multiplied by 2**(6 d), with d drawn from N(0, 1). Also return the
+    number of scales of a 512x1024 input in the recipe DEEPSEEK_V3. The result is a dict, name -> number.
     """
     x = _uneven_rows(6.0)
     scaling = DEEPSEEK_V3.input_scaling
@@ -60,7 +72,11 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3."""
+    """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3.
+
+    These are the share of its steps that are multiples of s, the largest over the smallest step of E4M3, the result for
+    1e6, and its gradient without and with a straight-through estimator. The result is a dict, name -> number.
+    """
     import torch
 
     scale, zero = np.float32(1 / 16), np.float32(3)
@@ -84,7 +100,11 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32."""
+    """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32.
+
+    The three operands are inputs, weights and gradients of linear layers. The weights are those that the optimizer
+    keeps. The result is a dict, name -> number or bool.
+    """
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {
         "operands in FP8, of 3": sum(fmt == E4M3 for fmt in formats),
@@ -93,7 +113,10 @@ def qat_label() -> Figures:
 
 
 def activation_bytes() -> Figures:
-    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code."""
+    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code.
+
+    The result is a dict, name -> number.
+    """
     x = normal(1024, 1024)
     plain = encode_scaled(x, E4M3, TILE_1X128).nbytes
     power = encode_scaled(x, E4M3, TILE_1X128_POW2).nbytes
@@ -104,7 +127,10 @@ def activation_bytes() -> Figures:
 
 
 def truncation() -> Figures:
-    """Return the mean and the largest error (r - x) / r of E4M3, where r is x truncated, or rounded to nearest."""
+    """Return the mean signed and the largest error of E4M3, truncated and rounded to nearest.
+
+    The error of x with the rounded value r is (r - x) / r. The result is a dict, name -> number.
+    """
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
     figures: Figures = {}
@@ -117,9 +143,10 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of gradients that clipping at +-6 changes, and the cosine of clipped and unclipped ones.
+    """Return the share of normally distributed gradients that clipping at +-6 changes, and a cosine.
 
-    Also return the largest values of E2M1, E4M3 and E5M2.
+    The cosine is of clipped and unclipped gradients. There is one of each for standard deviations of 2^-10, 1, 2 and 8.
+    Also return the largest values of E2M1, E4M3 and E5M2. The result is a dict, name -> number.
     """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
@@ -132,7 +159,10 @@ def clip_at_six() -> Figures:
 
 
 def old_scales() -> Figures:
-    """Return the share of saturated values and the SQNR in E4M3 if data grew by 0.1 % a step since the scale."""
+    """Return the share of saturated values and the SQNR in E4M3 of data that grew by 0.1 % a step.
+
+    The scale was computed 1, 16 or 1000 steps before. The result is a dict, name -> number.
+    """
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
     figures: Figures = {}
@@ -145,7 +175,10 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L)."""
+    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L).
+
+    Losses are means over samples; exp is applied to the loss of each sample. The result is a dict, name -> number.
+    """
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
     residuals = inputs @ weights - targets
@@ -160,7 +193,10 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return relative errors e_A, e_B, e of A @ B with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2)."""
+    """Return relative errors e_A, e_B, e of A @ B with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2).
+
+    The result is a dict, name -> number.
+    """
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
     a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
@@ -173,7 +209,10 @@ def quadrature() -> Figures:
 
 
 def limited_range() -> Figures:
-    """Return the shares of values that become 0 in E4M3, if rows differ in magnitude, by granularity of the scales."""
+    """Return the shares of values that become 0 in E4M3 if rows are multiplied by 2**(6 N), N normal.
+
+    There is a share for one scale, for 128x128 tiles and for 1x128 tiles. The result is a dict, name -> number.
+    """
     x = _uneven_rows(6.0)
     return {
         f"become 0, {name}": error(x, E4M3, scaling=scaling).underflow_rate
@@ -182,7 +221,10 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value."""
+    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value.
+
+    The result is a dict, name -> number.
+    """
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
     values = wide(decode(scaled.codes, E4M3))

@@ -22,7 +22,11 @@ E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias i
 
 
 def scheduler_code() -> Figures:
-    """Run three faulty lines of a widely copied scheduler that chooses a precision for each layer."""
+    """Run three faulty lines of a widely copied scheduler that chooses a precision for each layer.
+
+    Return the number of layers that its list of FP32 layers matches, whether its call of `torch.cat` raises TypeError,
+    and the number of rows that its parallel layers return for one row. The result is a dict, name -> number or bool.
+    """
     import torch
 
     names: list[Any] = ["attention.score", "layer_norm"]
@@ -43,7 +47,11 @@ def scheduler_code() -> Figures:
 
 
 def attention_scores() -> Figures:
-    """Return the standard deviation at which scores overflow FP16, and KL divergences due to rounding scores."""
+    """Return the factor of N(0, 1) queries and keys at which scores overflow FP16, and KL divergences due to rounding.
+
+    The divergences are of softmax with scores in BF16 and FP16, for three magnitudes. Also return the ulp of BF16 at 64
+    and that of FP16 at 1024. The result is a dict, name -> number.
+    """
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
     figures: Figures = {
         "deviation at which a score overflows": float(np.sqrt(FP16.max / np.abs(queries @ keys.T).max()))
@@ -59,7 +67,10 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares."""
+    """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares.
+
+    The errors are relative, of sums added in FP16 and in FP32. The result is a dict, name -> number.
+    """
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
     figures: Figures = {"rms at which 4096 squares overflow": float(np.sqrt(FP16.max / 4096))}
@@ -70,7 +81,10 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too."""
+    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too.
+
+    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
+    """
     everywhere = training.FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
     return {"head kept high": probed("FP8_TENSOR").error, "head in FP8 too": probed(everywhere).error}
 
@@ -95,7 +109,13 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return the loss of training in BF16, the losses of three FP8 recipes minus this one, and counts of switches."""
+    """Return the loss of training in BF16, and the losses of three FP8 recipes minus this one.
+
+    The recipes are E4M3 without scales, tiles with scales, and E4M3 without scales with a controller that switches
+    layers to BF16 where values underflow. Also return the mean share of layers in BF16 and the number of switches of
+    the last one, and the share if a controller switches the recipe with tiles by gradient norms. The result is a dict,
+    name -> number.
+    """
     high, _, _ = _trained(training.BF16)
     raw, _, _ = _trained(training.FP8_RAW)
     tiles, _, _ = _trained(training.DEEPSEEK_V3)
@@ -114,7 +134,10 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3."""
+    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3.
+
+    The result is a dict, name -> number.
+    """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     master = float(total(updates, accumulate=Sequential(FP32)))
@@ -125,7 +148,11 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones, and in none."""
+    """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones only, and in
+    none.
+
+    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
+    """
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
     high = training.BF16.replace(name="BF16 but for the head", keep=training.DEEPSEEK_V3.keep)
@@ -151,7 +178,8 @@ def _delayed_descent(delay: int, rate: float = 0.5) -> float:
 def masters() -> Figures:
     """Return 1 plus 1000 updates of 1e-3 in BF16, rounded to nearest and stochastically (mean of 64), and in float32.
 
-    Also return distances to a minimum after a descent with gradients 0, 1 and 4 steps old.
+    Also return the distances to the minimum of x^2 / 2 after 60 gradient steps from x = 1, with gradients 0, 1 and 4
+    steps old. The result is a dict, name -> number.
     """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
@@ -169,7 +197,10 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return log2 of the best learning rate of a perceptron in float32, and how far it moves in BF16 and tiled FP8."""
+    """Return log2 of the best learning rate of a perceptron in float32, and its |difference| in BF16 and in tiled FP8.
+
+    The learning rates that are compared are the powers of two from 2^-10 to 2^-6. The result is a dict, name -> number.
+    """
     from fpsim.train.runs import run
 
     rates = [2.0**k for k in range(-10, -5)]
@@ -189,7 +220,12 @@ def learning_rates() -> Figures:
 
 
 def learning_rate_rules() -> Figures:
-    """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule."""
+    """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule.
+
+    The facts are its number of tokens, and its lowest rate / its peak rate. With the same settings, `fp.train`'s rates
+    at the end of the warmup and of the training, / the peak rate, are returned too. The result is a dict, name ->
+    number.
+    """
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
     return {
         "square-root factor of a 4 times larger batch": (1024 / 256) ** 0.5,

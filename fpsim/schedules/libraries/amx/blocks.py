@@ -69,8 +69,8 @@ def amx_blocks(product: AmxProduct) -> KBlocks | None:
 def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...], rows: int, copied: bool) -> KBlocks:
     """Return the KBlocks of segments with the given lengths.
 
-    parts: as in `KBlocks`. rows: rows of a block of a. copied: oneDNN copies a if K is no multiple of 32, so that all
-    but the last instruction of a segment have 32 terms.
+    parts: number of segments that each thread adds; () if threads don't share K. rows: rows of a block of a. copied:
+    oneDNN copies a if K is no multiple of 32, so that all but the last instruction of a segment have 32 terms.
     """
     equal = not copied and product.k % BLOCK != 0 and all(map(divides, {lengths[0], lengths[-1]}))
     return KBlocks(lengths, parts, equal, takes_amx(product, BYTES * rows * product.k, lengths[0]))

@@ -45,7 +45,9 @@ class Chunk(NamedTuple):
 def chunk_blocks(product: AmxProduct) -> KBlocks | None:
     """Return the segments into which oneDNN cuts K for a product of one row or of a transposed a.
 
-    The result is None if all sizes of chunks that it tries have the score 0.
+    oneDNN divides the result and K into chunks, each of which a thread computes before it goes on to the next. Of
+    several sizes of chunks it takes those with the highest score, its estimate of how well caches and threads are used.
+    The result is None if all sizes that it tries have the score 0.
     """
     chunk = _best(product)
     if chunk is None:

@@ -17,7 +17,11 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 
 
 def efficiency(walk: BlockWalk) -> np.float32:
-    """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest."""
+    """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest.
+
+    It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores. It is 0 if threads share K
+    although their sums do not fit L2.
+    """
     by, product = walk.division, walk.division.product
     m, n, k = product.m, product.n, product.k
     added = _reduction_cycles(by)
@@ -74,7 +78,10 @@ def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.f
 
 
 def _reduction_cycles(by: Division) -> np.float32 | None:
-    """Return the estimated cycles, float32, of adding the sums of threads that share K; None if L2 cannot hold them."""
+    """Return the estimated cycles, float32, of adding the sums of threads that share K; 0 if none do.
+
+    The result is None if the sums of a thread don't fit L2.
+    """
     product, budget = by.product, by.product.caches.l2_budget
     if by.by_k == 1:
         return f32(0)
@@ -88,7 +95,10 @@ def _reduction_cycles(by: Division) -> np.float32 | None:
 
 
 def _memory(cores: int) -> np.float32:
-    """Return the bytes that memory gives in a cycle, float32, to `cores` cores that load the same data."""
+    """Return the bytes that memory gives in a cycle, float32, to `cores` cores that load the same data.
+
+    It is interpolated linearly between the points of MEMORY.
+    """
     for (x0, y0), (x1, y1) in pairwise(MEMORY):
         if cores in (x0, x1):
             return y0 if cores == x0 else y1

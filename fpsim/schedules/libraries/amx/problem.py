@@ -33,7 +33,12 @@ class Caches(NamedTuple):
 class AmxProduct(NamedTuple):
     """A product of a (M, K) and b (K, N) in BF16 or FP16, for which oneDNN's segments of K are to be found.
 
-    m, n, k: the sizes M, N and K. a_turned, b_turned: True if the operand is the transpose of an array in C order.
+    Attributes:
+      m, n, k: the sizes M, N and K.
+      a_turned, b_turned: True if the operand is the transpose of an array in C order.
+      threads: number of threads that may share the product.
+      caches: sizes of a core's caches.
+      is_half: True for FP16, False for BF16.
     """
 
     m: int
@@ -49,8 +54,12 @@ class AmxProduct(NamedTuple):
 class KBlocks(NamedTuple):
     """The segments into which oneDNN cuts K of a product by AMX.
 
-    equal: True if each segment is divided into the fewest instructions of the same even number of terms. False if
-    instructions have 32 terms, and the last one of a segment what is left of it.
+    Attributes:
+      lengths: number of terms of each segment, in ascending order of k.
+      parts: number of segments that each thread adds, if threads share K; else ().
+      equal: True if each segment is divided into the fewest instructions of the same even number of terms. False if
+        instructions have 32 terms, and the last one of a segment what is left of it.
+      takes_amx: False if oneDNN multiplies without AMX after all; see the function `takes_amx`.
     """
 
     lengths: tuple[int, ...]  # number of terms of each segment, in ascending order of k
@@ -62,7 +71,9 @@ class KBlocks(NamedTuple):
 def takes_amx(product: AmxProduct, a_bytes: int, terms: int) -> bool:
     """Return whether oneDNN uses AMX for a product with the given blocks.
 
-    a_bytes: bytes of a block of a, with the padding of a copy. terms: terms of K in a block.
+    It does not if a block of a has at most SMALL_A bytes in BF16, or if the rows of a block of b span more than
+    LONGEST_STRIDE bytes of memory. a_bytes: bytes of a block of a, with the padding of a copy. terms: terms of K in a
+    block.
     """
     along = product.k if product.b_turned else product.n
     return (product.is_half or a_bytes > SMALL_A) and terms * along * BYTES <= LONGEST_STRIDE

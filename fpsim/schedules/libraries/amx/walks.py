@@ -27,8 +27,11 @@ LEAST_COLUMNS = 256 // BYTES  # of a thread, where it adds fewer than LEAST_K te
 class Division(NamedTuple):
     """A division of a product among threads, and the sizes of a tile and of a kernel.
 
-    by_m, by_k, by_n: numbers of parts of M, K and N; each combination of parts is one thread's. rows, columns: rows and
-    columns of the result of a kernel, two tiles each.
+    Attributes:
+      product: the product.
+      by_m, by_k, by_n: numbers of parts of M, K and N; each combination of parts is one thread's.
+      tall: rows of a tile.
+      rows, columns: rows and columns of the result of a kernel, two tiles each.
     """
 
     product: AmxProduct  # the product
@@ -61,7 +64,16 @@ class Division(NamedTuple):
 
 
 class BlockWalk(NamedTuple):
-    """The sizes of blocks, and the order in which a thread visits them."""
+    """The sizes of blocks, and the order in which a thread visits them.
+
+    Attributes:
+      division: the division among threads.
+      across: True if blocks are visited row by row, False if column by column.
+      terms: terms of K in a block, which is a segment.
+      chunk: number of blocks of K that stay in the L2 cache together.
+      wide: number of columns of b (if `across`) or rows of a that stay in L2.
+      streams_a: True if a does not stay in L1.
+    """
 
     division: Division  # the division among threads
     across: bool  # True if blocks are visited row by row, False if column by column
@@ -117,7 +129,10 @@ def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False
 
 
 def _fitting(by: Division, side: int) -> int:
-    """Return the terms of K of the longest block of `side` rows of a, or columns of b, that fits the L1 cache, or 0."""
+    """Return the terms of K of the longest block that fits the L1 cache; 0 if none does.
+
+    L1 must hold `side` rows of a, or columns of b, over these terms, and the result of a kernel.
+    """
     sums = by.rows * by.columns * FLOATS
     space = by.product.caches.l1_budget - 2 * sums - by.rows * lines(by.columns)
     tiles = space // (side * BYTES) // by.deep
@@ -140,7 +155,11 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
 
 
 def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out."""
+    """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
+
+    All terms of a thread must be one chunk. L2 rules it out if the distance of the result's rows in memory divides the
+    size of a way of the cache, and the rows would take 3/4 of its ways. The form of the result: as for `_best_chunk`.
+    """
     product, budget = by.product, by.product.caches.l2_budget
     if (
         rounded_up(by.n, by.columns) * (by.by_n - 1) >= product.n
@@ -175,9 +194,10 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the blocks that are visited row by row; None if none fits the caches.
+    """Return the blocks of a walk row by row; None if none fits the caches.
 
-    terms: those of a block that fits L1. chunk: (blocks of K, number of kernels along the columns). keeps_copy: True
+    They have `terms` terms if L1 holds the rows of a kernel over all of K. Otherwise L2 decides their terms. terms:
+    terms of K in a block that fits L1. chunk: (blocks of K, number of kernels along the columns). keeps_copy: True
     counts a copy of b's block in L2.
     """
     product = by.product
@@ -211,7 +231,10 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers ceil(blocks / g) for g = 1, 2, ... blocks, each once; blocks = ceil(size / length)."""
+    """Yield the numbers ceil(blocks / g) for g = 1, 2, ... blocks, each once, the largest first.
+
+    blocks is ceil(size / length): `size` elements are divided into blocks of `length`.
+    """
     blocks = ceiling(size, length)
     yield from sorted({ceiling(blocks, groups) for groups in range(1, blocks + 1)}, reverse=True)
 

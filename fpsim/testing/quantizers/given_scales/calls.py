@@ -74,7 +74,10 @@ class GivenScaleCall:
         return values
 
     def _run(self, x: Array, extras: list[Array]) -> Any:
-        """Call fn with x and `extras`, as arrays, or as tensors if it raised on arrays, and return its result."""
+        """Call fn with x and further arguments `extras`, and return its result unchanged.
+
+        They are passed as arrays, or as tensors if fn raised on arrays before.
+        """
         with np.errstate(all="ignore"):
             if not self.tensors:
                 return self.fn(x, *extras)
@@ -82,9 +85,12 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(array)) for array in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
-        """Return `got`, codes (which may be packed) or values that fn returned for x, as float64 of x's shape.
+        """Return the codes or values `got` that fn returned for x, as float64 of x's shape.
 
-        `returns_values` is set to whether they are values.
+        Codes of 4 bits may be packed two per byte. The attribute `returns_values` is set to whether they are values.
+
+        Raises:
+          FunctionMisbehaved: `got` is neither codes nor values, or has another shape than x.
         """
         fmt = self.promise.fmt
         if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(part, "dtype") for part in got):
@@ -115,6 +121,9 @@ class GivenScaleCall:
         return 0.0 if isinstance(self.promise.fmt, IntegerFormat) else -0.0
 
     def wanted(self, promise: GivenScale, x: Array) -> Values:
-        """Return the results of a model for x as float64: codes, or values if the function returned values."""
+        """Return the right results for x as float64: codes, or values if the function returned values.
+
+        promise: the model of the right arithmetic.
+        """
         codes = promise.codes(x) + self._no_sign_of_zeros
         return promise.values(codes) + self._no_sign_of_zeros if self.returns_values else codes

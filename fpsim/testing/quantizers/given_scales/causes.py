@@ -31,13 +31,19 @@ MANY = 1 << 16  # inputs that causes are tried on; those that reproduce their re
 
 
 def differing(got: Values, want: Values) -> Any:
-    """Return a mask of the float64 results that differ; NaN equals NaN, and -0.0 differs from 0.0."""
+    """Return a bool mask of the results that differ between two float64 arrays.
+
+    NaN equals NaN, and -0.0 differs from 0.0.
+    """
     same_sign = np.signbit(got) == np.signbit(want)
     return ~(((got == want) & same_sign) | (np.isnan(got) & np.isnan(want)))
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: a dict from a clause without subject to changed fields of the model `promise`."""
+    """Return the known faults: a dict from a clause without subject to changed fields of the model `promise`.
+
+    They are wrong quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
+    """
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
         "divides in float64": {"quotient": "float64"},
@@ -76,7 +82,10 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the faults of taking another tile's scale or zero point, as `changes_of` does; {} without tiles."""
+    """Return the faults of taking another tile's scale or zero point; {} without tiles.
+
+    The dict maps a clause without subject to the fields of the model `promise` that the fault changes.
+    """
     if promise.block is None or promise.scale.size == 1:
         return {}
     points = bool(promise.zero_point.ndim)
@@ -133,7 +142,10 @@ def cause_of(
 
 
 def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x."""
+    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x.
+
+    promise: the model of the promised arithmetic. box: the quantizer. got: its results, float64 codes or values.
+    """
     clauses, _, excluded = cause_of(promise, box, x, got)
     if clauses:
         return {**explained(*clauses), "excluded": excluded}

@@ -31,10 +31,16 @@ SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16, *(np.dtype(f"{kind}{bits}
 def check_given_scale(
     fn: Callable[..., Any], fmt: Element, scale: Any, zero_point: Any, block: Any, source: Any, cast: dict[str, Any]
 ) -> QuantizerReport:
-    """Return the report on a quantizer fn with a given scale, or that casts to integers (scale None).
+    """Return the report of `check_quantizer` with a scale, or on a cast to integers (scale None).
 
-    zero_point: an integer or an array of them; None for 0. block: rows and columns of a tile; None without tiles.
-    source: the dtype of the inputs; None for float32. cast: rounding, overflow, subnormals and seed.
+    Args:
+      fn: the quantizer.
+      fmt: the format of its results.
+      scale: a positive number or an array of them; None for 1.
+      zero_point: an integer or an array of them; None for 0.
+      block: rows and columns of a tile, or None.
+      source: the dtype of the inputs; None for float32.
+      cast: rounding, overflow, subnormals and seed.
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.
@@ -55,7 +61,14 @@ def check_given_scale(
 
 
 class GivenScaleCheck(NamedTuple):
-    """Check of a quantizer `box` with a given scale, on several arrays; fields: further fields of the report."""
+    """Check of a quantizer with a given scale, on several arrays.
+
+    Attributes:
+      box: the quantizer.
+      promise: the model of the promised arithmetic.
+      findings: the record of properties that hold, and of broken ones.
+      fields: further fields of the report.
+    """
 
     box: GivenScaleCall
     promise: GivenScale
@@ -65,8 +78,15 @@ class GivenScaleCheck(NamedTuple):
     def compare_all(self, x: Array, zero_point: Any, is_cast: bool) -> None:
         """Compare the results for x, for a large array and for other layouts with the promise.
 
-        zero_point: the caller's argument; None also allows a symmetric range. is_cast: whether no scale was given; then
-        a scale other than 1 is a possible cause.
+        Broken properties are recorded in `findings`, causes are stored in `fields`.
+
+        Args:
+          x: the inputs.
+          zero_point: the caller's argument; None also allows a symmetric range.
+          is_cast: whether no scale was given; then a scale other than 1 is a possible cause.
+
+        Raises:
+          FunctionMisbehaved: the function raises, or returns neither codes nor values.
         """
         got = self.box.call(x)
         promise, note = _saturating(self.promise, zero_point, x, got, self.box)
@@ -102,7 +122,10 @@ class GivenScaleCheck(NamedTuple):
                 self.findings.record(kind, _broken(kind, array, got, want, f"an array that is {name}, "))
 
     def compare_large_matrix(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats x, with repeated scales, with the promise."""
+        """Compare the results for a large matrix that repeats x with the promise, and record whether they are right.
+
+        If fn takes no scales as an argument, or refuses the large matrix with repeated scales, add a note instead.
+        """
         promise = self.promise
         assert promise.matrix is not None
         rows, columns = promise.matrix
@@ -128,7 +151,11 @@ class GivenScaleCheck(NamedTuple):
 
 
 def _tile(block: Any) -> tuple[int, int]:
-    """Return the argument `block` as rows and columns of a tile, or raise a ValueError."""
+    """Return the rows and columns of a tile from the argument `block`.
+
+    Raises:
+      ValueError: the argument is not a pair of positive integers.
+    """
     numbers = block if isinstance(block, (tuple, list)) else ()
     whole = [isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0 for size in numbers]
     if len(whole) != 2 or not all(whole):
@@ -137,7 +164,10 @@ def _tile(block: Any) -> tuple[int, int]:
 
 
 def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}."""
+    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}.
+
+    box: the function under test. promise: the model of the promised cast.
+    """
     for model in scales_of(box):
         x = inputs_of(model, np.dtype(np.float32))
         got = box.call(x)
@@ -155,9 +185,11 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return (promise, ""); or, if fewer results differ with a symmetric range, (promise with that, note on it).
+    """Return (promise, note), where the promise may have a symmetric range such as -127 to 127.
 
-    zero_point: the caller's argument; only None allows that range. got: results for x.
+    The range is replaced if fewer results differ with it, in signed integer formats, and only if `zero_point`, the
+    caller's argument, is None. The note says that it was replaced; else it is "". x, got: the inputs and the results
+    (float64) of the quantizer `box`.
     """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:
@@ -170,7 +202,7 @@ def _saturating(
 def _broken(name: str, x: Array, got: Values, want: Values, why: str = "") -> Broken | None:
     """Return the broken property `name` if the results `got` for x differ from the right ones `want`, else None.
 
-    why: text before "first at index ..." in the property's sentence.
+    got, want: float64 codes or values. why: text before "first at index ..." in the property's sentence.
     """
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:

@@ -21,7 +21,9 @@ MOST = 1 << 22  # most elements of these calls together, unless two calls have m
 def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return the inputs of a check in `dtype`, at which results of a quantizer with a given scale change.
 
-    With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are flat.
+    They are multiples of the scale near ties and ends of the range, random values, zeros, Inf, subnormals and large
+    values. With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are
+    flat. promise: the scale and format of the quantizer.
     """
     if promise.block is not None:
         return _of_tiles(promise, dtype)
@@ -55,7 +57,9 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its scale.
 
-    All inputs for a scale occur in its tile of one of the matrices, unless CALLS or MOST forbid as many.
+    All inputs for a scale occur in its tile, spread over as many matrices as that takes. There are at least 2 matrices,
+    at most CALLS, and with 3 or more at most MOST elements in all; some inputs are left out if that is too few.
+    promise: the scales of the tiles, and the format.
     """
     assert promise.block is not None
     assert promise.matrix is not None
@@ -83,6 +87,8 @@ def _next(x: Array, steps: int) -> Array:
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     """Yield pairs (name, array): x in each of the memory layouts `names` that fits its axes.
 
+    With one scale, x is cut to a multiple of 8 elements and reshaped to as many axes as the layout has. With a scale
+    per tile of a matrix, only the first two matrices of x are used. promise: the scales. x: inputs of `inputs_of`.
     ("large", array of about a million values of x) comes first, unless the promise has a scale per tile of a matrix.
     """
     layouts = {name: LAYOUTS[name] for name in names}

@@ -70,7 +70,10 @@ class GivenScale(NamedTuple):
         return 1 if self.scale.ndim == 2 and self.scale.shape[0] > 1 else 0
 
     def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return scales or zero points expanded to broadcast with inputs of `shape`, which may be stacked matrices."""
+        """Return scales or zero points expanded to broadcast with inputs, repeated for matrices stacked along rows.
+
+        shape: the shape of the inputs.
+        """
         if self.block is None or of_scales.ndim == 0:
             return of_scales
         whole = of_scales.repeat(self.block[0], 0).repeat(self.block[1], 1)
@@ -100,7 +103,10 @@ class GivenScale(NamedTuple):
             return np.where(saturates, saturated, cut)
 
     def _quotient(self, x: Array) -> Array:
-        """Return x divided by its scales in the arithmetic that `quotient` names."""
+        """Return x divided by its scales, in the arithmetic that the attribute `quotient` names.
+
+        The result is float64 for "float64", else float32.
+        """
         scale = self.spread(self.scale, x.shape)
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":

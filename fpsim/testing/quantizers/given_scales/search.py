@@ -21,7 +21,9 @@ DIGITS = 7  # most significant digits of a decimal number; scales with the fewes
 def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
     """Yield models of a quantizer with the scales and zero points that it may have, likely ones first.
 
-    Float formats have no models. box: the quantizer, called with its promised scale.
+    If fn returns codes, a scale follows from two inputs at which codes step to the next integer, whatever the rounding.
+    If fn returns values, the scale is the smallest magnitude among them. Each float32 near it is tried. Float formats
+    have no models. box: the quantizer, called with its promised scale.
     """
     fmt = box.promise.fmt
     if not isinstance(fmt, IntegerFormat):
@@ -54,7 +56,7 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
     """Return (scale, zero point), found from values that a quantizer returns; None if all are 0.
 
-    The scale is the smallest magnitude above 0.
+    The scale is the smallest magnitude above 0. box: the quantizer. fmt: the integer format of the results.
     """
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
@@ -85,9 +87,10 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return the NEAR float32 numbers below `scale`, it, and NEAR above.
+    """Return the NEAR float32 numbers below `scale`, it, and NEAR above, sorted by how simple they are in decimal.
 
-    Those come first that need the fewest decimal digits, for the number or its reciprocal.
+    Those come first that need the fewest decimal digits, for the number or its reciprocal; then those nearest to
+    `scale`.
     """
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))

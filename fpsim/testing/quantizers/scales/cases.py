@@ -21,7 +21,11 @@ BRIEF = 1 << 14  # elements below which a matrix needs no compiled loops of its 
 
 
 def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
-    """Return float32 matrices that tell a scaling from recipes similar to it, as name in reports -> matrix."""
+    """Return float32 matrices that tell a scaling from recipes similar to it, as name in reports -> matrix.
+
+    Their tiles have, for example, different magnitudes, scales at ties, elements at ties, an outlier or only zeros.
+    fmt: the element format.
+    """
     rng = np.random.default_rng(0)
     rows, columns = _shape(scaling)
     plain = rng.standard_normal((rows, columns))
@@ -79,7 +83,8 @@ def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]
 def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
     """Return a float64 matrix in which many tiles have zero points at ties: (lowest value) / scale is a half integer.
 
-    In the other tiles it is an integer. In some tiles, no value is below zero, or none above.
+    In the other tiles it is an integer. In some tiles, no value is below zero, or none above. shape: its shape.
+    scaling: the recipe, for its tiles. fmt: the element format, for the range of integers. rng: the random generator.
     """
     tiles = tiling(shape, scaling.block).grid
     height, width = tile_sizes(shape, scaling.block)
@@ -96,8 +101,8 @@ def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFo
 def _at_ties(scaling: Scaling, most: float, rng: np.random.Generator, tiles: tuple[int, ...]) -> Any:
     """Return largest magnitudes of tiles, float32, whose scales are at ties of the scale format or next to ties.
 
-    The first tile has the largest scale, so that the array's scale, if any, is 1. most: largest value of an element.
-    tiles: shape of the grid of tiles, and of the result.
+    The first tile has the largest scale, so that the array's scale, if any, is 1. scaling: the recipe. most: largest
+    value of an element. rng: the random generator. tiles: shape of the grid of tiles, and of the result.
     """
     fmt = scaling.scale_format
     low, high = max(-6, fmt.min_exponent), min(6, math.frexp(fmt.max)[1] - 1)
@@ -121,7 +126,7 @@ def _largest_value(fmt: Element) -> float:
 def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Generator) -> Array:
     """Return a float32 matrix whose quotients by the scales of `scaling` are next to ties between values of `fmt`.
 
-    Its tiles have the same largest magnitudes as those of x, a float32 matrix.
+    Its tiles have the same largest magnitudes as those of x, a float32 matrix. rng: the random generator.
     """
     height, width = tile_sizes(x.shape, scaling.block)
     spread = spread_tiles(encode_scaled(x, fmt, scaling).scales, x.shape, scaling.block)
@@ -138,7 +143,11 @@ def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Ge
 
 
 def _shape(scaling: Scaling) -> tuple[int, int]:
-    """Return a matrix shape with several whole tiles along both axes, and fewer than BRIEF elements if possible."""
+    """Return a matrix shape with several whole tiles along both axes, and fewer than 2**14 elements if possible.
+
+    For matrices from 2**14 elements on, `encode_scaled` compiles separate loops for each recipe, and hundreds of
+    recipes are tried.
+    """
     height, width = _block(scaling)
     if height < 2 and width < 2:
         return 48, 64
@@ -152,7 +161,11 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
 
 
 def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
-    """Return name in reports -> matrix: `plain` with one Inf, `plain` with one NaN, and a matrix of another shape."""
+    """Return name in reports -> matrix: `plain` with one Inf, `plain` with one NaN, and a matrix of another shape.
+
+    The last one has the shape (n + 32, n) for tiles (1, n) of `scaling`, (m, m + 32) for tiles (m, 1), and (3 * m, n)
+    for other tiles (m, n), where a whole axis counts as 1. For tiles (1, 1) it has the shape of `plain` transposed.
+    """
     infinite, nan = plain.copy(), plain.copy()
     infinite[1, 1], nan[2, 2] = np.inf, np.nan
     height, width = (max(size, 1) for size in _block(scaling))

@@ -76,14 +76,18 @@ class ScaledResults:
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
         """Return `QuantizerReport` fields on a fault that explains `results`; {} if none does.
 
-        The fault is added to the promised recipe, to one with another rule for power-of-two scales, or to `other`.
+        The fault is added to the promised recipe, to a copy of it with another rule for power-of-two scales, or to
+        `other`. results: pairs of a matrix and the quantizer's result for it.
         """
         scalings = [self.scaling, *_akin(self.scaling), other]
         return fault_beside(results, self.fmt, scalings, self.cast, self.kept)
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return `QuantizerReport` fields on the causes of wrong results, and on recipes that the results exclude."""
+    """Return `QuantizerReport` fields on the causes of wrong results of a quantizer with scales.
+
+    They also tell the number of recipes that the results exclude, and recipes that have the same results.
+    """
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
     nearest = identified(results.all, results.differences, not scaling.symmetric)
@@ -104,7 +108,10 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the recipe nearest to the results; scaling: the promised one."""
+    """Return the `QuantizerReport` fields on the recipe nearest to the results, with causes only if it reproduces all.
+
+    nearest: that recipe. scaling: the promised scaling.
+    """
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
     causes = difference(nearest.scaling, scaling)
@@ -119,7 +126,11 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}."""
+    """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}.
+
+    The results for matrices with Inf and NaN are left out. If nothing explains the remaining results, those for
+    matrices with extreme values are left out too.
+    """
     scaling = results.scaling
     for unusual, kept in results.usual():
         nearest = identified(kept, results.differences, not scaling.symmetric)
@@ -167,7 +178,11 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on faults of elements or zero points that explain usual results, or {}."""
+    """Return the `QuantizerReport` fields if faults of elements or zero points explain all results; else {}.
+
+    The faults are wrong roundings, wrapping, and a wrong use of zero points. The results for matrices with Inf and NaN
+    are left out. If no fault explains the remaining results, those for matrices with extreme values are left out too.
+    """
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual, kept in results.usual():
         causes = zero_point_causes(kept, fmt, results.scaling, rounding)
@@ -196,7 +211,10 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the constant that was added to all right integers, saturated or not, or None if there is none."""
+    """Return the constant that was added to all right integers, saturated or not, or None if there is none.
+
+    pairs: (returned integers, right ones), in the range of `fmt`.
+    """
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)
     shift = int(np.median((got - want)[inner])) if inner.any() else 0
@@ -205,7 +223,16 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
-    """Return `scaling`, which reproduces all results, with as many CHOICES of `promised` as they allow."""
+    """Return a scaling that reproduces all results, made as similar to the promised one as they allow.
+
+    Each field in CHOICES gets its value in `promised`, unless the scaling then no longer reproduces all results.
+
+    Args:
+      results: pairs of a matrix and the quantizer's result for it.
+      scaling: a scaling that reproduces all results.
+      promised: the promised scaling.
+      differences: cache of the differences between recipes and these results.
+    """
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})

@@ -36,10 +36,13 @@ def check_scaled(
     fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
     subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
-    """Return the report on fn, a quantizer with scales.
+    """Return the report on a quantizer with scales, for arguments of `check_quantizer`.
 
-    fmt: the element format, by name, dtype or object. rounding, overflow, subnormals, seed: the promised cast of
-    elements; overflow None for the scaling's, seed None without stochastic rounding.
+    Args:
+      fn: a function of a matrix.
+      fmt: the element format, or its name or dtype.
+      scaling: the promised scaling or its name.
+      rounding, overflow, subnormals, seed: the promised cast of elements; overflow and seed are None if not passed.
     """
     require_function(fn)
     scaling = scaling_of(scaling)
@@ -60,7 +63,13 @@ def check_scaled(
 
 
 class ScaledCheck:
-    """Check of a quantizer with scales on many matrices; cast: keywords of the promised cast of elements."""
+    """Check of a quantizer with scales on many matrices, and the record of its findings.
+
+    Args:
+      fn: the quantizer.
+      fmt, scaling: the promised element format and scaling.
+      cast: keywords of the promised cast of elements.
+    """
 
     def __init__(self, fn: Callable[..., Any], fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> None:
         self.fn, self.name, self.fmt, self.scaling, self.cast = fn, name_of(fn), fmt, scaling, cast
@@ -75,7 +84,11 @@ class ScaledCheck:
         return called(self.fn, x, self.fmt, self.scaling, self.covered, layout)
 
     def compare_all(self) -> None:
-        """Compare the results for all matrices: small, with partial tiles, special, in other layouts, and large."""
+        """Compare the results for all matrices: small, with partial tiles, special, in other layouts, and large.
+
+        Raises:
+          FunctionMisbehaved: the function raises, or returns no codes, scales or values.
+        """
         plain = cases_for(self.scaling, self.fmt)
         for name, x in plain.items():
             self.compare(name, x)
@@ -91,8 +104,11 @@ class ScaledCheck:
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
         """Compare the results for one matrix with the promise, and with those of a second call.
 
-        case: the matrix's name in reports. may_refuse: property of x for which fn may raise, such as "partial tiles";
-        "" if it must not raise.
+        Args:
+          case: the matrix's name in reports.
+          x: the matrix.
+          may_refuse: property of x for which the function may raise, as text, such as "partial tiles"; an exception is
+            then only a note. "" if it must not raise.
         """
         try:
             parts = self.call(x.copy())
@@ -111,7 +127,10 @@ class ScaledCheck:
         self.of += size
 
     def compare_layouts(self, x: Array) -> None:
-        """Compare the results for the matrix x in other memory layouts with those in C order."""
+        """Compare the results for the matrix x in other memory layouts with those in C order.
+
+        Record in `self.findings` the property "layout", and a note on layouts that the function refuses.
+        """
         want = self.call(x.copy())
         refused: dict[str, str] = {}
         for name, layout in LAYOUTS.items():
@@ -127,7 +146,11 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for copies of x that form a large matrix, unless the rounding is stochastic."""
+        """Compare the results for a large matrix, copies of a small one, x, with the right results for x, repeated.
+
+        `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
+        smaller for a slow function; with a seed, none is compared.
+        """
         if self.cast["seed"] is not None:
             self.findings.note("stochastic rounding was compared on small matrices alone")
             return

@@ -69,9 +69,14 @@ class RightParts(NamedTuple):
 
 
 class ScaledComparison(NamedTuple):
-    """Comparison of a quantizer's result for a matrix x with the right one, which adds properties to `findings`.
+    """Comparison of a quantizer's result for one matrix with the right one.
 
-    call, case: names of the function and of the matrix in reports.
+    Attributes:
+      call, case: names of the function and of the matrix in reports.
+      x: the matrix.
+      parts: the function's result.
+      right: the right result.
+      findings: the record to which properties are added.
     """
 
     call: str
@@ -105,9 +110,13 @@ class ScaledComparison(NamedTuple):
         return sum(wrong for wrong, _ in counts), sum(of for _, of in counts)
 
     def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
-        """Record whether scales or zero points of tiles, float32, are right, and along the right axis.
+        """Record whether scales or zero points of tiles are right, and along the right axis.
 
-        Return (number of wrong ones, number of all). name: "scales", "tensor scale" or "zero points".
+        name: "scales", "tensor scale" or "zero points". got, want: those that were returned and the right ones,
+        float32.
+
+        Returns:
+          The number of wrong ones, and of all.
         """
         of_tiles = in_tiles(got, want.shape)
         if of_tiles is None:

@@ -20,9 +20,12 @@ NO_NUMBER = -(1 << 31)  # number of an element that is the value of no code
 
 
 class CountedDifference(NamedTuple):
-    """Number of elements and scales of a quantizer that differ from a recipe's, and number of all.
+    """Difference between a quantizer's results and a recipe's.
 
-    layout: the layout of scales with the fewest differences, such as "tiles" or "transposed reciprocal".
+    Attributes:
+      wrong: number of elements and scales that differ.
+      of: number of all elements and scales.
+      layout: the layout of scales with the fewest differences, such as "tiles" or "transposed reciprocal".
     """
 
     wrong: int
@@ -33,8 +36,12 @@ class CountedDifference(NamedTuple):
 class ReadResult(NamedTuple):
     """A matrix with a quantizer's result, prepared for comparisons with hundreds of recipes.
 
-    numbers: an int32 for each returned element that identifies its value. special: whether x has an Inf or a NaN.
-    smallest: the smallest magnitude of an element of x; NaN if one is NaN.
+    Attributes:
+      x: the matrix.
+      parts: the quantizer's result.
+      numbers: an int32 for each returned element that identifies its value.
+      special: whether the matrix has an Inf or a NaN.
+      smallest: the smallest magnitude of an element of x; NaN if one is NaN.
     """
 
     x: Array
@@ -45,7 +52,12 @@ class ReadResult(NamedTuple):
 
 
 class RecipeDifferences:
-    """Cache of the differences between a quantizer's results and recipes; cast: keywords of the cast of elements."""
+    """Cache of the differences between a quantizer's results and recipes, each counted once.
+
+    Args:
+      fmt: the element format.
+      cast: keywords of the cast of elements.
+    """
 
     def __init__(self, fmt: Element, cast: dict[str, Any]) -> None:
         self.fmt, self.cast = fmt, cast
@@ -55,7 +67,8 @@ class RecipeDifferences:
     def of(self, results: Results, scaling: Scaling, enough: int | None = None) -> CountedDifference:
         """Return the difference between results and those of a scaling, summed over matrices.
 
-        enough: number of differences above which the remaining matrices are skipped; None compares all.
+        results: pairs of a matrix and the quantizer's result for it. enough: number of differences above which the
+        remaining matrices are skipped; None compares all.
         """
         total, of, layouts = 0, 0, set()
         for x, parts in results:
@@ -68,7 +81,10 @@ class RecipeDifferences:
         return CountedDifference(total, of, " or ".join(sorted(layouts)))
 
     def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
-        """Return the difference for a matrix x; scalings with equal results for it share a cached one."""
+        """Return the difference between a quantizer's result `parts` for a matrix x and a scaling's.
+
+        Scalings with equal results for the matrix share a cached difference.
+        """
         result = self._read.get(parts)
         if result is None:
             magnitudes = np.abs(x)
@@ -85,16 +101,23 @@ class RecipeDifferences:
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
     """Return a scaling with the same results for a matrix, but fixed values in fields that do not affect these.
 
-    shape: shape of the matrix. special: whether it has an Inf or a NaN. smallest: its smallest magnitude.
+    Scalings that differ only in such fields thus become equal, and share one entry of a cache.
+
+    Args:
+      scaling: the scaling.
+      shape: shape of the matrix.
+      special: whether the matrix has an Inf or a NaN.
+      smallest: the smallest magnitude of an element of the matrix.
     """
     return _relevant(scaling, shape, special, smallest > 0, bool(scaling.amax_floor * (1 + 2.0**-20) < smallest))
 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return `relevant` for matrices whose magnitudes all exceed 0 (`positive`) or the amax_floor (`above_floor`).
+    """Return a scaling with fixed values in the fields that do not affect the results for a matrix; cached.
 
-    special: whether the matrices have an Inf or a NaN.
+    shape: shape of the matrix. special: whether it has an Inf or a NaN. positive: whether all its magnitudes exceed 0.
+    above_floor: whether all its magnitudes exceed the scaling's amax_floor.
     """
     changes: dict[str, Any] = {}
     if len(scaling.block) == len(shape):
@@ -168,9 +191,10 @@ def values_of_scaled(q: Scaled) -> Words:
 
 
 def _numbers(elements: Words, fmt: Element) -> Array:
-    """Return an int32 for each element, a bit pattern of float64, that identifies its value.
+    """Return an int32 for each element that identifies its value, so that comparisons take less time.
 
-    It is the value's index in `_values_of_codes`, for integer formats the value itself; NO_NUMBER for other values.
+    It is the value's index in `_values_of_codes`, for integer formats the value itself, and NO_NUMBER for values that
+    no code has. elements: bit patterns of float64.
     """
     if isinstance(fmt, Format):
         words, _ = _values_of_codes(fmt)

@@ -43,7 +43,11 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 
 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults with right scales and wrong elements; the largest element of `cases` is a limit to try."""
+    """Yield faults with right scales and wrong elements, as (clause without subject, fault function).
+
+    recipe: the encoding that the quantizer promises. cases: matrices with results; their largest element is a limit to
+    try.
+    """
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:
@@ -93,9 +97,10 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
 
 
 def _wrapping(largest: int | None) -> FaultFunction:
-    """Return the fault of integers that lose their high bits instead of saturating.
+    """Return the fault function for integers that lose their high bits instead of saturating.
 
-    largest: None for right scales; an integer for the scales amax / largest, which are then wrong too.
+    A fault function maps (promised encoding, case) to the faulty result for the case's matrix. largest: None for right
+    scales; an integer for the scales amax / largest, which are then wrong too.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
@@ -115,19 +120,28 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault of quantizing a matrix to `first` by `scaling` before it is encoded correctly."""
+    """Return the fault function for quantizing a matrix to `first` by `scaling` before it is encoded correctly.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
     return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
-    """Yield the known faults of the cast that rounds quotients to elements; model: the correct cast."""
+    """Yield the known faults of the cast that rounds quotients to elements, as (clause, fault function).
+
+    model: the model of the correct cast.
+    """
     shared = SharedQuotients()
     for fault in deviations(model, FP32, False):
         yield in_elements(fault.words), shared.changed(fault.apply(model))
 
 
 def _to_integers(largest: float) -> FaultFunction:
-    """Return the fault of rounding quotients to integers up to +-`largest`, not to values of the format."""
+    """Return the fault function for rounding quotients to integers up to +-`largest`, not to values of the format.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
 
     def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
@@ -156,7 +170,10 @@ class SharedQuotients:
         self._kept: dict[tuple[int, Scaling], QuotientsOfCase] = {}
 
     def changed(self, model: QuantizerModel) -> FaultFunction:
-        """Return the fault of rounding quotients to elements as `model` does."""
+        """Return the fault function for rounding quotients to elements as `model` does.
+
+        It maps (promised encoding, case) to the faulty result for the case's matrix.
+        """
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             of = self.of(recipe, case)
@@ -173,7 +190,10 @@ class SharedQuotients:
         return fault
 
     def of(self, recipe: RightEncoding, case: Case) -> QuotientsOfCase:
-        """Return the right scales and the quotients of a case's matrix, from the cache if possible."""
+        """Return the right scales and the quotients of a case's matrix, from the cache if possible.
+
+        recipe: the encoding that the quantizer promises.
+        """
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
@@ -186,14 +206,19 @@ class SharedQuotients:
 
 
 def _elements(**cast: Any) -> FaultFunction:
-    """Return the fault of casting elements with other keywords of `fpsim.encode` than promised."""
+    """Return the fault function for casting elements with other keywords of `fpsim.encode` than promised.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix. cast: the keywords.
+    """
     return with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales, **cast))
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault of rounding ties between elements by `rule`, and all else correctly, to nearest even.
+    """Return the fault function for rounding ties between elements by `rule`, and all else correctly, to nearest even.
 
-    rule: a name in TIES_ALONE, or one in OF_NEGATIVE, for the ties of negative elements alone.
+    It maps (promised encoding, case) to the faulty result for the case's matrix. rule: "nearest_zero", "nearest_up",
+    "nearest_down" or "nearest_odd"; or "negative_away" or "negative_zero", for the ties of negative elements alone,
+    away from or toward zero.
     """
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
@@ -213,12 +238,18 @@ def _ties(rule: str) -> FaultFunction:
 
 
 def _on_input(fmt: Format) -> FaultFunction:
-    """Return the fault of rounding elements to `fmt` before they are divided by the right scales."""
+    """Return the fault function for rounding elements to `fmt` before they are divided by the right scales.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
     return with_right_scales(lambda recipe, case, scales: recipe.values(rounded_to(case.x, fmt), scales))
 
 
 def _on_quotient(fmt: Format) -> FaultFunction:
-    """Return the fault of rounding quotients to `fmt` before they are rounded to elements."""
+    """Return the fault function for rounding quotients to `fmt` before they are rounded to elements.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         quotients = rounded_to(quotients_of(recipe, case.x, scales), fmt)
@@ -228,5 +259,8 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault of applying `change` to the right elements, float64 values before scaling."""
+    """Return the fault function for applying `change` to the right elements, float64 values before scaling.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
     return with_right_scales(lambda recipe, case, scales: change(recipe.values(case.x, scales)))

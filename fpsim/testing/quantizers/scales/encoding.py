@@ -133,7 +133,10 @@ def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
 
 
 def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -> FaultFunction:
-    """Return the fault of right scales with the elements `elements(recipe, case, scales)`."""
+    """Return the fault function with right scales, whose elements are `elements(recipe, case, scales)`.
+
+    A fault function maps (recipe, case) to the outcome of the fault for the case's matrix.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
@@ -143,7 +146,10 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
 
 
 def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault of applying `change` to the matrix before encoding it correctly."""
+    """Return the fault function for applying `change` to the matrix before encoding it correctly.
+
+    A fault function maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         x = change(case.x)
@@ -182,7 +188,10 @@ def rounded_to(x: Array, fmt: Format) -> Array:
 
 
 def quotients_of(recipe: RightEncoding, x: Array, scales: Array) -> Array:
-    """Return x divided by its scales, or multiplied by their reciprocals if the recipe does so, in float32."""
+    """Return the elements of x divided by their scales, or multiplied by reciprocals if the recipe does so, in float32.
+
+    scales: one per tile.
+    """
     spread = spread_over(scales, x, recipe)
     divides = recipe.scaling.division == "divide"
     return np.asarray(x / spread if divides else x * (np.float32(1) / spread), np.float32)

@@ -30,10 +30,11 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that reproduce all results as (clause without subject, scaling).
+    """Return the faults that reproduce all results as (clause, scaling).
 
-    The scaling is that of `recipe`, the promised encoding, with the treatment of Inf and NaN that the results show;
-    faults with an unchanged one come first.
+    The scaling is the recipe's, with the treatment of Inf and NaN that the results show; faults with an unchanged one
+    come first. A clause has no subject, such as "drops the sign, in its elements". cases: matrices with results.
+    recipe: the encoding that the quantizer promises.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
     right = with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales))
@@ -57,9 +58,10 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
 
 
 def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case; cached.
+    """Return whether a fault reproduces the result of a case; the answer is cached.
 
-    name: clause of the fault, and its number among faults with that clause.
+    name: clause of the fault, and its number among faults with that clause. fault: function from (recipe, case) to the
+    faulty result. recipe: the encoding that the quantizer promises.
     """
     if recipe.kept is None:
         return _gives(fault, recipe, case)
@@ -70,7 +72,10 @@ def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, ca
 
 
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other."""
+    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other.
+
+    fault: function from (recipe, case) to the faulty result. recipe: the encoding that the quantizer promises.
+    """
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
@@ -88,9 +93,10 @@ def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
 
 
 def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether elements, float64 values for given scales, equal those of a case's result.
+    """Return whether elements, float64 values, equal those of a case's result.
 
-    places: the indices of the elements in the flattened matrix, or a slice.
+    places: the indices of the elements in the flattened matrix, or a slice. If the case has no returned scales, the
+    elements are multiplied by `scales` (one per tile) in float32 first.
     """
     if case.scales is None:
         spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)
@@ -99,7 +105,11 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
 
 
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield every known fault of quantizers with scales; `cases` suggest a factor of scales and a limit of elements."""
+    """Yield every known fault of quantizers with scales, as (clause without subject, fault function).
+
+    recipe: the encoding that the quantizer promises. cases: matrices with results; they suggest a factor of scales and
+    a limit of elements to try.
+    """
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)
     for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
@@ -113,7 +123,8 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
     """Return the result of a quantizer whose tiles continue from the end of a row at the start of the next row.
 
-    The elements are values, already multiplied by their scales, so all scales of the result are 1.
+    The elements are values, already multiplied by their scales, so all scales of the result are 1. recipe: the promised
+    encoding. case: the matrix.
     """
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
@@ -122,7 +133,11 @@ def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
 
 
 def _zeros(element: float | None, scale: float | None) -> FaultFunction:
-    """Return the fault of giving every tile of zeros these elements and this scale; None for the right ones."""
+    """Return the fault function for giving tiles of zeros wrong elements or a wrong scale.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix. element, scale: the value of every
+    element, and the scale, of such a tile; None for the right ones.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)

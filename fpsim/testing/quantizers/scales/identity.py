@@ -128,9 +128,13 @@ def identify_scaling(
 
 
 def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
-    """Return the recipe that reproduces what a quantizer fn returns for matrices, or the nearest one and its faults.
+    """Return the recipe that reproduces what a quantizer returns for some matrices, or the nearest one and its faults.
 
-    cast: keywords of the elements' cast.
+    Args:
+      fn: the quantizer.
+      element: the element format.
+      arrays: the matrices.
+      cast: keywords of the elements' cast.
 
     Raises:
       FunctionMisbehaved: the function raises or returns no result.
@@ -178,9 +182,10 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
 
 
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe with which the fewest returned codes and scales differ, a named one if possible.
+    """Return the recipe with which the fewest returned codes and scales differ.
 
-    differences: cache of the differences between recipes and these results. affine: whether they have zero points.
+    results: pairs of a matrix and what the quantizer returned for it. differences: cache of the differences between
+    recipes and these results. affine: whether the results have zero points.
     """
     seen: dict[Scaling, CountedDifference] = {}
     first = results[1:2] or results  # a matrix at which most recipes differ
@@ -232,8 +237,12 @@ def fault_beside(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields on a fault with which one of `scalings` explains all results; else {}.
 
-    scalings: the promised scaling, then others to try. cast: keywords of the cast of elements. kept: cache of encodings
-    for the same matrices, results, format and cast.
+    Args:
+      results: pairs of a matrix and the quantizer's result for it.
+      fmt: the element format.
+      scalings: the promised scaling, then others to try.
+      cast: keywords of the cast of elements.
+      kept: cache of encodings for the same matrices, results, format and cast.
     """
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):

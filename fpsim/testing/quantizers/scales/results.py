@@ -30,11 +30,17 @@ def called(
 ) -> ReturnedParts:  # fmt: skip
     """Return the parts of fn's result for a matrix; fn receives a NumPy array or, if it raises, a torch tensor.
 
-    fmt, scaling: the promised element format and scaling; None for an unknown scaling. covered: the record of inputs to
-    which the call is added, or None. layout: name of the memory layout of x in that record, "" for C order.
+    Args:
+      fn: the quantizer.
+      x: the matrix.
+      fmt: the promised element format.
+      scaling: the promised scaling; None if it is unknown.
+      covered: the record of inputs to which the call is added, or None.
+      layout: the name of the memory layout of x in that record, "" for C order.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its input, or returns something else than WANTED says.
+      FunctionMisbehaved: fn raises, writes into its input, or does not return an fp.Scaled, (codes, scales), (codes,
+        scales, tensor scale or zero points) or values.
     """
     before = x.tobytes()
     try:
@@ -104,9 +110,12 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Store the third part of the returned tuple `got`, a tensor scale or zero points, if there is one.
+        """Store the third part of the returned tuple `got`, a tensor scale or zero points, in the attributes.
 
-        scaling: the promised scaling; None if it is unknown.
+        Nothing is stored if there is no third part. x: the input. scaling: the promised scaling; None if it is unknown.
+
+        Raises:
+          FunctionMisbehaved: the part is neither of the two, the scaling has neither, or the tuple has more parts.
         """
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return
@@ -131,7 +140,20 @@ class ReturnedParts:
             )  # fmt: skip
 
     def _read_elements(self, elements: Any, x: Array, fmt: Element) -> None:
-        """Store returned elements, an array or tensor of values or codes, in `elements` and `swapped`."""
+        """Store the elements that a quantizer returned in the attributes `elements` and `swapped`.
+
+        Without scales, `elements` gets the returned values; with scales, the values of the returned codes. Codes packed
+        two to a byte are unpacked twice: for `elements` with the low half of a byte first, for `swapped` with the high
+        half first.
+
+        Args:
+          elements: an array or tensor of values or codes.
+          x: the input, whose shape the elements must have.
+          fmt: the element format.
+
+        Raises:
+          FunctionMisbehaved: the elements have another shape, or are neither values nor codes.
+        """
         if self.scales is None:
             self.elements = values_of(elements, x)
             return
@@ -169,7 +191,11 @@ def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: boo
 
 
 def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
-    """Return the values of codes, one per element of x, as bit patterns of float64, flat."""
+    """Return the values of codes, one per element of x, as bit patterns of float64, flat.
+
+    Raises:
+      FunctionMisbehaved: the codes have another shape than x, or are not codes of the format.
+    """
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
     require_shape(codes, x)
@@ -177,7 +203,13 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
 
 
 def values_of(elements: Any, x: Array) -> Words:
-    """Return `elements`, floats that a function returned for the input x, as bit patterns of float64, flat."""
+    """Return values as bit patterns of float64, flat.
+
+    elements: an array or tensor of floats. x: the input, whose shape they must have.
+
+    Raises:
+      FunctionMisbehaved: the elements are not floats, or have another shape.
+    """
     array = as_array(without_gradient(elements), "the result")
     if array.shape != x.shape or format_of(array.dtype) is None:
         raise FunctionMisbehaved("returns", f"fn must return {WANTED}; got {shown(elements)}.", x)
@@ -185,7 +217,13 @@ def values_of(elements: Any, x: Array) -> Words:
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return (scales as float32, whether they were returned in their promised format `fmt`, as codes or values)."""
+    """Return (scales as float32, whether they were returned in their promised format `fmt`, as codes or values).
+
+    scales: an array or tensor. x: the input, for errors.
+
+    Raises:
+      FunctionMisbehaved: the scales are neither floats nor codes of `fmt`.
+    """
     array = as_array(without_gradient(scales), "scales")
     if array.dtype.kind in "iu" and array.dtype.itemsize == fmt.storage.itemsize and fmt.bits <= 16:
         return np.asarray(decode(np.ascontiguousarray(array).view(fmt.storage), fmt), np.float32), True

@@ -30,9 +30,10 @@ ScaleChange = Callable[[RightEncoding, Case], Array]  # function that returns th
 
 
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults of wrong scales, which are used for elements, returned, or both.
+    """Yield faults of wrong scales, used for elements, returned, or both, as (clause without subject, fault function).
 
-    The ratio of returned and right scales of `cases`, if constant, is a factor to try.
+    recipe: the encoding that the quantizer promises. cases: matrices with results; the ratio of returned and right
+    scales, if constant, is a factor to try.
     """
     changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
@@ -82,7 +83,11 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
 
 
 def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
-    """Return the fault of the wrong scales of `change`; used, returned: whether they scale elements, are returned."""
+    """Return the fault function for wrong scales, those that `change` computes.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix. used: whether elements are divided by
+    the wrong scales, not by the right ones. returned: whether the wrong scales are returned.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         changed = change(recipe, case)
@@ -94,17 +99,20 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
-    """Return the function that applies `change` to the right scales."""
+    """Return the scale function, (recipe, case) -> scales, that applies `change` to the right scales."""
     return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
 def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
-    """Return the function that computes the scales of the matrix after `change`."""
+    """Return the scale function, (recipe, case) -> scales, that computes the scales of the matrix after `change`."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
 def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
-    """Return the function that gives tile i along an axis the right scale of tile `places(number of tiles)[i]`."""
+    """Return the scale function, (recipe, case) -> scales, that takes the right scales of other tiles.
+
+    Tile i along the axis gets the scale of tile `places(number of tiles)[i]`.
+    """
     return _changed(lambda scales: scales.take(places(scales.shape[axis]), axis))
 
 
@@ -114,7 +122,10 @@ def _neighbours(by: int, count: int) -> Array:
 
 
 def _stale(recipe: RightEncoding, case: Case) -> Array:
-    """Return the right scales of the previous call's matrix if it has as many tiles, else the case's own."""
+    """Return the right float32 scales of the previous call's matrix if it has as many tiles, else the case's own.
+
+    recipe: the encoding that the quantizer promises. case: the matrices of this call and of the previous one.
+    """
     right = recipe.scales(case.x)
     before = right if case.before is None else recipe.scales(case.before)
     return before if before.shape == right.shape else right
@@ -126,26 +137,35 @@ def _signed(x: Array, sign: int) -> Array:
 
 
 def _with_sign(recipe: RightEncoding, case: Case) -> Array:
-    """Return scales computed from the largest value of each tile; they are negative where that value is."""
+    """Return float32 scales computed from the largest value of each tile; they are negative where that value is.
+
+    recipe: the encoding that the quantizer promises. case: the matrix.
+    """
     largest = reduced_tiles(np.maximum, case.x, recipe.scaling.block)
     magnitudes = recipe.scales(spread_over(np.abs(largest), case.x, recipe))
     return np.where(largest < 0, -magnitudes, magnitudes)
 
 
 def _exact(recipe: RightEncoding, case: Case) -> Array:
-    """Return scales that are not rounded to the scale format: amax / largest value of an element."""
+    """Return float32 scales of tiles that are not rounded to the scale format: amax / largest value of an element.
+
+    recipe: the encoding that the quantizer promises, here without a tensor scale. case: the matrix.
+    """
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
 
 
 def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
-    """Return powers of two as scales: 2**round(log2(amax / largest value of an element))."""
+    """Return float32 powers of two as scales of tiles: 2**round(log2(amax / largest value of an element)).
+
+    recipe: the encoding that the quantizer promises. case: the matrix.
+    """
     exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
     return np.asarray(np.exp2(exponents), np.float32)
 
 
 def _without_last(axis: int) -> ScaleChange:
-    """Return the function that ignores the last element of each tile along an axis."""
+    """Return the scale function, (recipe, case) -> scales, that ignores the last element of each tile along an axis."""
 
     def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block

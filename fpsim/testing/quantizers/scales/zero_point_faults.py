@@ -21,9 +21,13 @@ ZERO_POINT_RULES = ("nearest_away", "nearest_up", "nearest_zero", "toward_zero",
 
 
 class AffineCase(NamedTuple):
-    """A matrix with the codes (float64), zero points and scales of a quantizer whose scales are right.
+    """A matrix with a quantizer's result, whose scales are right.
 
-    zero_points: the returned zero point of each tile; None if none were returned.
+    Attributes:
+      x: the matrix.
+      codes: the returned codes, float64, in the matrix's shape.
+      zero_points: the returned zero point of each tile; None if none were returned.
+      scales: the right scale of each tile.
     """
 
     x: Array
@@ -37,8 +41,10 @@ def zero_point_causes(
 ) -> tuple[str, ...]:
     """Return the faults that reproduce all codes and zero points, as clauses without subject; () if none do.
 
-    cases: matrices and the result for each; () is returned unless all are finite and have right scales. rounding: name
-    of the promised rounding of elements.
+    Args:
+      cases: matrices and the result for each; () is returned unless all are finite and have right scales.
+      fmt, scaling: the promised element format and scaling.
+      rounding: name of the promised rounding of elements.
     """
     affine = [_case(x, parts, fmt, scaling) for x, parts in cases]
     comparable = [case for case in affine if case is not None]
@@ -71,6 +77,7 @@ def _faults(
     """Yield known faults, as (clauses without subject, rounding rule of zero points, changes).
 
     Changes are fields of the `GivenScale` that models the elements -> other values; {} if only zero points are wrong.
+    fmt, scaling, rounding: the promised element format, scaling and rounding of elements.
     """
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
@@ -99,10 +106,10 @@ def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
-    """Return whether zero points rounded by the rule `for_points`, and codes of a changed model, are those of a case.
+    """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case.
 
-    fmt, scaling, rounding: the promised element format, scaling and rounding. changes: fields of the model of a correct
-    quantizer -> other values.
+    fmt, scaling, rounding: the promised element format, scaling and rounding of elements. for_points: rule by which
+    zero points are rounded. changes: fields of the model of a correct quantizer -> other values.
     """
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():

@@ -20,7 +20,8 @@ OF_RECIPE = 4096  # calls with the caller's array
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
     """Return (correct bits of means of 1, 4, 16 and 64 calls with x, broken property "averaging" or None).
 
-    Correct bits are -1/2 log2 of the relative squared error; with 4 times as many calls they must grow by 1.
+    source: the quantizer. Correct bits are -1/2 log2 of the relative squared error, sum((mean - x)**2) / sum(x**2).
+    From each mean to the next, of 4 times as many calls, they must grow by 1, within chance.
     """
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
@@ -46,9 +47,10 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
 def recipe_means(
     source: RandomSource, x: Array, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield "mean" and "averaging" from 4,096 calls with x, each with the result that breaks it, or None if it holds.
+    """Yield ("mean", broken property or None) from 4,096 calls with x: each element's mean must equal x within chance.
 
-    "averaging" needs 64 elements. measured: receives the detectable bias and the correct bits of means.
+    If x has 64 elements or more, also yield "averaging": means of 4 times as many calls must have 1 more correct bit.
+    source: the quantizer. measured: the record in which the detectable bias and the correct bits of means are stored.
     """
     from scipy.special import ndtri
 

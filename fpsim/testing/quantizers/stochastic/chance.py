@@ -30,9 +30,13 @@ def level_of_one_test(tests: int) -> float:
 
 
 def unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
-    """Return a mask of the counts, each of `of` draws, that are farther from `share` * `of` than chance allows.
+    """Return a bool mask of the counts that are farther from `share` * `of` than chance allows.
 
-    count, share: numbers or arrays. tests: number of counts that are tested in the check.
+    Args:
+      count: the counts, a number or an array: each of `of` draws.
+      of: number of draws.
+      share: the expected share of the draws, a number or an array like count.
+      tests: number of counts that are tested in the check.
     """
     from scipy.special import bdtr, bdtrc
 

@@ -117,6 +117,12 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     calls with two seeds do not depend on each other. "repeats": equal random numbers give equal results. "averaging":
     means of more calls are more precise. A name may be yielded more than once.
 
+    Args:
+      source: the cast under test; source(x, n) calls it for x with the random numbers (or seed) of number n.
+      fmt: the format of its results.
+      measured: receives the shares of results rounded away from zero, the detectable bias, the correct bits of means,
+        the number of random bits, and the causes of broken properties.
+
     Raises:
       ValueError: the format has more than 16 bits, or values that float32 cannot represent.
     """
@@ -152,7 +158,12 @@ def _dependence(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "elements", "calls", "seeds" and "repeats", each with the result that breaks it, or None if it holds.
 
-    cell: two neighbouring values of the format, halfway between which the inputs are. measured: receives causes.
+    "elements" and "calls": elements of a call, and two calls, must be rounded in the same direction in half of the
+    cases, within chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn
+    takes any random numbers): the same numbers must give the same results again.
+
+    source: the quantizer. cell: two neighbouring values of the format; the inputs are halfway between them. measured:
+    causes are added to it.
     """
     half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]
@@ -180,7 +191,10 @@ def _dependence(
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return the broken property "exact values" if some random numbers change a value of the format, else None."""
+    """Return the broken property "exact values" if some random numbers change a value of the format, else None.
+
+    source: calls the stochastic quantizer with random numbers, made from a seed or given. fmt: the format of results.
+    """
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))

@@ -52,7 +52,9 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
     """Return the broken property "elements" if elements at some distance depend on each other, else None.
 
-    x: the input of the calls. draws: for each call, a flat mask of the elements rounded away from zero.
+    They do if they are rounded in the same direction more often, or less often, than chance allows for half of the
+    pairs. source: the quantizer. x: the input of the calls. draws: for each call, a flat mask of the elements rounded
+    away from zero.
     """
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)
@@ -83,10 +85,11 @@ def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
-    """Return the shift, from `first` on, whose number of equal pairs is least likely; None if chance allows it.
+    """Return the shift whose number of equal pairs is, by chance, least likely; None if chance allows that number.
 
-    By chance, half of the pairs are equal, with a standard deviation of sqrt(pairs) / 2. same, of: for each shift the
-    numbers of equal pairs and of all pairs. tests: number of such searches in a check.
+    By chance, half of the pairs are equal, with a standard deviation of sqrt(pairs) / 2. Shifts below `first`, and the
+    OVERLAP last ones, which have the fewest pairs, are left out. same, of: for each shift the numbers of equal pairs
+    and of all pairs. tests: number of such searches in a check.
     """
     same, of = same[first : same.size - OVERLAP], of[first : of.size - OVERLAP]
     deviations = np.abs(2 * same - of) / np.sqrt(of)
@@ -95,9 +98,11 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 
 
 def dependent_calls(draws: list[Any]) -> Broken | None:
-    """Return the broken property "calls" if elements of a call depend on those of another, else None.
+    """Return the broken property "calls" if elements of one call depend on those of another, else None.
 
-    draws: for each call, a flat mask of the elements rounded away from 0.
+    Element i of one call is compared with element i + shift of the other, for every shift. They must be rounded in the
+    same direction in half of the pairs, within chance. draws: for each call, a flat mask of the elements rounded away
+    from 0.
     """
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
@@ -115,7 +120,8 @@ def dependent_calls(draws: list[Any]) -> Broken | None:
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
     """Return the broken property "seeds" if two seeds have the same results for x, as when seeds lose bits, else None.
 
-    If only 32 bits of a seed matter, or large seeds are refused, a note is added to `measured` instead.
+    source: the quantizer, which is called with the seeds 0, 1, and 2**i and 2**i + 1 for i up to 62. If only 32 bits of
+    a seed matter, or large seeds are refused, a note is added to `measured` instead.
     """
     seen: dict[bytes, int] = {}
     for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):

@@ -19,7 +19,9 @@ REPEATS, CALLS = 2048, 32  # draws of each input: elements per call, and calls
 def cells_of(fmt: Format) -> list[tuple[float, float]]:
     """Return pairs of neighbouring values, smaller magnitude first, from all parts of a format's range.
 
-    The first pair begins at 1, or at the smallest normal value in formats that lack 1.
+    One pair begins at 1, or at the smallest normal value in formats that lack 1; with mantissa bits, one follows it. In
+    formats with subnormals, pairs begin at 0 and at the smallest normal value. One pair ends at the largest value. In
+    signed formats, the first and the last pair are also returned with negative signs.
     """
     start = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     ulp = float(fmt.ulp(start))
@@ -75,7 +77,10 @@ def shares_away(
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
-    """Return the broken property "neighbours" if one of the results `got`, (inputs, draws), is neither low nor high."""
+    """Return the broken property "neighbours" if a result is not a neighbour of its input, else None.
+
+    source: the quantizer. got: its results, (inputs, draws). low, high: the two neighbours of each of the inputs x.
+    """
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None
@@ -87,10 +92,12 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """Return (share of random words that round each input away from zero, broken property "neighbours" or None).
+    """Return (share of random numbers that round each input away from zero, broken property "neighbours" or None).
 
-    The share is exact if words below a threshold round an input to one neighbour and all others to the other. If 129
-    evenly spaced words show otherwise, it is estimated from these. low, high: neighbours, smaller magnitude first.
+    The share is exact, and found by bisection, if all random numbers below a threshold round an input to one neighbour
+    and all others to the other. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The
+    share is float64, one for each of the inputs x. source: the quantizer. low, high: the neighbours of each input,
+    smaller magnitude first.
     """
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits

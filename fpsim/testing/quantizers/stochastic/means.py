@@ -44,7 +44,9 @@ def means_in_binades(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "neighbours" and "mean", each with the result that breaks it or None, for inputs in every binade.
 
-    measured: receives the detectable bias if shares are from draws.
+    In each binade the inputs are at the fractions IN_BINADES between two neighbouring values; the share of results away
+    from zero must equal the fraction. source: the quantizer. fmt: the format of its results. measured: receives the
+    detectable bias if shares are from draws.
     """
     x, low, high, fraction = inputs_between(binades_of(fmt), IN_BINADES)
     away, stray = shares_away(source, x, low, high, calls=1)
@@ -97,7 +99,8 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
     """Return (number of random bits that affect results, whether it may be larger).
 
     An input at the fraction 2**-j of the spacing is rounded away from zero with a share of 2**-j only if j random bits
-    count. cells: pairs of neighbouring values of `fmt`, smaller magnitude first.
+    count. source: the quantizer. cells: pairs of neighbouring values between which the inputs are, smaller magnitude
+    first. fmt: the format of these values.
     """
     low, high = cells[0]
     places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)
@@ -121,7 +124,11 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return, for each exponent j in `places`, whether the share of low + (high - low) * 2**-j is other than 2**-j."""
+    """Return a bool mask of exponents j in `places` for which the input low + (high - low) * 2**-j is rounded wrongly.
+
+    An input is rounded wrongly if the share of random numbers that round it away from zero is not 2**-j. source: the
+    quantizer. low, high: neighbouring values. places: integer array.
+    """
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))
     return away != 2.0**-places

@@ -41,7 +41,7 @@ Fits = Callable[[Shares, Array], bool]  # whether measured shares equal given on
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults: a clause without subject, and the shares that the fault causes."""
+    """Yield known faults: a clause without subject, and a function from Shares to the shares that the fault causes."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         ends = f"fractions up to {1 - 2.0**-places:g} never go away from zero"
@@ -75,24 +75,28 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the shares of a quantizer that adds its random bits `places` bits too low."""
+    """Return the function from `Shares` to the shares of a quantizer that adds random bits `places` bits too low."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the shares of a quantizer that compares `bits` random bits by <=, not <."""
+    """Return the function from `Shares` to the shares of a quantizer that compares `bits` random bits by <=, not <."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Array], Array]) -> Share:
-    """Return the shares of a quantizer that first reduces the fraction to `bits` bits by `cut`, such as np.floor."""
+    """Return the function from `Shares` to the shares of a quantizer that first reduces the fraction to `bits` bits.
+
+    cut: rounding of fraction * 2**bits to integers, such as np.floor.
+    """
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
     """Return the fault that explains wrong shares, as a tuple of one clause; () if none does.
 
-    The fault affects all inputs, or one class: negative, positive, subnormal or normal ones.
+    A fault explains the shares of all inputs, or, if all others are right, those of one class: negative, positive,
+    subnormal or normal. fits: function (shares, expected shares) -> whether the measured shares equal these.
     """
     for chosen, where in (
         (np.ones_like(shares.negative), ""), (shares.negative, ", for negative values"),

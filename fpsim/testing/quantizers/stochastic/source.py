@@ -60,9 +60,13 @@ class RandomSource:
         return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
-        """Call fn with random numbers of its kind, made from `number`, and return its result unchanged.
+        """Call fn with random numbers of the kind that it takes, made from `number`, and return its result unchanged.
 
-        words: uint32 random bits to pass, as bits or uniform numbers, if they have the shape of the inputs.
+        Args:
+          inputs: the array or tensor to round.
+          number: seed of the random bits, uniform numbers or generator, or the seed to pass.
+          words: uint32 random bits, of the shape of the inputs, to pass as bits or uniform numbers; None or another
+            shape makes them from `number`.
         """
         if self.driven == "own":
             return self.fn(inputs)
