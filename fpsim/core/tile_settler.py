@@ -92,7 +92,10 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, was raised, was lowered); held: value of `code`; others: see `tile_settler`."""
+        """Return (scale, code, factor, was raised, was lowered) from a quotient rounded to `code`, a decode scale.
+
+        top: bits of amax. held: value of `code`. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
+        """
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
         scale = n.scale_max if over else scale
@@ -108,7 +111,10 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, False, was lowered); held: value of `code`; others: see `tile_settler`."""
+        """Return (scale, code, factor, False, was lowered) from a quotient rounded to `code`, an encode scale.
+
+        top: bits of amax. held: value of `code`. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
+        """
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

@@ -45,7 +45,7 @@ def _row(
     """Return a new built-in format, registered under its name and its aliases.
 
     fields: further fields of `Format`. dtype: NumPy's or ml_dtypes' dtype of its values, or None. aliases, ambiguous:
-    further names, separated by spaces; other formats have the latter as well, and `format` refuses them.
+    further names, separated by spaces; `format` refuses the ambiguous ones, which other formats have as well.
     """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:

@@ -23,7 +23,7 @@ _held: dict[int, list[Any]] = {}  # locks by the thread that forks
 def _others_import() -> bool:
     """Return whether another thread is importing a module of a package in AWAITED, such as numba or numpy.
 
-    The answer is from a private table of Python's import system; False if this Python has no such table.
+    This is read from a private table of Python's import system; False if this Python has no such table.
     """
     table = getattr(importlib._bootstrap, "_module_locks", {})
     locks = [reference() for name, reference in list(table.items()) if name.partition(".")[0] in AWAITED]
