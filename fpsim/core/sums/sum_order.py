@@ -140,7 +140,7 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0, the number of terms that it added: the default for the argument `ahead` of `tile_in_order`."""
+    """Return 0, whatever the arguments: this default for `ahead` of `tile_in_order` adds no terms."""
     return 0
 
 
@@ -216,7 +216,7 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False: it summed no subtree; the default for the argument `ahead` of `tile_by_pairs`."""
+    """Return False, whatever the arguments: this default for `ahead` of `tile_by_pairs` sums no subtree."""
     return False
 
 
