@@ -96,7 +96,7 @@ def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a convolution: size of the result times that of an output channel's filter.
+    """Return the number of multiplications of a convolution: the result's size times an output channel's filter's.
 
     args, kwargs, y: positional arguments, keyword arguments and result of the call.
     """
