@@ -17,7 +17,10 @@ R = TypeVar("R")
 def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
     """Issue a DeprecationWarning that the name `old` is replaced by `new`.
 
-    stacklevel: as in warnings.warn, counted from the function that calls this one.
+    Args:
+      old: the name in use, such as "fpsim.train.probe".
+      new: the name to use instead.
+      stacklevel: as in warnings.warn, counted from the function that calls this one.
     """
     message = f"{old} is now called {new}; the old name will be removed in the next release. Use {new}."
     warnings.warn(message, DeprecationWarning, stacklevel + 1)
@@ -58,7 +61,10 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 class FormerModule(ModuleType):
-    """A module at its former address, which pickled objects name, with the attributes of the module at `address`."""
+    """A module at its former address `former`, which pickled objects name.
+
+    Its attributes are those of the module at `address`, its full name today.
+    """
 
     def __init__(self, former: str, address: str) -> None:
         super().__init__(former, f"The former address of `{address}`.")

@@ -33,7 +33,9 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of `words` most similar to `word`; None if no similarity, 0 to 1, reaches `cutoff`.
+    """Return the one of `words` most similar to `word`; ties go to the longest common prefix.
+
+    cutoff: the least similarity, 0 to 1. None is returned if no word is that similar.
 
     Example:
       >>> from fpsim.errors import nearest
@@ -57,7 +59,10 @@ def is_integer(value: object) -> bool:
 
 
 def require_integer(name: str, value: object, lowest: int | None = None) -> None:
-    """Raise a TypeError unless a value is an integer (bools are not), and a ValueError if it is below `lowest`."""
+    """Raise a TypeError unless a value is an integer (bools are not), and a ValueError if it is below `lowest`.
+
+    name: the argument's name, for the message. lowest: None for no limit.
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):  # as is_integer, in words that type checkers read
         raise TypeError(f"{name} must be an integer; got {shown(value)}.")
     if lowest is not None and int(value) < lowest:
@@ -65,13 +70,20 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
 
 
 def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raise a TypeError unless a value is of a class, `kind`; wanted: what the message says it must be."""
+    """Raise a TypeError unless a value is of a class.
+
+    name: the argument's name, for the message. kind: the class, or several. wanted: what the message says it must be.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
 def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
-    """Raise a ValueError unless a value is one of `words`; listing: what lists them, if they are many."""
+    """Raise a ValueError unless a value is one of `words`.
+
+    name: the argument's name, for the message. listing: the function or page that lists the words, if they are too many
+    for a message.
+    """
     if not isinstance(value, str) or value not in words:
         raise unknown(name, value, words, listing=listing)
 

@@ -45,7 +45,10 @@ def to_json(value: Any, name: str = "value") -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value that `to_json` has turned into the given one, also if that was written and read as JSON."""
+    """Return the value that `to_json` has turned into the given one.
+
+    value: the result of `to_json`, which may have been written as JSON and read again.
+    """
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

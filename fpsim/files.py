@@ -23,7 +23,10 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls th
 
 
 def path_of(path: object, name: str = "path") -> Path:
-    """Return a path, given as str or path, as a pathlib.Path; raise a TypeError, which names the argument, for others.
+    """Return a path, given as str or path, as a pathlib.Path; name: the argument's name, for the error.
+
+    Raises:
+      TypeError: path is neither a str nor a path.
 
     Example:
       >>> from fpsim.files import path_of
@@ -62,7 +65,11 @@ def write_whole(path: str | Path, text: str) -> None:
 
 
 def require_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder, created if missing; raise a ValueError unless files can be written to it."""
+    """Return the path of a folder, created if missing, after checking that files can be written to it.
+
+    Raises:
+      ValueError: the folder cannot be created or written to, or is a file.
+    """
     folder = path_of(path, "folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +160,10 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove files and folders in `folder` that match a pattern and are a day old: drafts of killed processes."""
+    """Remove files and folders in `folder` that match a glob pattern and are older than a day.
+
+    They are drafts of killed processes. Errors are ignored.
+    """
     for path in _old(folder, pattern):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -173,7 +183,11 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove the temporary folder `room`, if files of others in its subfolder "new" can be moved back to `target`."""
+    """Remove the temporary folder `room`, but first move files of others from its subfolder "new" back to `target`.
+
+    After an exchange of folders, "new" holds the old folder. Files of others are those whose names are not in
+    `own_names`. Nothing is removed if a file cannot be moved back.
+    """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
         shutil.rmtree(room)
@@ -182,7 +196,8 @@ def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
     """Exchange two folders, then move files that are not in `own_names` back to `target`; return whether that worked.
 
-    If the system cannot exchange folders, both have the same files as before.
+    drafts: the folder of new files. target: the folder that they replace. If the system cannot exchange folders, both
+    have the same files as before.
     """
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
@@ -238,7 +253,10 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move the files of `drafts` to `target` one by one, and remove all others in `own_names`; undo all on failure."""
+    """Move the files of `drafts` to `target` one by one, and remove from `target` all other files named in `own_names`.
+
+    If one of these operations fails, undo all, and raise its exception again.
+    """
     kept = drafts.with_name("old")
     kept.mkdir()
     names = sorted(os.listdir(drafts))

@@ -108,7 +108,9 @@ def face(
 
 
 def public(package: str = "fpsim") -> Any:
-    """Import a package of fpsim by its name and return it, for code that calls public functions as users do.
+    """Import a package of fpsim by its name and return it; "fpsim" is the package itself.
+
+    It is for code of fpsim that calls public functions as users do, such as experiments and benchmarks.
 
     Example:
       >>> from fpsim.lazy import public

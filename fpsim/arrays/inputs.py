@@ -114,9 +114,13 @@ def describe_refused(x: object, array: Array, name: str) -> str:
 
 
 def _as_floats(x: Any, array: Array, name: str) -> Array:
-    """Return Python numbers x as a float64 array; raise a ValueError if float64 does not hold an integer among them.
+    """Return Python numbers as a float64 array, after checking that float64 represents every integer among them.
 
-    array: x as a NumPy array of int64, uint64 or float64. name: the name of the argument in error messages.
+    x: the numbers, alone or in nested lists. array: x as a NumPy array of int64, uint64 or float64. name: the name of
+    the argument in error messages.
+
+    Raises:
+      ValueError: float64 does not represent an integer among them.
     """
     floats = array.astype(np.float64, copy=False)
     if (np.abs(floats) >= EXACT_INTEGERS).any():

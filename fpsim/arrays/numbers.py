@@ -54,7 +54,10 @@ def sticky_float(integer: int) -> float:
 
 
 def exact_numbers(numbers: Array) -> Array:
-    """Return numbers as float64, or as Python integers (dtype object) if they are already or float64 rounds one."""
+    """Return an array of numbers as float64, or as Python integers (dtype object) if float64 would round one.
+
+    Arrays of dtype object are returned unchanged.
+    """
     if numbers.dtype.kind == "O":
         return numbers
     floats = numbers.astype(np.float64)

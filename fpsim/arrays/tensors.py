@@ -18,7 +18,10 @@ SHARED = {"float16", "float32", "float64", "uint8", "int8", "int16", "int32", "i
 
 
 def without_gradient(x: Any) -> Any:
-    """Return a torch tensor detached from its gradient; any other object unchanged."""
+    """Return a torch tensor detached from its gradient; any other object unchanged.
+
+    It is for measurements and comparisons, whose results do not propagate gradients.
+    """
     return x.detach() if is_torch(x) else x
 
 
@@ -52,7 +55,10 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
 
 
 def to_torch(array: Array) -> Any:
-    """Return a NumPy array as a torch tensor that shares its memory; ml_dtypes' dtypes become torch's."""
+    """Return a NumPy array as a torch tensor that shares its memory.
+
+    The float dtypes of ml_dtypes become torch's dtypes of those names.
+    """
     import torch
 
     if array.dtype.name in SHARED:
@@ -85,5 +91,5 @@ def format_of_tensor(tensor: Any) -> Format | None:
 
 @cache
 def _format_of_name(dtype: str) -> Format | None:
-    """Return the format of a torch dtype by its name, such as "torch.float8_e5m2", or None."""
+    """Return the format of a torch dtype by its name, such as "torch.float8_e5m2", or None if it stores none."""
     return next((fmt for fmt, known in DTYPES.items() if dtype == f"torch.{known.name}"), None)

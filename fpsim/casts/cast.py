@@ -174,7 +174,10 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 @lru_cache(maxsize=1024)
 def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> None:
-    """Raise a ValueError, which ends with `remedy`, unless the dtype of `wide` holds every value of the table `fmt`."""
+    """Raise a ValueError unless the dtype of format `wide` holds every value of the table format `fmt`.
+
+    remedy: the end of the message, which says what to do.
+    """
     values = fmt.table()
     exact = quantize(values, wide)
     if not np.array_equal(exact, values, equal_nan=True):
@@ -192,7 +195,10 @@ def _float_format(dtype: npt.DTypeLike) -> Format:
 
 @lru_cache(maxsize=4096)
 def refuse_unless_held(narrow: Format, wide: Format, remedy: str) -> None:
-    """Raise a ValueError, which ends with `remedy`, unless the dtype of `wide` holds every value of `narrow`."""
+    """Raise a ValueError unless the dtype of format `wide` holds every value of `narrow`.
+
+    remedy: the end of the message, which says what to do.
+    """
     if not wide.holds(narrow):
         raise ValueError(
             f"{DTYPES[wide].name} cannot hold every value of {narrow} "

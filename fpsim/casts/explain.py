@@ -63,7 +63,10 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
 
 
 def _explain(source: Array, options: CastOptions) -> Explanation:
-    """Return the Explanation of the cast of one float, in an array, to a format of exponent and mantissa."""
+    """Return the Explanation of the cast of one float to a format of exponent and mantissa.
+
+    source: a float array of one element. options: the checked options of the cast, its format included.
+    """
     code = int(encode(source, **options.keywords()).reshape(-1)[0])
     value = float(source.reshape(-1)[0])
     inner, outer = _neighbours(value, options.fmt)
@@ -93,8 +96,9 @@ def _explain(source: Array, options: CastOptions) -> Explanation:
 def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
     """Return (the largest magnitude of a format that is at most |value|, the smallest one above |value|).
 
-    The format counts as having no largest exponent. Both are None for Inf, NaN and, in an unsigned format, negative
-    values; in a format without zero (E8M0) only the first is None, for a value below the smallest.
+    The format counts as having no largest exponent, so that values beyond its range have neighbours; below its smallest
+    normal value it has its own subnormals. Both are None for Inf, NaN and, in an unsigned format, negative values. In a
+    format without zero (E8M0) only the first is None, for a value below the smallest.
     """
     if not math.isfinite(value) or (value < 0 and not fmt.signed):
         return None, None
@@ -117,9 +121,9 @@ def _as_float(magnitude: Fraction, value: float) -> float:
 
 
 def _digits(fraction: Fraction | None) -> str:
-    """Return the binary digits after the point of a fraction below 1, as text of up to sixty; "" for 0 or None.
+    """Return the binary digits of a fraction below 1 after the point, as text; "" for 0 or None.
 
-    Its denominator must be a power of two.
+    Its denominator must be a power of two. More than sixty digits are cut, and "..." is appended.
     """
     if not fraction:
         return ""
@@ -133,8 +137,9 @@ def _reason(
 ) -> str:
     """Return the reason why the cast of a value has the result `result`, as a clause.
 
-    kept: the result with subnormals="keep". inner: the magnitude of the format next to |value| toward zero. fraction:
-    (|value| - inner) / (outer - inner), where outer is the next magnitude. Both are None if a neighbour is missing.
+    kept: the result that the cast would have with subnormals="keep". options: those of the cast. inner: the magnitude
+    of the format next to |value| toward zero. fraction: (|value| - inner) / (outer - inner), where outer is the next
+    magnitude after inner. Both are exact, and None if a neighbour is missing.
     """
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
@@ -191,8 +196,9 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
     """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
 
-    inner: the magnitude of the format next to |value| toward zero. fraction: (|value| - inner) / (outer - inner), where
-    outer is the next magnitude. result: the value that the cast returns, which decides in the stochastic mode.
+    options: those of the cast. inner: the format's largest magnitude that is at most |value|, as if it had no largest
+    exponent. fraction: (|value| - inner) / (outer - inner), where outer is the next magnitude after inner. result: the
+    value that the cast returns, which decides in the stochastic mode: Inf or NaN shows an overflow.
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:

@@ -17,9 +17,10 @@ from fpsim.formats.table_format import TableFormat
 
 @dataclass(frozen=True)
 class TableExplanation(Explanation):
-    """A cast of one value to a table format; the attributes are those of Explanation, without dropped bits.
+    """A cast of one value to a table format, which lists the value of each code.
 
-    `inner` and `outer` are the neighbouring values in the table, toward and away from zero; None if there is none.
+    The attributes are those of Explanation. `inner` and `outer` are the neighbouring values in the table, toward and
+    away from zero; None if there is none. `dropped_bits` is empty.
     """
 
     def _result(self) -> str:
@@ -32,7 +33,10 @@ class TableExplanation(Explanation):
 
 
 def explain_table(source: Array, options: TableOptions) -> TableExplanation:
-    """Return the explanation of the cast of one float, in an array of one element, to a table format."""
+    """Return the explanation of the cast of one float to a table format, which lists the value of each code.
+
+    source: a float array of one element. options: the checked options of the cast, its format included.
+    """
     fmt = options.fmt
     code = int(encode(source, fmt, **keywords_of(options)).reshape(-1)[0])
     value, result = float(source.reshape(-1)[0]), fmt.value_of(code)
@@ -81,8 +85,9 @@ def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | N
 def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
     """Return the reason why the cast of a value to a table format has the result `result`, as a clause.
 
-    inner: the value of the table next to `value` toward zero. fraction: (value - inner) / (outer - inner), where outer
-    is the next value away from zero. Both are None if there is none.
+    options: those of the cast. inner: the value of the table next to `value` toward zero, None if there is none.
+    fraction: (value - inner) / (outer - inner), where outer is the next value away from zero; None if one of them is
+    missing.
     """
     fmt, mode = options.fmt, options.rounding
     if math.isnan(value):

@@ -70,7 +70,10 @@ class Explanation:
         return self._neighbour(self.result)
 
     def _neighbour(self, value: float) -> str:
-        """Return a neighbouring value, or the result, as text with its code, if it has one."""
+        """Return a neighbouring value, or the result, as text with its code split into sign, exponent and mantissa.
+
+        A neighbour beyond the largest finite value has no code, and the text says so.
+        """
         if abs(value) > self.fmt.max and value != self.result:
             return f"{value!r}, beyond the largest finite value"
         if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:

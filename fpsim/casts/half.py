@@ -34,7 +34,8 @@ HALF_MAGNITUDE, HALF_INFINITY, FLOAT_NAN = u32(0x7FFF), u32(FP16.infinity_code o
 def has_conversion() -> bool:
     """Return whether the processor for which numba compiles converts float32 to FP16 and back by an instruction each.
 
-    Otherwise LLVM would call a function of a support library, and the process would crash where it is missing.
+    Otherwise LLVM would call a function of a support library, and the process would crash where it is missing. The
+    result is False if numba's compiler is disabled.
     """
     if numba.config.DISABLE_JIT:
         return False
@@ -49,7 +50,9 @@ def has_conversion() -> bool:
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
     """Return whether the processor's conversion from float32 to FP16 gives the results of a cast.
 
-    plan: the constants of the cast. fmt, rounding: its format and mode.
+    plan: the constants of the cast, for one source width and one overflow policy. fmt, rounding: its format and mode.
+    True only for float32 sources, FP16, nearest even, overflow to Inf, and subnormals that are not flushed, if the
+    processor has the instruction.
     """
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
         return False
@@ -58,7 +61,10 @@ def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def to_half(_typing: Any, bits: Any) -> Any:
-    """Convert the uint32 bits of a float32 to the uint16 bits of the nearest float16, ties to even."""
+    """Convert the uint32 bits of a float32 to the uint16 bits of the nearest float16, ties to even.
+
+    It is a numba intrinsic; _typing: numba's typing context.
+    """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         single = builder.bitcast(args[0], ir.FloatType())
@@ -69,7 +75,10 @@ def to_half(_typing: Any, bits: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def from_half(_typing: Any, code: Any) -> Any:
-    """Convert the uint16 bits of a float16 to the uint32 bits of the float32 of the same value."""
+    """Convert the uint16 bits of a float16 to the uint32 bits of the float32 of the same value.
+
+    It is a numba intrinsic; _typing: numba's typing context.
+    """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         half = builder.bitcast(args[0], ir.HalfType())
@@ -79,22 +88,31 @@ def from_half(_typing: Any, code: Any) -> Any:
 
 
 def _decode_half(code: Any, _facts: Any) -> Any:
-    """Return the uint32 float32 bits of one uint16 FP16 code; NaN becomes the canonical NaN of its sign."""
+    """Return the uint32 float32 bits of one uint16 FP16 code.
+
+    NaN becomes the canonical NaN of its sign. _facts: the constants that loops over elements pass to every conversion,
+    which this one does not need.
+    """
     nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
     return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
 
 
 def _encode_half(bits: Any, _facts: Any) -> Any:
-    """Return the uint16 FP16 code of the uint32 bits of a float32; NaN becomes the canonical NaN of its sign."""
+    """Return the uint16 FP16 code of the uint32 bits of a float32, rounded to nearest even.
+
+    NaN becomes the canonical NaN of its sign. _facts: the constants that loops over elements pass to every conversion,
+    which this one does not need.
+    """
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
     return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
 
 
 @cache
 def half_kernel(streamed: bool) -> Any:
-    """Return the kernel (bits, codes, layout) -> None that rounds uint32 float32 bits to uint16 FP16, to nearest even.
+    """Return the kernel (bits, codes, layout) -> None that rounds float32 to FP16, to nearest even.
 
-    layout is not read. streamed: True writes the results past the caches.
+    bits: 1-D uint32 float32 bits. codes: 1-D uint16 results. layout: the format's constants, which other kernels of
+    casts read and this one does not need. streamed: True writes the results past the caches.
     """
 
     loop = element_loop(_encode_half, streamed)
@@ -112,9 +130,10 @@ def decodes(fmt: Format, width: int) -> bool:
 
 @cache
 def half_decode_kernel(streamed: bool) -> Any:
-    """Return the kernel (codes, bits, layout) -> None that converts uint16 FP16 to uint32 float32 bits.
+    """Return the kernel (codes, bits, layout) -> None that converts FP16 to float32.
 
-    layout is not read. streamed: True writes the results past the caches.
+    codes: 1-D uint16. bits: 1-D uint32 results, the float32 bits. layout: the format's constants, which other kernels
+    of casts read and this one does not need. streamed: True writes the results past the caches.
     """
 
     loop = element_loop(_decode_half, streamed)

@@ -27,7 +27,11 @@ Frozen = EncodeLayout | DecodeLayout | None
 
 
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
-    """Return a layout of the class `kind` that numba compiles in, with fields of the type `word`; None: zeros."""
+    """Return a layout (a named tuple of a format's constants) whose values numba compiles in as constants.
+
+    kind: its class, EncodeLayout or DecodeLayout. word: the type of the values, np.uint32 or np.uint64. frozen: the
+    values; None makes all of them zeros, for kernels that read the layout from an argument instead.
+    """
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
 
@@ -35,13 +39,20 @@ def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
 def encode_kernel(
     width: int, mode: int, kind: int, frozen: Frozen = None, streamed: bool = False, by_sum: bool = False
 ) -> Any:
-    """Return the kernel (bits, codes, layout) -> None that rounds floats of `width` bits in a deterministic mode.
+    """Return the kernel (bits, codes, layout) -> None that rounds floats to codes in a deterministic mode.
 
-    bits: 1-D float bits. codes: 1-D results in the format's storage dtype. layout: an EncodeLayout as an array.
+    bits: 1-D uint32 or uint64 float bits. codes: 1-D results in the format's storage dtype. layout: the format's
+    constants as an array.
 
-    mode: a `fpsim.Rounding` as an integer. kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: the
-    layout as compile-time constants; None to read it from the argument. streamed: True writes the results past the
-    caches. by_sum: round by one float32 addition, for layouts and modes that `core.nearest` serves.
+    Args:
+      width: bits of the source floats, 32 or 64.
+      mode: a `fpsim.Rounding` as an integer.
+      kind: the checks that the encoder needs: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any
+        signed format and policy) or UNUSUAL (any format), as `fpsim.core.layouts.encode_plan` chooses it.
+      frozen: the layout as compile-time constants; None to read it from the argument `layout`.
+      streamed: True writes the results past the caches.
+      by_sum: round by one float32 addition (`core.nearest`); the mode must be to nearest even, and the layout one that
+        `core.nearest` serves.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64
@@ -65,7 +76,8 @@ def encode_kernel(
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """Set words[i] (uint32) to number i of the random stream that starts at a Philox counter, for all words.
 
-    words.size must be a multiple of 4. counter: uint64. k0, k1: low and high 32 bits of the seed, uint64.
+    Each value of the counter yields four numbers, so words.size must be a multiple of 4. counter: its first value,
+    uint64. k0, k1: low and high 32 bits of the seed, uint64.
     """
     for j in range(words.size // 4):
         position = u64(counter + u64(j))
@@ -78,7 +90,11 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
 
 @cache
 def random_kernel() -> Any:
-    """Return the kernel (words, counter, k0, k1) -> None of `fill_random`."""
+    """Return the kernel (words, counter, k0, k1) -> None that fills a uint32 array with random numbers.
+
+    words: 1-D, with a multiple of 4 elements. counter: the first value of the Philox counter, uint64; each value yields
+    four numbers. k0, k1: low and high 32 bits of the seed, uint64.
+    """
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
         fill_random(words, counter, k0, k1)
@@ -121,10 +137,13 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
 @cache
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
-    """Return the kernel (codes, bits, layout) -> None that decodes codes to floats of `width` bits.
+    """Return the kernel (codes, bits, layout) -> None that decodes codes to floats.
 
-    codes: 1-D, unsigned. bits: 1-D float bits, the results. layout: a DecodeLayout as an array. frozen, streamed: as
-    for `encode_kernel`.
+    codes: 1-D, unsigned. bits: 1-D results, the float bits as uint32 or uint64. layout: a DecodeLayout (the format's
+    constants) as an array.
+
+    width: bits of the floats, 32 or 64. frozen: the layout as compile-time constants; None to read it from the
+    argument. streamed: True writes the results past the caches.
     """
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64

@@ -42,10 +42,11 @@ class Constants:
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages that round codes of the source format (float bits for FP32 and FP64) to codes of options.fmt.
+    """Return the stages (kernels to be run in sequence) that round codes of the source format to codes of options.fmt.
 
-    long: True if the arrays are pieces of a long one; a named format then gets kernels compiled with its constants at
-    any size. False lets the size of each array decide.
+    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast. long: True if the
+    arrays will be pieces of a long array; at any size, a named format then gets a kernel compiled with its constants.
+    False lets the size of each array decide.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
@@ -63,10 +64,11 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages that round codes of the source format to codes of `fmt`, for every seed; cached.
+    """Return the stages (kernels to be run in sequence) of `encoding` for every seed; cached.
 
-    The function of a stochastic stage takes the seed last. overflow, subnormals, random_bits: options of
-    `fpsim.encode`. long: True if the arrays are pieces of a long one, for which kernels are compiled at any size.
+    The function of a stochastic stage takes the seed as one more argument. source: the format of the codes that are
+    rounded. fmt, rounding, overflow, subnormals, random_bits: the options of the cast. long: True if the arrays will be
+    pieces of a long array, for which kernels are compiled at any size.
     """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
@@ -78,10 +80,11 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages that convert codes of `fmt` to the target format, which must hold the values.
+    """Return the stages (kernels to be run in sequence) that convert codes to the same values in the target format.
 
-    codes: the dtype of the arrays of codes. long: True if the arrays are pieces of a long one, for which kernels are
-    compiled at any size.
+    fmt: the format of the codes. target: the format of the results, whose float bits or codes the stages write; it must
+    hold the values. codes: the dtype of the arrays of codes. long: True if the arrays will be pieces of a long array,
+    for which kernels are compiled at any size.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -91,10 +94,10 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages that round bits of the source format to values of options.fmt, in the target format.
+    """Return the stages (kernels to be run in sequence) that round values to those of a format, options.fmt.
 
-    The target must hold these values. long: True if the arrays are pieces of a long one, for which kernels are compiled
-    at any size.
+    source, target: the formats of the bits before and after, FP32 or FP64 for floats; the target must hold all values
+    of options.fmt. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -104,9 +107,10 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for deterministic rounding modes, with the seed None in the options; cached.
+    """Return the stages (kernels to be run in sequence) of `quantizing` for deterministic rounding modes; cached.
 
-    long: True if the arrays are pieces of a long one, for which kernels are compiled at any size.
+    source, target: the formats of the bits before and after. options: those of the cast, with the seed None. long: True
+    if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
@@ -135,16 +139,16 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 def _convert(source: Array, target: Array, first: int) -> None:
     """Copy the codes in `source` to `target`, which has another integer dtype that must hold them.
 
-    first: not used.
+    first: the flat index of the first element, which every stage is passed; it is not used.
     """
     np.copyto(target, source, casting="unsafe")
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage that rounds float bits of `width` bits to codes.
+    """Return the stage (a kernel and the dtype of its results) that rounds float bits to codes.
 
-    For a stochastic mode, its function also takes the seed. long: True if the arrays are pieces of a long one, for
-    which kernels are compiled at any size.
+    For a stochastic mode, its function also takes the seed. width: bits of the floats, 32 or 64. options: those of the
+    cast. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -181,9 +185,10 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage that decodes codes of `fmt` to bits of the target, FP32 or FP64.
+    """Return the stage (a kernel and the dtype of its results) that decodes codes to float bits.
 
-    long: True if the arrays are pieces of a long one, for which kernels are compiled at any size.
+    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True if the arrays will be
+    pieces of a long array, for which kernels are compiled at any size.
     """
     width = target.bits
     plan = decode_plan(fmt, width)
@@ -209,9 +214,10 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
 @lru_cache(maxsize=4096)
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
-    """Return a function from an array of codes of `fmt` to the float32 bits (uint32) of their values, in C order.
+    """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
 
-    dtype: that of the codes, the format's storage or float dtype. None if only a table decodes the format.
+    fmt: the format of the codes. dtype: the dtype of the arrays of codes, the format's storage dtype or its float
+    dtype. The result is None if `decode_plan(fmt, 32)` (core/layouts.py) is, as a table then decodes the format.
     """
     if decode_plan(fmt, 32) is None:
         return None
@@ -228,7 +234,10 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
 
 
 def _float32_bits(floats: Array) -> Array:
-    """Return a float32 array as uint32 bits, C-ordered, and writable, as kernels are compiled anew for others."""
+    """Return a float32 array as its uint32 bits, in a writable C-ordered array: a view where possible, else a copy.
+
+    Kernels would be compiled again for read-only arrays.
+    """
     bits = np.ascontiguousarray(floats).view(FP32.storage)
     return bits if bits.flags.writeable else bits.copy()
 

@@ -95,7 +95,12 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
-    """Return the options of a cast to `fmt` by the policy `description`, a name or a dict of cast keywords."""
+    """Return the options of a cast to `fmt` by a policy, given by its name or as a dict of cast keywords.
+
+    Raises:
+      TypeError: the description is neither a name nor a dict.
+      ValueError: an unknown policy or keyword, a stochastic mode, or a format of more than 16 bits.
+    """
     if not isinstance(description, (str, Mapping)):
         raise TypeError(f"a policy is a name or a dict of keywords of fp.encode; got {shown(description)}.")
     keywords = policy(description) if isinstance(description, str) else dict(description)
@@ -111,7 +116,11 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
 
 
 def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
-    """Return in ascending order every float64 at which the result of a cast to `fmt` can change."""
+    """Return in ascending order every float64 at which the result of a cast to `fmt` can change.
+
+    These are the format's values of both signs, their midpoints, the next value beyond the largest, both zeros and
+    infinities.
+    """
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))
     beyond = positive[-1] + fmt.ulp(fmt.max)
@@ -132,9 +141,12 @@ def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
     """Return the Difference for a run of neighbouring inputs, which each policy casts to a single code.
 
-    a_code, b_code: the code of the first and of the second policy. run: consecutive indices of `inputs`, float64.
-    inputs[2 * i] is a number at which results can change, inputs[2 * i + 1] represents the open interval up to the next
-    such number, and the last input is NaN.
+    Args:
+      run: consecutive indices of `inputs`.
+      inputs: float64. inputs[2 * i] is a turning point, a value at which the result of a cast can change. inputs[2 * i
+        + 1] represents the open interval up to the next turning point. The last input is NaN.
+      a_code, b_code: the first and the second policy's code of all inputs in `run`.
+      fmt: the format of the codes.
     """
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):

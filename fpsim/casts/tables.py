@@ -30,9 +30,10 @@ class TablePlan(NamedTuple):
     """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`.
 
     Ordered bits are float bits as integers in the order of the values; intervals are numbered in ascending order.
-    codes: the code of each interval. last: its largest ordered bits. first: int32, for each value of ordered bits >>
-    shift, the interval of the smallest float with that value. steps: how many intervals after that one have to be
-    checked at most.
+    codes: the code of each interval, in the format's storage dtype. last: its largest ordered bits, uint32 or uint64.
+    shift: the number of bits by which ordered bits are shifted to index `first`. first: int32, for each value of
+    ordered bits >> shift, the interval of the smallest float with that value. steps: how many intervals after that one
+    the kernel has to check at most.
     """
 
     first: Array
@@ -43,7 +44,10 @@ class TablePlan(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A possible result of a cast: its exact value and code; Inf and NaN have the value of `_beyond`."""
+    """A possible result of a cast: its exact value, from which midpoints between results are computed, and its code.
+
+    Inf and NaN, as results of overflow, have the finite value that would follow the largest one (`_beyond`).
+    """
 
     value: Fraction
     code: int
@@ -66,9 +70,10 @@ def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=256)
 def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
-    """Return the stages that convert codes of a table format to the target format, which must hold the values.
+    """Return the stages (kernels to be run in sequence) that convert codes of a table format to the target format.
 
-    codes: the dtype of the arrays of codes.
+    codes: the dtype of the arrays of codes. target: the format of the results, which must hold the values; its float
+    bits or codes are written.
     """
     middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
     stage = pipelines.look_up_stage(value_words(fmt, middle.bits))
@@ -76,7 +81,11 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages that round bits of the source format to values of options.fmt, in the target format."""
+    """Return the stages (kernels run in sequence) that round bits of the source format to values of options.fmt.
+
+    source, target: the formats of the bits before and after, FP32 or FP64 for float bits, others for codes. options:
+    those of the cast to a table format.
+    """
     return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
 
 
@@ -99,8 +108,8 @@ def single_holds(fmt: TableFormat) -> bool:
 class _Neighbours(NamedTuple):
     """The distinct results of a cast in ascending order, and the intervals between neighbouring ones.
 
-    Interval i reaches from values[i] = low[i] * 2**unit[i] to values[i + 1] = high[i] * 2**unit[i]; these three are
-    int64.
+    values: float64 results; codes: their codes. low, high, unit: int64, one element for each interval i, which reaches
+    from values[i] = low[i] * 2**unit[i] to values[i + 1] = high[i] * 2**unit[i].
     """
 
     values: Array
@@ -142,10 +151,10 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
 
 
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:
-    """Return the stage that rounds floats of `width` bits stochastically to codes.
+    """Return the stage (a kernel and the dtype of its results) from floats of `width` bits to codes.
 
-    The probability of rounding away from zero is the distance from the neighbour toward zero as a share of the gap, cut
-    to options.random_bits bits.
+    Rounding is stochastic: the probability of rounding away from zero is the distance from the neighbour toward zero as
+    a share of the gap, cut to options.random_bits bits. The random words are those of options.seed and the flat index.
     """
     fmt, _, overflow, seed, random_bits = options
     near = _neighbours(fmt, overflow_outcome(overflow, fmt).overflow)  # type: ignore[arg-type]
@@ -173,10 +182,10 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 
 
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
-    """Return a bool array: whether each float64 in x is rounded away from zero.
+    """Return a bool array: whether each value of x is rounded away from zero, that is up if x >= 0 and down if x < 0.
 
-    Each has near.values[at] < x < near.values[at + 1]. words: a random uint32 for each value, of which the upper
-    `random_bits` bits are used.
+    x: float64, each with near.values[at] < x < near.values[at + 1], the two neighbouring results of the cast. near: all
+    results. words: a random uint32 for each value, of which the upper `random_bits` bits are used.
     """
     mantissas, exponents = np.frexp(np.abs(x))
     significands = np.ldexp(mantissas, 53).astype(np.int64)
@@ -201,7 +210,7 @@ def _words(seed: int, first: int, size: int) -> Array:
 def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
     """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code; cached.
 
-    overflow: the name of an overflow policy, as in `fpsim.encode`.
+    fmt: the table format. rounding: the mode. overflow: the name of an overflow policy, as in `fpsim.encode`.
     """
     outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it reads only whether Inf and NaN exist
     positive_nan, negative_nan = _nan_codes(fmt, outcome.nan)
@@ -220,8 +229,8 @@ def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) 
 def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
     """Return all possible results of a cast in ascending order: the finite values, and the results of overflow, if any.
 
-    overflow: "max" adds no results; "infinity" or "nan" adds one at each end, unless `rounding` rounds the values
-    beyond that end toward zero.
+    overflow: "max" if the largest finite value replaces larger ones, which adds no results. "infinity" or "nan" adds
+    one at each end, unless `rounding` rounds the values beyond that end toward zero.
     """
     levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
     if overflow == "max":
@@ -262,8 +271,8 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
     """Return (code of a positive NaN, code of a negative NaN) as results of a cast to a table format.
 
-    nan: the result in a table without NaN: "max" is its largest value; "zero" is its zero of the opposite sign, or the
-    largest value if it has no zero.
+    nan: the result in a table without NaN: "max" is its largest value; "zero" is its zero, or the largest value if it
+    has no zero. In a table with +0 and -0 a positive NaN then becomes -0, and a negative one +0.
     """
     if fmt.nan_code is not None:
         return fmt.nan_code, fmt.nan_code
@@ -287,7 +296,10 @@ def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
 
 
 def _beyond(fmt: TableFormat) -> Fraction:
-    """Return the magnitude that would follow a table's largest one: fmt.beyond, or else one more of the last gap."""
+    """Return the magnitude that would follow a table's largest one, with which the midpoint of overflow is computed.
+
+    It is fmt.beyond, or else the largest magnitude plus its distance to the one before.
+    """
     if fmt.beyond is not None:
         return Fraction(fmt.beyond)
     magnitudes = sorted({abs(value) for value, _ in fmt.finite})
@@ -297,7 +309,8 @@ def _beyond(fmt: TableFormat) -> Fraction:
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
     """Return the ordered bits of the smallest float that rounds to `high` rather than `low`, two neighbouring results.
 
-    rounding: a deterministic mode; those to nearest break ties as fmt.ties says. width: bits of the float, 32 or 64.
+    Ordered bits are float bits as integers in the order of the values. rounding: a deterministic mode; those to nearest
+    break ties as fmt.ties says. width: bits of the floats, 32 or 64.
     """
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)
@@ -316,7 +329,8 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
 def _first_from(edge: Fraction, included: bool, width: int) -> int:
     """Return the ordered bits of the smallest float >= edge if `included`, else of the smallest float > edge.
 
-    The result is that of Inf if no finite float is large enough. width: bits of the float, 32 or 64.
+    Ordered bits are float bits as integers in the order of the values. They are those of Inf if no finite float is
+    large enough. width: bits of the floats, 32 or 64.
     """
     infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
     magnitude, exact = _float_below(abs(edge), width)

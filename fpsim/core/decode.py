@@ -13,9 +13,20 @@ from fpsim.runtime.records import fields_of
 
 @reloadable
 class DecodeLayout(NamedTuple):
-    """A format's constants for decoding its codes to a float of 32 or 64 bits, as integers of that width or Python's.
+    """A format's constants for decoding its codes to a float of 32 or 64 bits, the target.
 
-    A magnitude code is a code without its sign bit.
+    Every field is an integer: a Python int, or a NumPy unsigned integer of the target's width. A magnitude code is
+    a code without its sign bit.
+
+    Attributes:
+      magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
+      max_code: magnitude code of the largest finite value.
+      infinity: magnitude code of Inf, all ones if the format has none.
+      own_nan: whole code of the canonical NaN; all ones if the format has none.
+      normal_from: the smallest magnitude code that is decoded by shifting it left by `shift` bits and adding `rebias`.
+      shift, rebias: number of bits, and number added modulo 2**width, for codes from normal_from on.
+      scale: smaller codes are converted from integer to float; then `scale` is added to that float's bits modulo
+        2**width.
     """
 
     magnitude_mask: Any
@@ -35,7 +46,8 @@ decode_fields = fields_of(DecodeLayout)
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
     """Return the compiled function `decode_bits(code, f)`, which returns the bits of a float of `width` bits.
 
-    word, real: NumPy's unsigned integer and float types of `width` bits, 32 or 64. mantissa_bits: those of `real`.
+    code: unsigned integer; f: DecodeLayout, the constants of the code's format. word, real: NumPy's unsigned integer
+    and float types of `width` bits; width: 32 or 64; mantissa_bits: 23 or 52, those of `real`.
     """
     zero = word(0)
     infinity = word(((1 << (width - 1 - mantissa_bits)) - 1) << mantissa_bits)
@@ -44,10 +56,11 @@ def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) ->
 
     @scalar
     def decode_bits(code: Any, f: DecodeLayout) -> Any:
-        """Return the bit pattern, of type `word`, of the float that equals the value of a code.
+        """Return the bit pattern of the float that equals the value of a code.
 
-        The canonical NaN (f.own_nan) becomes the quiet NaN without a sign, any other NaN the quiet NaN with the code's
-        sign.
+        The result is an unsigned integer of the float's width. code: unsigned integer; f: DecodeLayout, the constants
+        of the code's format. The canonical NaN (code f.own_nan) becomes the quiet NaN without a sign. Any other NaN
+        becomes the quiet NaN with the code's sign; payloads are dropped.
         """
         magnitude = word(code & f.magnitude_mask)
         normal = word(word(magnitude << f.shift) + f.rebias)

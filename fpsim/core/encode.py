@@ -30,8 +30,28 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 class EncodeLayout(NamedTuple):
     """A format's constants for encoding from a source: a float32, a float64 or an exact `Number` (core/number.py).
 
-    Every field is an integer: a Python int, or a NumPy unsigned integer of 32 bits (float32) or 64 bits. A magnitude
-    code is a code without its sign bit.
+    Every field is an integer: a Python int, or a NumPy unsigned integer of 32 bits (float32) or 64 bits. A
+    magnitude code is a code without its sign bit.
+
+    Attributes:
+      depth: the source's exponent field of the format's smallest normal value, minus 1.
+      place: number of low bits that are split off a source whose exponent field is 0 or 1: depth plus the mantissa bits
+        that a normal result drops.
+      max_code: magnitude code of the largest finite value.
+      flush_below: smaller magnitude codes become zero; 0 flushes nothing.
+      overflow, overflow_negative: magnitude codes of the results for positive and for negative finite values that are
+        too large; only directed modes use the second one.
+      infinite: magnitude code of the result for Inf.
+      nan: code of the result for NaN.
+      nan_sign: bits that are inverted in `nan` for a negative NaN.
+      sign_bit: mask of the sign bit.
+      signed_from: the smallest magnitude code that gets the sign bit, 1 if the format has no -0, else 0.
+      random_mask: mask of the top `random_bits` of 32 bits.
+      parity: mask of the bits that make a kept magnitude odd: 1, or all ones if every significand is odd.
+      offset: 0; for formats without zero and subnormals 2**mantissa_bits, which is subtracted from the magnitude.
+      zero: code of the result for 0.
+      below: code of the result for negative values if refuses_negative is 1.
+      refuses_negative: 1 for an unsigned format, unless its policy casts the magnitude of negative values; else 0.
     """
 
     depth: Any  # the source's exponent field of the smallest normal value, minus 1
@@ -58,7 +78,10 @@ encode_fields = fields_of(EncodeLayout)
 
 
 def _make_deliver(word: type) -> Any:
-    """Return the compiled function `deliver` for codes and layouts of the type `word`, np.uint32 or np.uint64."""
+    """Return the compiled function `deliver`, which turns a rounded magnitude into a signed code.
+
+    word: np.uint32 or np.uint64, the type of codes and of the layout's fields.
+    """
     zero = word(0)
 
     @scalar
@@ -67,8 +90,14 @@ def _make_deliver(word: type) -> Any:
     ) -> Any:
         """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
-        code: magnitude code, rounded as if exponents were unbounded. negative: 0 or 1. is_zero: the exact value is
-        zero. infinite: it is Inf or NaN. nan: it is NaN. mode: a Rounding. kind: PLAIN, FULL or UNUSUAL.
+        All codes are unsigned integers of one width, 32 or 64 bits.
+        code: the rounded magnitude code (without sign), as if exponents were unbounded; negative: sign of the value, 0
+        or 1.
+        is_zero: True if the exact value is zero; infinite: True if it is Inf or NaN; nan: True if it is NaN.
+        f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+        kind: the least general encoder that suits format and policies. PLAIN: signed, with -0, subnormals kept, Inf
+        treated like overflow; FULL: any signed format; UNUSUAL: any format. mode and kind are constants of the compiled
+        code.
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:
@@ -100,10 +129,11 @@ deliver_64 = _make_deliver(np.uint64)
 def _make_encode_bits(
     word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, deliver: Any, real: type
 ) -> Any:
-    """Return the compiled functions (encode_bits, encode_parts), which encode source floats of `width` bits, 32 or 64.
+    """Return the compiled functions (encode_bits, encode_parts), which encode source floats of `width` bits.
 
-    word, real: NumPy's unsigned integer and float types of that width. mantissa_bits: those of `real`. rounds_up,
-    split, deliver: the functions for words of that width.
+    word, real: NumPy's unsigned integer and float types of `width` bits; width: 32 or 64; mantissa_bits: 23 or 52,
+    those of `real`. rounds_up, split, deliver: the functions of core/rounding.py and of this file for words of that
+    width.
     """
     zero, one = word(0), word(1)
     sign_shift = word(width - 1)
@@ -119,11 +149,15 @@ def _make_encode_bits(
 
     @scalar
     def encode_parts(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return (code, rest) of one float rounded once to a format, of type `word`.
+        """Return (code, rest) of one float rounded once to a format; both are unsigned integers of the float's width.
 
-        rest: nonzero if rounding dropped nonzero bits of a finite float (in stochastic mode, of those that matter).
-        bits: pattern of the float. random: 32-bit random number for stochastic rounding. mode: a Rounding. kind: PLAIN,
-        FULL or UNUSUAL.
+        rest: nonzero if rounding dropped nonzero bits of a finite float (in stochastic mode, of those that matter),
+        else 0. It does not report overflow or flushing, and has no meaning for Inf and NaN.
+        bits: pattern of the float; random: 32-bit random number, used in stochastic mode.
+        f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+        kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any
+        format).
+        mode and kind are constants of the compiled code.
         """
         negative = word(bits >> sign_shift)
         magnitude = word(bits & magnitude_mask)
@@ -149,10 +183,13 @@ def _make_encode_bits(
 
     @scalar
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return the code of one float rounded once to a format.
+        """Return the code of one float rounded once to a format, as an unsigned integer of the float's width.
 
-        bits: pattern of the float. random: 32-bit random number for stochastic rounding. f: the format's layout. mode:
-        a Rounding. kind: the encoder, PLAIN, FULL or UNUSUAL.
+        bits: pattern of the float; random: 32-bit random number, used in stochastic mode.
+        f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+        kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any
+        format).
+        mode and kind are constants of the compiled code.
         """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code

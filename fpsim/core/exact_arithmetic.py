@@ -37,52 +37,74 @@ SQRT_STEPS = 60  # bits of a square root: 24 of the result, 32 for a random word
 
 @scalar
 def _is_nan(x: Number) -> Any:
-    """Return whether a Number is a NaN, quiet or signalling."""
+    """Return whether a Number is a NaN, quiet or signalling.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return x.kind >= u64(NAN)
 
 
 @scalar
 def _is_infinite(x: Number) -> Any:
-    """Return whether a Number is Inf or -Inf."""
+    """Return whether a Number is Inf or -Inf.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return x.kind == u64(INFINITE)
 
 
 @scalar
 def _is_zero(x: Number) -> Any:
-    """Return whether a Number is a zero of either sign."""
+    """Return whether a Number is a zero of either sign.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return (x.significand == ZERO) & (x.kind == u64(FINITE))
 
 
 @scalar
 def nan() -> Number:
-    """Return the Number that results from an invalid operation: a quiet NaN without a sign."""
+    """Return the Number that results from an invalid operation: a quiet NaN without a sign.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(NAN))
 
 
 @scalar
 def zero(negative: Any) -> Number:
-    """Return a zero as a Number; negative: its sign as uint64, 0 or 1."""
+    """Return a zero as a Number; negative: its sign as uint64, 0 or 1.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return Number(negative, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
 
 
 @scalar
 def signals(x: Number) -> Any:
-    """Return the flag INVALID, a bit of `fp.Flags`, if x is a signalling NaN, else 0; as a uint64."""
+    """Return the flag INVALID, a bit of `fp.Flags`, if x is a signalling NaN, else 0; as a uint64.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return INVALID if x.kind == u64(SIGNALLING) else NO_FLAG
 
 
 @scalar
 def negated(x: Number) -> Number:
-    """Return the Number x with the other sign, also if it is a zero, Inf or NaN."""
+    """Return the Number x with the other sign, also if it is a zero, Inf or NaN.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return Number(u64(x.negative ^ ONE), x.field, x.significand, x.kind)
 
 
 @scalar
 def add(x: Number, y: Number, mode: int) -> Any:
-    """Return (x + y, flags).
+    """Return (x + y, flags): a Number, exact but for its sticky bit 0, and a uint64 of bits of `fp.Flags`.
 
-    An exact zero from operands of unlike signs is -0 if `mode`, a Rounding, is DOWN, else +0. flags: INVALID for Inf -
-    Inf and for signalling NaNs, else 0.
+    An exact zero from operands of unlike signs is -0 if the rounding mode is DOWN, else +0. mode: a Rounding. flags:
+    INVALID for Inf - Inf and for signalling NaNs, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) | _is_nan(y):
@@ -110,7 +132,12 @@ def add(x: Number, y: Number, mode: int) -> Any:
 
 @scalar
 def multiply(x: Number, y: Number) -> Any:
-    """Return (x * y, flags) of the upper 31 bits of each significand; INVALID for 0 * Inf and signalling NaNs."""
+    """Return (x * y, flags): a Number and a uint64 of bits of `fp.Flags`.
+
+    Only the upper 31 bits of each significand are used, so the product is exact for values of up to 31 significant
+    bits. flags: INVALID for 0 * Inf and for signalling NaNs, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):
@@ -125,9 +152,11 @@ def multiply(x: Number, y: Number) -> Any:
 
 @scalar
 def divide(x: Number, y: Number) -> Any:
-    """Return (x / y, flags); x and y must have at most 31 significant bits, the quotient has at least 60.
+    """Return (x / y, flags): a Number and a uint64 of bits of `fp.Flags`.
 
-    flags: INVALID for 0 / 0, Inf / Inf and signalling NaNs; DIVIDE_BY_ZERO for a finite x / 0; else 0.
+    x and y must have at most 31 significant bits. The quotient has at least 60 bits, and bit 0 is set if any bit after
+    them is nonzero. flags: INVALID for 0 / 0, Inf / Inf and signalling NaNs; DIVIDE_BY_ZERO for a finite x / 0; else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
@@ -151,10 +180,11 @@ def divide(x: Number, y: Number) -> Any:
 
 @scalar
 def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """Return (x * y + z, flags); x and y must have at most 31 significant bits.
+    """Return (x * y + z, flags): a Number, exact but for its sticky bit 0, and a uint64 of bits of `fp.Flags`.
 
-    An exact zero from a product and a z of unlike signs is -0 if `mode`, a Rounding, is DOWN, else +0. flags: INVALID
-    for 0 * Inf, Inf - Inf and signalling NaNs, else 0.
+    x and y must have at most 31 significant bits. An exact zero from a product and a z of unlike signs is -0 if the
+    rounding mode is DOWN, else +0. mode: a Rounding. flags: INVALID for 0 * Inf, Inf - Inf and signalling NaNs, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     product, raised = multiply(x, y)
     total, raised_by_sum = add(product, z, mode)
@@ -163,7 +193,12 @@ def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
 
 @scalar
 def sqrt(x: Number) -> Any:
-    """Return (square root to 60 bits, flags); that of -0 is -0; INVALID for numbers < 0 and signalling NaNs."""
+    """Return (square root of x, flags): a Number and a uint64 of bits of `fp.Flags`.
+
+    The root has 60 bits, and bit 0 is set if any bit after them is nonzero. The root of -0 is -0. flags: INVALID for
+    negative numbers, -Inf and signalling NaNs, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     if _is_nan(x):
         return nan(), signals(x)
     if _is_zero(x):
@@ -190,10 +225,11 @@ def sqrt(x: Number) -> Any:
 
 @scalar
 def remainder(x: Number, y: Number) -> Any:
-    """Return (x - n * y, flags), where n is the integer nearest to x / y, ties to even; the result is exact.
+    """Return (x - n * y, flags), where n is the integer nearest to x / y, ties to even: an exact Number, and a uint64.
 
-    x and y must have at most 31 significant bits. A zero result has the sign of x. flags: INVALID if x is infinite, y
-    is zero or an operand is a signalling NaN, else 0.
+    x and y must have at most 31 significant bits. A zero result has the sign of x. flags: INVALID, a bit of `fp.Flags`,
+    if x is infinite, y is zero or an operand is a signalling NaN, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) | _is_nan(y):
@@ -225,7 +261,10 @@ def remainder(x: Number, y: Number) -> Any:
 
 @scalar
 def less(x: Number, y: Number) -> Any:
-    """Return whether x < y, for two Numbers that are not NaN; -0 is not less than +0."""
+    """Return whether x < y, for two Numbers that are not NaN; -0 is not less than +0.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     smaller = (x.field < y.field) | ((x.field == y.field) & (x.significand < y.significand))
     larger = (x.field > y.field) | ((x.field == y.field) & (x.significand > y.significand))
     both_zero = (x.significand == ZERO) & (y.significand == ZERO)
@@ -236,23 +275,30 @@ def less(x: Number, y: Number) -> Any:
 
 @scalar
 def equal(x: Number, y: Number) -> Any:
-    """Return whether x == y, for two Numbers that are not NaN; -0 equals +0."""
+    """Return whether x == y, for two Numbers that are not NaN; -0 equals +0.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     same = (x.field == y.field) & (x.significand == y.significand)
     return same & ((x.negative == y.negative) | (x.significand == ZERO))
 
 
 @scalar
 def _first_is_smaller(x: Number, y: Number) -> Any:
-    """Return whether x is the minimum of two Numbers x and y that are not NaN; -0 counts as less than +0."""
+    """Return whether x is the minimum of two Numbers x and y that are not NaN; -0 counts as less than +0.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return (x.negative > y.negative) if equal(x, y) else less(x, y)
 
 
 @scalar
 def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
-    """Return (minimum or, if `largest`, maximum of two Numbers, flags); -0 counts as less than +0.
+    """Return (minimum or maximum of two Numbers, flags); -0 counts as less than +0.
 
-    number: if exactly one operand is NaN, True returns the other operand and False returns NaN. flags: INVALID if an
-    operand is a signalling NaN, else 0.
+    largest: True for the maximum, False for the minimum. number: if exactly one operand is NaN, True returns the other
+    operand and False returns NaN. flags: INVALID, a bit of `fp.Flags`, if an operand is a signalling NaN, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) & _is_nan(y):
@@ -266,10 +312,12 @@ def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
 
 @scalar
 def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> Any:
-    """Return (x rounded to an integer, flags); NaN becomes the quiet NaN without a sign.
+    """Return (x rounded to an integer, flags): a Number and a uint64 of bits of `fp.Flags`.
 
-    random: 32-bit random number for stochastic rounding. random_mask: its top bits, which are used. mode: a Rounding.
-    flags: INEXACT if a finite x is not an integer, INVALID for a signalling NaN, else 0.
+    mode: the Rounding to apply. random: 32-bit random number for stochastic rounding; random_mask: the top ones of its
+    bits, which are used. flags: INEXACT if a finite x is not an integer, INVALID for a signalling NaN, else 0. Inf, NaN
+    and zeros are returned unchanged, except that NaN becomes the quiet NaN without a sign.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if _is_nan(x):
         return nan(), signals(x)
@@ -284,7 +332,11 @@ def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> An
 
 @scalar
 def from_integer(negative: Any, magnitude: Any) -> Number:
-    """Return the integer (-1)**negative * magnitude as a Number; a magnitude of more than 62 bits is truncated."""
+    """Return the integer (-1)**negative * magnitude as a Number.
+
+    negative: 0 or 1; magnitude: any integer; both are uint64. A magnitude of more than 62 bits is truncated, with a
+    sticky bit 0. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return normalise(negative, u64(BIAS + TOP), magnitude)
 
 
@@ -292,9 +344,10 @@ def from_integer(negative: Any, magnitude: Any) -> Number:
 def to_integer(x: Number, lowest: Any, highest: Any, random: Any, random_mask: Any, mode: int) -> Any:
     """Return (integer, flags): x rounded to an integer and clamped to -lowest .. highest; NaN becomes highest.
 
-    integer: uint64 in two's complement. random: 32-bit random number for stochastic rounding. random_mask: its top
-    bits, which are used. mode: a Rounding. flags: INVALID if x is NaN or was clamped, INEXACT if it is another
-    non-integer, else 0.
+    integer: uint64 in two's complement; lowest, highest: magnitudes of the bounds, uint64. mode: the Rounding to apply.
+    random: 32-bit random number for stochastic rounding; random_mask: the top ones of its bits, which are used. flags:
+    a uint64 of bits of `fp.Flags`: INVALID if x is NaN or was clamped, INEXACT if it is another non-integer, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if _is_nan(x):
         return highest, INVALID

@@ -20,7 +20,13 @@ from fpsim.reload import reloadable
 
 @reloadable
 class EncodePlan(NamedTuple):
-    """The arguments that `encode_bits` needs to encode floats of `width` bits, 32 or 64, to one format."""
+    """The arguments that `encode_bits` needs to encode floats of `width` bits, 32 or 64, to one format.
+
+    Attributes:
+      kind: the least general encoder that suits the format and its policies, PLAIN, FULL or UNUSUAL (core/encode.py).
+      layout: the fields of the EncodeLayout as a 1-D array, uint32 or uint64.
+      frozen: the same EncodeLayout with Python integers, which kernels can be compiled for.
+    """
 
     width: int  # bits of the source float
     kind: int  # the least general encoder that suits format and policies: PLAIN, FULL or UNUSUAL
@@ -36,7 +42,7 @@ def source_width(fmt: Format) -> int:
 
 @reloadable
 class Wide(NamedTuple):
-    """The layout of source numbers to be rounded, in words of `bits` bits."""
+    """The layout of source numbers to be rounded: mantissa_bits, exponent `bias`, and `bits` of a word."""
 
     mantissa_bits: int
     bias: int
@@ -77,10 +83,10 @@ def encode_plan(
 def _encode_layout(
     wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodeLayout:
-    """Return the EncodeLayout, of Python integers, by which source numbers of the layout `wide` become codes of `fmt`.
+    """Return the EncodeLayout by which source numbers of the layout `wide` become codes of `fmt`.
 
-    overflow, subnormals, random_bits: the name of an overflow policy, "keep" or "flush", and the number of random bits
-    of stochastic rounding (1 to 32).
+    Its fields are Python integers. rounding, overflow, subnormals, random_bits: as in `fpsim.encode`: the mode, the
+    name of the overflow policy, "keep" or "flush", and the number of random bits of stochastic rounding (1 to 32).
     """
     outcome = overflow_outcome(overflow, fmt)
 
@@ -123,8 +129,11 @@ def _encode_layout(
 class PackPlan(NamedTuple):
     """The arguments by which `pack` (core/pack.py) rounds an exact Number to a code and its flags.
 
-    layout: an EncodeLayout as a 1-D uint64 array. rules: facts that decide flags, LOSES_INFINITY, LOSES_NAN,
-    TINY_BEFORE and UNSIGNED, as a sum of bits.
+    Attributes:
+      layout: the fields of the EncodeLayout of the result's format, as a 1-D uint64 array.
+      rules: facts that decide flags, as a sum of bits: LOSES_INFINITY (1: an infinite result becomes another value),
+        LOSES_NAN (2: the format has no NaN), TINY_BEFORE (4: tininess is detected before rounding) and UNSIGNED (8: the
+        format has no negative values).
     """
 
     layout: npt.NDArray[Any]
@@ -176,9 +185,11 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
 
 @lru_cache(maxsize=4096)
 def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
-    """Return the UnpackLayout, by which codes of a format are read as exact Numbers, as a 1-D uint64 array; cached.
+    """Return the fields of the UnpackLayout of a format, as a 1-D uint64 array; cached.
 
-    input_subnormals: "flush" reads subnormal operands as zero, "keep" does not.
+    By these constants codes are read as exact Numbers.
+
+    input_subnormals: "flush" if subnormal operands are read as zero, "keep" if not.
     """
     no_code = (1 << 64) - 1
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
@@ -199,7 +210,12 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 
 @reloadable
 class DecodePlan(NamedTuple):
-    """The arguments that `decode_bits` needs to decode codes of one format to floats of `width` bits, 32 or 64."""
+    """The arguments that `decode_bits` needs to decode codes of one format to floats of `width` bits, 32 or 64.
+
+    Attributes:
+      layout: the fields of the DecodeLayout as a 1-D array, uint32 or uint64.
+      frozen: the same DecodeLayout with Python integers, which kernels can be compiled for.
+    """
 
     width: int  # bits of the target float
     layout: npt.NDArray[Any]  # the fields of a DecodeLayout, uint32 or uint64
@@ -210,8 +226,9 @@ class DecodePlan(NamedTuple):
 def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
     """Return the DecodePlan by which codes of `fmt` become floats of `width` bits (32 or 64); cached.
 
-    None if such a float does not hold all values of the format, or holds some only as subnormals although the format's
-    smallest normal value differs from the float's. Callers then use a table of the values.
+    None if a float of that width does not hold all values of the format, or holds some only as subnormals although the
+    format's smallest normal value differs from the float's. The decoder's shifts and conversions would then be wrong,
+    and callers use a table of the values.
     """
     target = FP32 if width == 32 else FP64
     dropped = target.mantissa_bits - fmt.mantissa_bits
@@ -238,7 +255,18 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
 
 @reloadable
 class OrderLayout(NamedTuple):
-    """A signed format's constants for comparing codes, 32-bit integers; a magnitude code has no sign bit."""
+    """A signed format's constants for comparing codes; every field is a 32-bit integer.
+
+    A magnitude code is a code without its sign bit.
+
+    Attributes:
+      magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit.
+      max_code: magnitude code of the largest finite value.
+      infinity: magnitude code of Inf, all ones if there is none.
+      own_nan: whole code of the canonical NaN.
+      quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+      flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
+    """
 
     magnitude_mask: Any
     sign_bit: Any

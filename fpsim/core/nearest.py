@@ -26,9 +26,11 @@ LARGEST_FIELD = 254  # of a finite float32
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
     """Return whether `encode_nearest_32` gives the results of `encode_bits` for a source width, mode, kind and layout.
 
-    The format must have 1 to 22 mantissa bits, half its smallest subnormal must be a normal float32, and the float32
-    exponent field from which on values overflow, plus the number of dropped mantissa bits, must be at most 254. layout:
-    its fields are Python integers.
+    It does for float32 sources (width 32), mode nearest even and kinds PLAIN and FULL. The format must have 1 to 22
+    mantissa bits, and half its smallest subnormal must be a normal float32. The float32 exponent field from which on
+    values overflow the format, plus the number of mantissa bits that it drops, must be at most 254.
+    kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+    layout: EncodeLayout, the constants of the format and its policies, with Python integers as fields.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False
@@ -39,16 +41,20 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
 
 
 def _beyond(layout: EncodeLayout, kept: int) -> int:
-    """Return the float32 exponent field from which on every magnitude overflows; kept: the format's mantissa bits."""
+    """Return the float32 exponent field from which on every magnitude overflows in a format.
+
+    layout: EncodeLayout of the format, with Python integers as fields; kept: the format's number of mantissa bits.
+    """
     return int(layout.max_code >> kept) + int(layout.depth) + 1
 
 
 @scalar
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
-    """Return the code of one float32 pattern `bits`, rounded to nearest even, as a uint32.
+    """Return the code of one float32, rounded to nearest even, as a uint32.
 
-    f: a layout that `serves` accepts. mode: nearest even. kind: PLAIN or FULL. `random` is not used: the arguments are
-    those of `encode_bits`.
+    bits: pattern of the float32, uint32; f: EncodeLayout of a format that `serves` accepts.
+    kind: PLAIN (signed formats with -0, Inf treated like overflow) or FULL (any signed format). mode: nearest even.
+    random: not used; it is there because `encode_bits` has the same arguments.
     """
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)

@@ -22,11 +22,14 @@ MIRROR = u64(FloatClass.NEGATIVE_INFINITY + FloatClass.POSITIVE_INFINITY)  # the
 
 @scalar
 def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLayout) -> Any:
-    """Return (code, flags), two uint64: the code of the next larger value, or of the next smaller one if downward is 1.
+    """Return (code, flags), two uint64: the code of the next larger value, or of the next smaller one.
 
-    x: the uint64 `code` as an exact Number. g, f: layouts of the format for reading and for writing codes. The value
-    after the largest finite one is what the overflow policy in f makes of Inf; below zero, an unsigned format has
-    f.below. The result for a NaN is f.nan. flags: INVALID for a signalling NaN, else 0.
+    downward: 1 for the next smaller value, 0 for the next larger one. code: uint64; x: the same code as an exact
+    `Number` (core/number.py: sign, exponent, significand of 62 bits, kind). g, f: UnpackLayout and EncodeLayout of the
+    format, its constants for reading and for writing codes.
+    The value after the largest finite one is what the overflow policy in f makes of Inf. Below zero, an unsigned format
+    has no value, and the result is f.below. The result for a NaN is f.nan.
+    flags: INVALID, a bit of `fp.Flags`, for a signalling NaN, else 0.
     """
     magnitude = u64(code & g.magnitude_mask)
     is_zero = (magnitude == ZERO) & (f.offset == ZERO)
@@ -48,7 +51,11 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
 
 @scalar
 def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
-    """Return the number of a code's IEEE 754 class in `fp.FloatClass`; x: the uint64 `code` as an exact Number."""
+    """Return the number of a code's IEEE 754 class in `fp.FloatClass`, as a uint64.
+
+    code: uint64; x: the same code as an exact `Number` (core/number.py: sign, exponent, significand of 62 bits, kind);
+    g: UnpackLayout, the format's masks and codes.
+    """
     magnitude = u64(code & g.magnitude_mask)
     normal = u64(magnitude >> g.mantissa_bits) >= g.smallest_field
     kind = NEGATIVE_NORMAL if normal else NEGATIVE_SUBNORMAL
@@ -64,9 +71,10 @@ def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
 def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
     """Return the code of -x, a uint64; a NaN gets the other sign if the format's NaNs have one.
 
-    x: the uint64 `code` as an exact Number. g, f: layouts of the format for reading and for writing codes. In an
-    unsigned format, codes other than 0 and NaN become f.below. In a signed format without -0, the codes of +0 and -0
-    (its NaN) stay.
+    code: uint64; x: the same code as an exact `Number` (core/number.py: sign, exponent, significand of 62 bits, kind).
+    g, f: UnpackLayout and EncodeLayout of the format, its constants for reading and for writing codes.
+    In an unsigned format, 0 and NaN are returned unchanged and other codes become f.below, the policy's code for
+    negative values. In a signed format without -0, zero and a NaN that has the code of -0 are returned unchanged.
     """
     is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
     flipped = u64(code ^ g.sign_bit)
@@ -78,5 +86,8 @@ def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
 
 @scalar
 def absolute(code: Any, g: UnpackLayout) -> Any:
-    """Return the uint64 code of |x| for the code of x; a canonical NaN with the code of -0 is returned unchanged."""
+    """Return the code of |x| for the code of x, both uint64: the sign bit is cleared, of a NaN too.
+
+    A canonical NaN whose code is that of -0 is returned unchanged. g: UnpackLayout, the format's masks and codes.
+    """
     return code if code == g.own_nan else u64(code & g.magnitude_mask)

@@ -31,8 +31,14 @@ LEADING = u64(1 << TOP)
 class Number(NamedTuple):
     """An exact number, (-1)**negative * significand * 2**(field - BIAS - TOP), with BIAS = 2**14 and TOP = 61.
 
-    The fields are uint64. significand: 0, or 2**61 to 2**62 - 1; bit 0 of a computed one is sticky: it is also set if
-    nonzero bits after it were dropped. kind: FINITE (0), INFINITE (1), NAN (2) or SIGNALLING (3, a signalling NaN).
+    The four fields are uint64. Bit 0 of the significand of a computed number is sticky: it is also set if nonzero bits
+    after it were dropped.
+
+    Attributes:
+      negative: 0 or 1.
+      field: the exponent plus BIAS.
+      significand: 0, or 2**61 to 2**62 - 1.
+      kind: FINITE (0), INFINITE (1), NAN (2) or SIGNALLING (3, a signalling NaN).
     """
 
     negative: Any  # 0 or 1
@@ -46,6 +52,17 @@ class UnpackLayout(NamedTuple):
     """A format's constants for `unpack`, which reads codes as exact numbers; every field is a 64-bit integer.
 
     A magnitude code is a code without its sign bit.
+
+    Attributes:
+      magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
+      max_code: magnitude code of the largest finite value.
+      infinity: magnitude code of Inf, all ones if the format has none.
+      own_nan: whole code of the canonical NaN; all ones if the format has none.
+      quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+      mantissa_bits: width of the format's mantissa.
+      smallest_field: exponent field of the smallest normal value: 1, or 0 if the format has no subnormals.
+      flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
+      rebias: BIAS minus the format's exponent bias and its mantissa bits.
     """
 
     magnitude_mask: Any
@@ -65,7 +82,10 @@ unpack_fields = fields_of(UnpackLayout)
 
 @scalar
 def infinite(negative: Any) -> Number:
-    """Return an infinity as a Number; negative: its sign as uint64, 0 or 1."""
+    """Return an infinity as a Number; negative: its sign as uint64, 0 or 1.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))
 
 
@@ -89,9 +109,12 @@ def shift_right_jam(word: Any, n: Any) -> Any:
 
 @scalar
 def normalise(negative: Any, field: Any, word: Any) -> Number:
-    """Return (-1)**negative * word * 2**(field - BIAS - TOP) as a finite Number, for any uint64 `word`.
+    """Return (-1)**negative * word * 2**(field - BIAS - TOP) as a finite Number.
 
+    Its significand is 0 or has its highest bit at index TOP, 61. BIAS is 2**14.
+    negative: 0 or 1, also the sign of a zero; field: exponent plus BIAS; word: any integer. All are uint64.
     Bits of `word` after its leading 62 are dropped, and bit 0 of the significand is set if one of them was 1.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
@@ -102,7 +125,12 @@ def normalise(negative: Any, field: Any, word: Any) -> Number:
 
 @scalar
 def unpack(code: Any, f: UnpackLayout) -> Number:
-    """Return the exact Number of a uint64 code; the canonical NaN has sign 0."""
+    """Return the exact Number of a code.
+
+    code: uint64; f: UnpackLayout, the constants of the code's format. Codes below f.flush_below in magnitude become
+    zeros of their sign. The canonical NaN has sign 0; any NaN has kind NAN or SIGNALLING.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     magnitude = u64(code & f.magnitude_mask)
     negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))
     is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)

@@ -33,8 +33,9 @@ ONE = u64(1)
 def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, mode: int) -> Any:
     """Return 1 if x would round up to the smallest normal value if exponents were unbounded, else 0; as a uint64.
 
-    x: a finite Number in the binade just below that value. random: 32-bit random number for stochastic rounding.
-    precision: significand bits of the format. mode: a Rounding.
+    x: a finite Number in the binade just below the smallest normal value. random: 32-bit random number for stochastic
+    rounding. precision: bits of the format's significand, uint64; f: EncodeLayout of the format; mode: a Rounding.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)
@@ -48,9 +49,14 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
 def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules: Any) -> Any:
     """Return (code, flags) of an exact Number rounded once to a format; both are uint64.
 
-    raised: flags of the operation that produced x, which the result includes. random: 32-bit random number for
-    stochastic rounding. mode: a Rounding. rules: a sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED. INVALID,
-    or a DIVIDE_BY_ZERO of the operation, is returned without other flags.
+    x: the Number. raised: flags of the operation that produced x, a uint64 of bits of `fp.Flags`; the result includes
+    them.
+    random: 32-bit random number for stochastic rounding.
+    f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+    rules: a sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no NaN), TINY_BEFORE (tininess
+    is detected before rounding) and UNSIGNED (the format has no negative values).
+    INVALID, or a DIVIDE_BY_ZERO of the operation, is returned without other flags.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))

@@ -23,9 +23,10 @@ ROUNDS = 10
 
 @scalar
 def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return the counter (c0, c1, c2, c3) after one round of Philox4x32 with the key words k0 and k1.
+    """Return the counter (c0, c1, c2, c3), four uint64, after one round of Philox4x32 with the key words k0 and k1.
 
-    Of all uint64 arguments and results only the lower 32 bits count.
+    Only the lower 32 bits of arguments and results count; the upper ones may hold anything. Callers mask the last
+    results.
     """
     p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
     p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
@@ -47,9 +48,12 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
-    """Return two independent counters, tuples of four uint64, after round `number` (0 to 9) of Philox4x32.
+    """Return two independent counters after one round of Philox4x32, as a pair of tuples of four uint64.
 
-    counters: a pair of such tuples. k0, k1: the words of the original key. Only the lower 32 bits of words count.
+    counters: such a pair; each tuple holds the words c0 (the lowest) to c3. Only the lower 32 bits of words count, here
+    and in the result.
+    number: index of the round, 0 to 9. k0, k1: the words of the original key, uint64; the round's key is computed from
+    them and `number`.
     """
     x, y = counters
     k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
@@ -58,16 +62,22 @@ def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _begun(counter: Any) -> Any:
-    """Return a 64-bit counter as four uint64 words, of which the lower 32 bits count: low, high, 0 and 0."""
+    """Return a 64-bit counter as the four uint64 words with which Philox begins: low, high, 0 and 0.
+
+    Only the lower 32 bits of each word count; the upper half of the first may hold anything.
+    """
     return counter, u64(counter >> SHIFT), u64(0), u64(0)
 
 
 @scalar
 def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
-    """Return the outputs of Philox4x32-10 for two counters: two tuples of four uint64, whose lower 32 bits count.
+    """Return the outputs of Philox4x32-10 for two counters x and y: two tuples of four uint64.
 
-    x, y: the low 64 bits of each counter, uint64. k0, k1: the low and the high word of the key. Both counters are
-    computed round by round together, in rounds that are written out, so that LLVM vectorises them.
+    The random bits are the lower 32 of each word; the upper ones may hold anything.
+    x, y: the low 64 bits of each counter, uint64; its other bits are 0. k0, k1: the low and the high word of the key,
+    uint64.
+    The two are computed round by round together, as each round of one counter must wait for the one before. Rounds are
+    written out, as LLVM does not vectorise a loop within a loop.
     """
     s = _round_of_two((_begun(x), _begun(y)), 0, k0, k1)
     s = _round_of_two(_round_of_two(_round_of_two(s, 1, k0, k1), 2, k0, k1), 3, k0, k1)

@@ -24,7 +24,10 @@ RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
 
 
 def _make_rounds_up(word: type, width: int) -> Any:
-    """Return the compiled function `rounds_up` for words of `width` bits, 32 or 64, and of the NumPy type `word`."""
+    """Return the compiled function `rounds_up`, which decides whether a magnitude rounds up, for words of one width.
+
+    word: the unsigned NumPy integer of `width` bits, 32 or 64, which all its arguments but `mode` have.
+    """
     half = word(1 << (width - 1))
     zero = word(0)
     random_top = word(RANDOM_TOP)
@@ -35,9 +38,11 @@ def _make_rounds_up(word: type, width: int) -> Any:
     def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
         """Return 1 if a magnitude of kept + rest / 2**width rounds to kept + 1, and 0 if it rounds to kept, an integer.
 
-        odd: 1 if kept is odd, else 0. rest: the fraction beyond kept, times 2**width. negative: 0 or 1. mode: a
-        Rounding. random: 32-bit random number for stochastic mode: the result is 1 if the top 32 bits of rest plus
-        `random` carry out of 32 bits. Of both numbers only the bits in random_mask, the top ones of 32, count.
+        The result and all arguments but `mode` are unsigned integers of `width` bits, 32 or 64.
+        odd: 1 if kept is odd, else 0; rest: the fraction beyond kept, times 2**width; negative: 1 if the value is
+        negative, else 0. mode: a Rounding, a compile-time constant.
+        random: 32-bit random number, used in stochastic mode: the result is 1 if the top 32 bits of rest plus `random`
+        carry out of 32 bits. Of both numbers only the bits in random_mask count, which are the top ones of 32.
         """
         if mode == NEAREST_EVEN:
             # the lowest bit of rest is replaced by odd, which decides ties and nothing else
@@ -68,18 +73,25 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 
 
 def _make_split(word: type, width: int) -> Any:
-    """Return the compiled function `split` for words of `width` bits, 32 or 64, and of the NumPy type `word`."""
+    """Return the compiled function `split(significand, shift, mode)`, which returns (kept, rest).
+
+    kept: the significand without its lowest `shift` bits. rest: those bits, moved to the top of a word. mode: a
+    Rounding.
+    word: the unsigned NumPy integer of `width` bits, 32 or 64, which significand, shift, kept and rest have.
+    """
     top = word(width - 1)
     zero = word(0)
     one = word(1)
 
     @scalar
     def split(significand: Any, shift: Any, mode: int) -> Any:
-        """Return (kept, rest): the significand without its lowest `shift` bits, and these bits at the top of a word.
+        """Return (kept, rest): the significand without its lowest `shift` bits, and these bits.
 
-        significand: below 2**(width - 1). mode: a Rounding. For shift >= width, kept is 0, and rest is below half a
-        unit and not exact, but nonzero if the significand is. In stochastic mode it is then the exact fraction, rounded
-        down.
+        rest is the fraction that these bits are of a unit of kept, times 2**width.
+        significand: below 2**(width - 1); shift: number of bits >= 0. Both are unsigned integers of `width` bits (32 or
+        64), as are kept and rest. mode: a Rounding, a compile-time constant.
+        For shift >= width, kept is 0, and rest is below half a unit and not exact, but nonzero if the significand is.
+        In stochastic mode it is then the exact fraction, rounded down to `width` bits.
         """
         near = word(
             min(shift, top) & top

@@ -27,10 +27,12 @@ LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 def value_of(width: int, careful: bool) -> Any:
     """Return the compiled function `(code, scale, sign_bit, g) -> bits` that decodes one element of a scaled tile.
 
-    bits: uint32 pattern of the float32 nearest to (value of code) * scale. sign_bit: mask of the code's sign. g: a
-    DecodeLayout.
+    bits: uint32 pattern of the float32 nearest to (value of code) * scale. code: unsigned integer of `width` bits;
+    scale: the float32 scale of its tile; sign_bit: mask of the code's sign; g: DecodeLayout, the constants of the
+    code's format.
+
     width: 32 or 64, bits of the float in which the product is computed. careful: True if scales may be NaN, 0 or Inf; a
-    NaN result then gets the code's sign, as processors differ in that sign.
+    NaN result is then set to the quiet NaN with the code's sign, as processors differ in that sign.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -49,7 +51,15 @@ def value_of(width: int, careful: bool) -> Any:
 
 @reloadable
 class ElementChoices(NamedTuple):
-    """Integers (int64) that decide how an element becomes a code: compiled in as constants, or read at run time."""
+    """Integers (int64) that decide how an element becomes a code: compiled in as constants, or read at run time.
+
+    Attributes:
+      mode: a Rounding.
+      kind: the encoder, PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL
+        (any format).
+      applied: BY_SCALE if the tile's factor divides elements, BY_INVERSE if it multiplies them.
+      integer: 1 if codes are two's complement integers, else 0.
+    """
 
     mode: Any  # a Rounding
     kind: Any  # the encoder: PLAIN, FULL or UNUSUAL (core/encode.py)
@@ -64,11 +74,15 @@ element_choices = fields_of(ElementChoices)
 def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any:
     """Return the compiled function `(bits, factor, scale, random, f, g, e)`, which encodes an element of a scaled tile.
 
-    It returns the element's code, or, if `back`, the uint32 bits of the float32 that this code and the scale stand for.
-    bits: pattern of the element, a float of `width` bits. factor: divides or multiplies it. random: 32-bit random
-    number for stochastic rounding. f, g: EncodeLayout and DecodeLayout of the format. e: ElementChoices.
-    careful: True if factors may be NaN, 0 or Inf; a NaN quotient or product then gets the element's sign. encode: the
-    rounding function `(bits, random, f, mode, kind) -> code`; None for `encode_bits`.
+    It returns the element's code, or, if `back`, the uint32 bits of the float32 that this code and the tile's scale
+    stand for.
+    bits: pattern of the element, a float of `width` bits, 32 or 64. factor: the float that divides or multiplies it.
+    scale: float32 by which codes are decoded, read only if `back`. random: 32-bit random number for stochastic
+    rounding. f, g: EncodeLayout and DecodeLayout, the constants of the format; e: ElementChoices.
+
+    careful: True if factors may be NaN, 0 or Inf; a NaN quotient or product then gets the element's sign, as processors
+    differ in that sign.
+    encode: the rounding function `(bits, random, f, mode, kind) -> code`; None for `encode_bits`.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -98,9 +112,12 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
 def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the compiled function `(bits, factor, random, f)`, which rounds a scaled element to an integer.
 
-    It returns an int64, clamped to -32767 .. 32767; 32767 for NaN. bits: pattern of the element, a float of `width`
-    bits, 32 or 64. f: EncodeLayout of a format whose magnitude codes are the integers. mode, kind: as for
-    `encode_bits`. applied: BY_SCALE to divide by the factor, BY_INVERSE to multiply by it.
+    It returns an int64 in -32767 .. 32767, clamped, and 32767 for NaN. bits: pattern of the element x, a float of
+    `width` bits, 32 or 64; factor: the float of its tile; random: 32-bit random number for stochastic rounding; f:
+    EncodeLayout of a format whose magnitude codes are the integers.
+
+    mode: a Rounding; kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). applied: BY_SCALE for x / factor,
+    BY_INVERSE for x * factor.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

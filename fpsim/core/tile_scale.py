@@ -31,8 +31,9 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE or BY_INVERSE. levels: 2 if the whole array has a
-    scale too, else 1. mode, kind: Rounding and encoder of scales (core/encode.py).
+    width: bits of floats, 32 or 64. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE (factors divide
+    elements) or BY_INVERSE (they multiply). levels: 2 if the whole array has a scale too, else 1. mode, kind: Rounding
+    and encoder of scales (core/encode.py). is_single: scales are FP32. encodes: max / amax is computed first.
     """
 
     width: int  # of the arithmetic
@@ -56,7 +57,12 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 
 @reloadable
 class ScaleRules(NamedTuple):
-    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales."""
+    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
+
+    nan, infinity: for tiles with NaN, NAN_TILE or NAN_ELEMENT; with Inf, SKIP, PROPAGATE or ONE. infinite_top: bits of
+    the amax that Inf counts as. emax: exponent of the largest element. half_place: number that rule EVEN adds to amax's
+    bits. nan_code, one_code, smallest_code, largest_code: codes of scales. zero_code: that of a tile of zeros.
+    """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
     infinity: Any  # SKIP, PROPAGATE or ONE
@@ -77,7 +83,9 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    amax_floor: smaller amaxes count as this.
+    largest: the largest element; inverse: 1 / largest. amax_floor: smaller amaxes count as this. smallest, scale_max:
+    the smallest and the largest scale; half_smallest: smallest / 2. zero_scale: scale of a tile of zeros. tensor: scale
+    of the whole array, or 1; inverse_tensor: 1 / tensor. tensor_factor: rule INVERSE_OF_ENCODE multiplies amax by it.
     """
 
     largest: Any  # of the element format
@@ -116,7 +124,8 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
         """Return 2**(floor(log2(amax)) - emax) as a float of type `real`; 0 if that underflows, Inf if it overflows.
 
-        The rule CEIL takes ceil instead of floor; EVEN first adds half_place to `top`, the bits of a finite amax.
+        The rule CEIL takes ceil instead of floor. top: bit pattern of amax, which is finite. emax: the exponent that is
+        subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, so that it rounds.
         """
         if rule == EVEN:
             top = word(top + half_place)
@@ -142,7 +151,16 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 class ScaleSteps(NamedTuple):
     """Compiled scalar functions for floats of one width that turn amax, the largest magnitude of a tile, into a scale.
 
-    `_make_scale_steps` defines them.
+    `_make_scale_steps` defines them, and has their arguments and results.
+
+    Attributes:
+      ruled_top: the amax that counts if the tile holds NaN or Inf.
+      quotient_of: the scale before it is rounded.
+      single_scale: the scale in float32.
+      bounded: the scale, at least the smallest allowed.
+      applied_to: the factor of the elements for a scale.
+      encode_scale_of, decode_scale_of: the encode scale for an amax, and the scale of an encode scale.
+      tensor_scale_of: the scale of a whole array whose tiles have scales too.
     """
 
     ruled_top: Any
@@ -167,8 +185,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
         """Return the amax bits that a tile's rules use: `top`, or of_infinity or of_one if the tile has Inf or NaN.
 
-        specials: HAS_NAN and HAS_INFINITY, as bits. nan_tile: NaN makes the scale NaN. infinity: SKIP, PROPAGATE or
-        ONE.
+        specials: HAS_NAN and HAS_INFINITY, as bits; nan_tile: True if NaN makes the scale NaN; infinity: SKIP,
+        PROPAGATE or ONE; of_one, of_infinity: bits of 1 and of the amax that Inf counts as under PROPAGATE.
         """
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
@@ -201,7 +219,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return a quotient rounded to float32, as a `real`; a finite one gives at most n.scale_max."""
+        """Return a quotient rounded to float32, as a float of type `real`.
+
+        A finite quotient gives at most n.scale_max. n: a ScaleNumbers.
+        """
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
         return limited if quotient < infinite else scale
@@ -243,8 +264,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
         """Return (encode scale, is limited): largest / amax in float32, by which elements are multiplied.
 
-        It is limited to the largest float32. If amax is finite, it has a finite reciprocal. top: bits of amax.
-        amax_floor: a smaller amax counts as this. of_zeros: the encode scale for amax = 0.
+        It is limited to the largest float32. If amax is finite, it is large enough to have a finite reciprocal. top:
+        bit pattern of amax. largest: the largest element, float64. amax_floor: float64; a smaller amax counts as this.
+        of_zeros: the encode scale for amax = 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -267,9 +289,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
         """Return (scale, factor, is clamped): the float32 scale of a whole array whose tiles have scales too.
 
-        Amaxes of tiles are multiplied by the factor. If amax, that of the array, is finite, the scale times any tile's
-        scale is finite. largest: largest element of the format. highest: `largest` times the largest scale of a tile.
-        is_inverse: True for the reciprocal of highest / amax, False for amax / highest.
+        Amaxes of tiles are multiplied by the factor. is clamped: the scale was raised or lowered to one that float32
+        allows. If amax is finite, the scale times any tile's scale is finite. amax: largest magnitude of the array.
+        largest: largest element of the format. highest: `largest` times the largest scale of a tile. is_inverse: True
+        for the reciprocal of highest / amax, False for amax / highest.
         """
         empty = amax == zero
         top = f64(highest) / f64(largest)  # of scales; Inf if float32 cannot hold `highest`: quotients are 0

@@ -35,10 +35,15 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 class TileSettler(NamedTuple):
     """Compiled scalar functions that compute the scale of a tile: three steps, or all of them in `settle_tile`.
 
-    quotient_of: (top, specials, n, exact, r, s) -> (number that is rounded into the scale format, whether it was cut).
-    code_of: (quotient, f, s) -> code of the quotient in the scale format, whose value is `held`.
-    scale_of: (top, specials, quotient, code, held, n, r, s) -> (scale, code, factor, events).
-    settle_tile: (top, specials, n, exact, r, f, table, s) -> (scale, code, factor, events).
+    Their arguments and results are explained at `tile_settler`.
+
+    Attributes:
+      quotient_of: function (top, specials, n, exact, r, s) -> (quotient, was cut): the number that is rounded into the
+        scale format, and whether it was reduced to the largest encode scale.
+      code_of: function (quotient, f, s) -> code of the quotient in the scale format.
+      scale_of: function (top, specials, quotient, code, held, n, r, s) -> (scale, code, factor, events); `held` is the
+        value of `code`.
+      settle_tile: function (top, specials, n, exact, r, f, table, s) -> (scale, code, factor, events).
     """
 
     quotient_of: Any
@@ -51,13 +56,20 @@ class TileSettler(NamedTuple):
 def tile_settler(width: int, encodes: bool) -> TileSettler:
     """Return the functions that compute a tile's scale, factor and events, for floats of `width` bits (32 or 64).
 
-    encodes: True if the encode scale max / amax is computed first; its reciprocal is then the scale.
+    Args:
+      width: bits of the elements' floats.
+      encodes: True if the encode scale max / amax is computed first; its reciprocal is then the scale.
 
-    The arguments of the functions are top: bits of amax; specials: HAS_NAN and HAS_INFINITY, added; n: a ScaleNumbers;
-    r: a ScaleRules; s: a ScaleChoices, int64; exact: float64 array of the largest element and amax_floor; f: an
-    EncodeLayout of the scale format; table: values of the scale format's codes, 0 for NaN. The results are scale:
-    float32; code: its code; factor: the float that elements are divided by or multiplied with; events: bit i is set if
-    counter i (ZERO_TILES, ...) goes up by one.
+    The arguments of the functions are:
+
+    - top: the bit pattern of amax, the largest magnitude of the tile, an unsigned integer of `width` bits.
+    - specials: HAS_NAN and HAS_INFINITY, added, for what the tile holds besides finite numbers.
+    - n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices, int64.
+    - exact: float64 array of the largest value of the element format, and amax_floor.
+    - f: an EncodeLayout of the scale format. table: values of the scale format's codes, 0 for NaN.
+
+    The results are scale: float32, with which elements are decoded; code: its code; factor: the float that elements are
+    divided by or multiplied with; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64

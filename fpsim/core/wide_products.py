@@ -35,7 +35,10 @@ def _wide_product(x: Any, y: Any) -> Any:
 
 @scalar
 def _shift_right_jam(high: Any, low: Any, n: Any) -> Any:
-    """Return the 128-bit word (high, low) shifted right by n >= 0 bits; bit 0 is also set if a lost bit is 1."""
+    """Return the 128-bit word (high, low) shifted right by n >= 0 bits, as (high, low); all are uint64.
+
+    Bit 0 of the result is also set if any bit that was lost is 1.
+    """
     far = n >= WORD
     first, second = (ZERO, high) if far else (high, low)
     sticky = u64(far & (low != ZERO))
@@ -48,9 +51,11 @@ def _shift_right_jam(high: Any, low: Any, n: Any) -> Any:
 
 @scalar
 def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
-    """Return the Number (-1)**negative * (high * 2**64 + low) * 2**(field - BIAS - 2 * TOP), with a sticky bit 0.
+    """Return the Number (-1)**negative * (high * 2**64 + low) * 2**(field - BIAS - 2 * TOP).
 
-    high, low: two uint64, not both 0, together below 2**126.
+    BIAS is 2**14 and TOP 61. Of the 128-bit word, the leading 62 bits are kept; bit 0 is also set if any bit after them
+    is 1. high, low: two uint64, not both 0, together below 2**126; field: exponent plus BIAS; negative: 0 or 1.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     left = u64(LAST - leading_place(high if high != ZERO else ONE))
     word = u64(u64(high << left) | u64(low >> u64(WORD - left)))
@@ -62,13 +67,21 @@ def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
 
 @scalar
 def _is_ordinary(x: Number) -> Any:
-    """Return whether a Number is finite and not zero."""
+    """Return whether a Number is finite and not zero.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return (x.kind == u64(FINITE)) & (x.significand != ZERO)
 
 
 @scalar
 def multiply_double(x: Number, y: Number) -> Any:
-    """Return (x * y, flags) as `multiply` does, with a sticky bit 0, for significands of up to 62 bits."""
+    """Return (x * y, flags): a Number and a uint64 of bits of `fp.Flags`; significands may have all 62 bits.
+
+    Bit 0 of the product is sticky: it is also set if any bit that was dropped is 1. flags: INVALID for 0 * Inf and for
+    signalling NaNs, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     high, low = _wide_product(x.significand, y.significand)
     exact = _narrowed(u64(x.negative ^ y.negative), u64(u64(x.field + y.field) - u64(BIAS)), high, low)
     special, raised = multiply(x, y)
@@ -77,9 +90,11 @@ def multiply_double(x: Number, y: Number) -> Any:
 
 @scalar
 def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """Return (x * y + z, flags) as `fma` does, with a sticky bit 0, for Numbers of up to 53 significant bits.
+    """Return (x * y + z, flags): a Number and a uint64 of bits of `fp.Flags`, for Numbers of up to 53 significant bits.
 
-    mode: a Rounding; an exact zero from a product and a z of unlike signs is -0 if it is DOWN, else +0.
+    Bit 0 of the result is sticky: it is also set if any bit that was dropped is 1. mode: a Rounding; an exact zero from
+    a product and a z of unlike signs is -0 if it is DOWN, else +0. flags: INVALID for 0 * Inf, Inf - Inf and signalling
+    NaNs, else 0. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     product, raised = multiply_double(x, y)
     if not (_is_ordinary(x) & _is_ordinary(y) & _is_ordinary(z)):

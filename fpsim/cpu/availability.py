@@ -51,7 +51,10 @@ class CpuAvailability:
 
 
 def missing_lines(missing: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return a sentence for each reason in `missing`, pairs (instruction, reason), that lists the instructions."""
+    """Return one sentence for each different reason, which lists the instructions that are missing for it.
+
+    missing: pairs (name of an instruction, reason).
+    """
     names: dict[str, list[str]] = {}
     for name, reason in missing:
         names.setdefault(reason, []).append(name)

@@ -82,7 +82,10 @@ def _of_integers(of: IntegerUnit) -> Emulation:
 
 
 def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
-    """Return c + sum of a * b along each row of (N, terms) bit patterns, computed by a matrix unit; c, result: (N,)."""
+    """Return c + sum of a * b along each row, computed by the matrix unit `of`, as bit patterns (N,).
+
+    a, b: (N, terms) bit patterns of the unit's elements. c: (N,) bit patterns of the accumulator.
+    """
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 
@@ -115,7 +118,10 @@ def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Ar
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
-    """Return float64 values, given by their bits x (uint64), rounded to FP16 codes, after float32 if `through`."""
+    """Return float64 values, given by their bits x (uint64), rounded to FP16 codes (uint16).
+
+    through: whether to round them to float32 first.
+    """
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
         return encode(values.astype(np.float32) if through else values, FP16)
@@ -138,7 +144,11 @@ def _arithmetic(operation: str) -> Emulation:
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
-    """Return the codes that fpsim's arithmetic function `operation`, such as "add", computes from codes of `fmt`."""
+    """Return the codes that an arithmetic function of fpsim computes from codes of the format `fmt`.
+
+    operation: name of the function, such as "add". codes: the operands. options: keywords of the function, such as
+    rounding.
+    """
     result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
     return result
 
@@ -149,7 +159,12 @@ def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
 
 
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
-    """Return c + a * b for complex FP16 numbers, all (N, 2) codes; swapped: add the products in the other order."""
+    """Return c + a * b for complex FP16 numbers, all (N, 2) codes (real, imaginary).
+
+    With a = ar + ai i and so on, the real part is fma(-ai, bi, fma(ar, br, cr)), the imaginary one fma(ar, bi, fma(ai,
+    br, ci)). With `swapped`, the products are added in the other order: fma(ar, br, fma(-ai, bi, cr)) and fma(ai, br,
+    fma(ar, bi, ci)).
+    """
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
     minus, fma = ai ^ np.uint16(0x8000), partial(_of_format, FP16, "fma")
     if swapped:

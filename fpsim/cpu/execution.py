@@ -48,7 +48,11 @@ def run(instruction: str, *operands: Array) -> Array:
 
 
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return N results of an instruction, after the checks of `run`, for operands as `run` takes them."""
+    """Return N results of an instruction, after checking that it can be run, and dtypes and shapes of its operands.
+
+    row: the instruction. operands: arrays of bit patterns, which the result has too, as for `run`. Raises a CpuError or
+    ValueError as `run` does.
+    """
     require(row)
     if isinstance(row, TileInstruction):
         return _on_tiles(row, operands)
@@ -71,15 +75,20 @@ def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
 
 
 def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
-    """Return the ValueError for operand i, x, of an instruction, which must be an array of `wanted`, a text."""
+    """Return the ValueError for an operand of an instruction with a wrong dtype or shape.
+
+    row: the instruction. i: number of the operand. wanted: the dtype and shape that it must have, as text. x: the
+    operand.
+    """
     return ValueError(f"operand {i} of {row.name} must be an array of {wanted}; got {shown(x)}: {x.dtype}, {x.shape}.")
 
 
 def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
     """Return c + sum of a * b for each of N rows, (N,) bit patterns, computed by an AMX instruction.
 
-    operands: a and b (N, terms) in row.dtype, c (N,) uint32. Tile a holds 16 rows of a, and tile b holds the same 16
-    rows of b as its columns. The results are the diagonals of the 16 x 16 products of such tiles.
+    row: the instruction. operands: a and b (N, terms) in row.dtype, c (N,) uint32. Tile a holds 16 rows of a, and tile
+    b holds the same 16 rows of b as its columns. The results are the diagonals of the 16 x 16 products of such tiles.
+    Raises a ValueError for operands of other dtypes or shapes.
     """
     a, b, c = operands
     count, terms = a.shape if a.ndim == 2 else (-1, 0)
@@ -103,8 +112,9 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
     """Return rows of terms as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
 
-    x: (N, terms) bit patterns in row.dtype. A group is the consecutive terms that share 32 bits. tiles: ceil(N / 16).
-    groups: ceil(terms / elements of a group).
+    x: (N, terms) bit patterns in row.dtype, which the tiles have too. A group is the consecutive terms that share 32
+    bits. tiles: ceil(N / 16). groups: ceil(terms / elements of a group), asserted to hold all terms. row: the
+    instruction.
     """
     memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
     memory[: len(x), : x.shape[1]] = x
@@ -115,9 +125,14 @@ def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
 def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:
     """Return c + a @ b for every tile, (tiles, 16 rows, 16 columns) of 32-bit patterns.
 
-    a: (tiles, 16 rows, 16 groups, elements of a group) in row.dtype. b: (tiles, 16 groups, 16 columns, elements of a
-    group). c: (tiles, 16 rows, 16 columns). groups: number of groups of K to multiply, up to 16; further ones are
-    ignored.
+    A group is the consecutive terms of K that share 32 bits: 2 of 16 bits, or 4 of 8 bits.
+
+    Args:
+      row: the instruction.
+      a: (tiles, 16 rows, 16 groups, elements of a group), bit patterns in row.dtype.
+      b: (tiles, 16 groups, 16 columns, elements of a group), bit patterns in row.dtype.
+      c: (tiles, 16 rows, 16 columns) of 32-bit patterns.
+      groups: number of groups of K to multiply, up to 16; further ones are ignored.
     """
     result = np.zeros_like(c)
     settings = tile_settings(groups)
@@ -127,7 +142,9 @@ def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: i
 
 
 def tile_settings(groups: int) -> Array:
-    """Return the 64 bytes that configure AMX's tiles 0 (c), 1 (a) and 2 (b); groups: 32-bit words in a row of a.
+    """Return the 64 bytes that configure tile registers 0 (c), 1 (a) and 2 (b) of AMX.
+
+    groups: number of 32-bit words in a row of a, 1 to 16; it is also the number of rows of b.
 
     Example:
       >>> from fpsim.cpu.execution import tile_settings

@@ -20,9 +20,12 @@ Operands = tuple[Array, ...]
 
 
 class OperandFormats(NamedTuple):
-    """The formats of an instruction's operands, and their shapes for one result; for N results they are (N, *shape).
+    """The formats and shapes of an instruction's operands.
 
-    edge: the format near whose smallest normal and largest values inputs are drawn.
+    Attributes:
+      formats: format of each operand.
+      shapes: shape of each operand for one result; for N results it is (N, *shape).
+      edge: the format near whose smallest normal and largest values inputs are drawn.
     """
 
     formats: tuple[Format, ...]
@@ -56,10 +59,11 @@ def terms_of(row: AnyInstruction) -> int:
 
 
 def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
-    """Return test inputs of the instruction `name`, {kind of inputs: operands as for `fp.cpu.run`}.
+    """Return test inputs of the instruction `name`, {kind of inputs: operands}.
 
-    Each kind has operands for ceil(count / number of kinds) results; instructions on one FP16 operand get all 65,536
-    codes instead.
+    The operands are a tuple of arrays of bit patterns, as `fp.cpu.run` takes them. Each kind has operands for
+    ceil(count / number of kinds) results. Instructions on one FP16 operand get all 65,536 codes instead. seed: seed of
+    the draws.
 
     Source: docs/cpu.md describes the kinds.
 
@@ -84,7 +88,8 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
 def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:
     """Return two kinds of inputs of the integer instruction `name`: any bits, and extreme ones whose sums overflow.
 
-    Operands are (a, b, c): uint8 (N, terms), uint8 (N, terms) and uint32 (N,). count: number of results of both kinds.
+    The dict has each kind's operands (a, b, c): uint8 (N, terms), uint8 (N, terms) and uint32 (N,). terms: products in
+    a sum. count: number of results of both kinds together. seed: seed of the draws.
     """
     half = -(-count // 2)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -103,7 +108,11 @@ Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return {kind of inputs: function that draws them} for the float instruction `name`."""
+    """Return {kind of inputs: function that draws them} for the float instruction `name`.
+
+    of: formats and shapes of the operands. A function is called with (generator, of, number of results), and returns
+    the operands as arrays of codes.
+    """
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
     if len(of.formats) == 1:
@@ -121,14 +130,21 @@ def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...
 
 
 def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of random bit patterns for `count` results."""
+    """Return operands of random bit patterns for `count` results.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     return tuple(
         rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
     )
 
 
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
-    """Return codes with random signs, mantissas, and exponents from low to high, clipped to those of finite values."""
+    """Return codes of the format `fmt` with random signs, mantissas, and exponents from low to high.
+
+    low, high: unbiased exponents, both included; they are clipped to those of the format's finite values. rng: the
+    generator. shape: shape of the array.
+    """
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
     codes |= fields.astype(np.uint64) << np.uint64(fmt.mantissa_bits)
@@ -136,13 +152,22 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 
 
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding."""
+    """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding.
+
+    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. rng: the generator. of:
+    formats and shapes of the operands, which are arrays of codes.
+    """
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
 
 
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of `count` results that nearly cancel, which shows where intermediate sums are rounded."""
+    """Return operands of `count` results that nearly cancel, so that results show where intermediate sums are rounded.
+
+    The last operand, such as the addend, is minus the exact result of the other operands, moved by up to 2 codes. In
+    dot products the second half of the products also nearly cancels the first. rng: the generator. of: formats and
+    shapes of the operands, which are arrays of codes.
+    """
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
     with np.errstate(all="ignore"):
@@ -165,7 +190,10 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`."""
+    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
     if len(factors) == 1:  # tiny numbers with tiny ones, with ordinary ones, and with powers of two
@@ -183,7 +211,10 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`."""
+    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
     if len(factors) == 1:
@@ -196,7 +227,10 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary."""
+    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     operands = []
     for fmt, shape in _shaped(of, count):
         infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits
@@ -214,7 +248,10 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or next to such a number."""
+    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or next to such a number.
+
+    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    """
     (source,) = of.formats
     with np.errstate(all="ignore"):
         codes = rng.integers(0, of.edge.infinity_code or of.edge.top_magnitude, count).astype(of.edge.storage)
@@ -226,13 +263,19 @@ def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
 
 
 def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`."""
+    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`.
+
+    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    """
     (source,) = of.formats
     lowest = of.edge.min_exponent
     return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
 
 
 def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the largest value of the result's format, `of.edge`."""
+    """Return `count` numbers around the largest value of the result's format, `of.edge`.
+
+    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    """
     (source,) = of.formats
     return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

@@ -15,7 +15,10 @@ ROUNDINGS = {"nearest_even": 0, "down": 1, "up": 2, "toward_zero": 3}  # VCVTPS2
 class Register(NamedTuple):
     """An operand or the result of a vector instruction.
 
-    llvm: LLVM's type, such as "<32 x bfloat>". dtype: of bit patterns. words: number of elements for one result.
+    Attributes:
+      llvm: LLVM's type, such as "<32 x bfloat>".
+      dtype: NumPy dtype of an element's bit pattern, such as "uint16".
+      words: number of elements for one result of the instruction.
     """
 
     llvm: str
@@ -24,12 +27,17 @@ class Register(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """A vector instruction, which computes each of `lanes` independent results from the same lane of its operands.
+    """A vector instruction, which computes each lane (independent result) from the same lane of its operands.
 
-    name: in capitals, followed by the rounding if the instruction has several. mnemonic: beginning of its name in
-    assembly text. features: required processor features, as LLVM spells them. call: LLVM code that sets %r from %x0,
-    %x1, ... declaration: LLVM's declaration of the intrinsic; "" without one. unit: name of the matrix unit that the
-    instruction is; "" for none.
+    Attributes:
+      name: the mnemonic in capitals, followed by the rounding if the instruction has several.
+      mnemonic: beginning of the instruction's name in assembly text.
+      features: required processor features, as LLVM spells them.
+      lanes: number of results of one instruction.
+      operands, result: registers of the operands and of the result.
+      call: LLVM code that sets %r from %x0, %x1, ...
+      declaration: LLVM's declaration of the intrinsic; "" without one.
+      unit: name of the matrix unit of fpsim that the instruction is; "" for none.
     """
 
     name: str
@@ -79,9 +87,9 @@ FROM_DOUBLE = "llvm.x86.avx512fp16.mask.vcvtpd2ph.512"
 
 
 def _called(result: str, name: str, operands: list[tuple[str, str]]) -> tuple[str, str]:
-    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration); operands: (type, value).
+    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration).
 
-    result: LLVM's type of the result.
+    result: LLVM's type of the result. operands: (LLVM's type, value) of each operand.
     """
     values = ", ".join(f"{kind} {value}" for kind, value in operands)
     return f"%r = call {result} @{name}({values})", f"declare {result} @{name}({', '.join(k for k, _ in operands)})"

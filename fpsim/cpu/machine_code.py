@@ -52,7 +52,10 @@ def text_of(row: AnyInstruction) -> str:
 
 
 def _tile_text(row: TileInstruction) -> str:
-    """Return the code of `text_of` for an AMX instruction; tile 0 holds c, then d, tile 1 a, and tile 2 b."""
+    """Return LLVM code of the function `run`, which `text_of` describes, for an AMX instruction.
+
+    Tile 0 holds c, then d; tile 1 holds a, and tile 2 holds b. Rows of a tile are 64 bytes apart in memory.
+    """
     declared = ["void @llvm.x86.ldtilecfg(ptr)", "void @llvm.x86.tileloadd64(i8, ptr, i64)",
                 f"void @{row.intrinsic}(i8, i8, i8)", "void @llvm.x86.tilestored64(i8, ptr, i64)",
                 "void @llvm.x86.tilerelease()"]  # fmt: skip
@@ -123,7 +126,10 @@ def compiled(name: str) -> Function:
 
 
 def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
-    """Return LLVM's target machine, a baseline x86-64 with the required features; triple: None for this system."""
+    """Return LLVM's target machine: a baseline x86-64 processor with the features that the instruction requires.
+
+    triple: LLVM's name of the system to compile for, as text; None for this system, whose code can be run.
+    """
     from llvmlite import binding
 
     features = ",".join(f"+{feature}" for feature in instruction.features)

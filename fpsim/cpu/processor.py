@@ -16,7 +16,14 @@ ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux, Documentat
 
 
 class Processor(NamedTuple):
-    """A processor: its machine ("x86_64"), LLVM's names of it and of its features, and the version of LLVM."""
+    """A processor as LLVM and the operating system describe it.
+
+    Attributes:
+      machine: kind of machine, such as "x86_64".
+      name: LLVM's name of the processor, such as "emeraldrapids".
+      features: features that programs may use, as LLVM spells them.
+      llvm: version of LLVM, such as (20, 1, 8).
+    """
 
     machine: str
     name: str
@@ -36,7 +43,10 @@ def processor() -> Processor:
 
 
 def missing_features(needed: tuple[str, ...]) -> str:
-    """Return the reason why an instruction that needs these features cannot be run here; "" if it can."""
+    """Return the reason why an instruction cannot be run here; "" if it can.
+
+    needed: the processor features that it requires, as LLVM spells them. For AMX this calls `tile_refusal`.
+    """
     here = processor()
     if here.machine not in X86:
         return f"this processor is {here.machine}, not x86-64"
@@ -50,7 +60,10 @@ def missing_features(needed: tuple[str, ...]) -> str:
 
 @cache
 def tile_refusal() -> str:
-    """Ask Linux for permission to use tile registers, once in a process; return the reason of a refusal, or ""."""
+    """Ask the operating system, once in a process, for permission to use tile registers.
+
+    Return the reason of a refusal, "" if it is permitted.
+    """
     if sys.platform != "linux":
         return f"fpsim cannot ask {sys.platform} for the use of tiles"
     libc = ctypes.CDLL(None, use_errno=True)
@@ -63,7 +76,10 @@ CPUINFO = {"vendor": "vendor_id", "family": "cpu family", "model": "model", "ste
 
 
 def described() -> dict[str, str]:
-    """Return facts on the processor, name -> text: processor, machine, system, llvm, and on Linux those in CPUINFO."""
+    """Return facts on the processor, name -> text: processor, machine, system, llvm.
+
+    On Linux also vendor, family, model, stepping, microcode and brand, as far as /proc/cpuinfo has them.
+    """
     here = processor()
     about = {"processor": here.name, "machine": here.machine}
     try:

@@ -68,7 +68,10 @@ def dot_add(
 
 
 def _codes(x: npt.ArrayLike, element: Any, unit: MatrixUnit | IntegerUnit, name: str) -> Array:
-    """Return the operand x, called `name` in errors, as codes in the dtype of `element`, an element of the unit."""
+    """Return the operand x of a unit as codes in the element's dtype; raise the errors of `fp.dot_add` for wrong ones.
+
+    element: the unit's element that x must have. name: the argument that errors name.
+    """
     if isinstance(unit, IntegerUnit):
         return integer_operand(x, element, unit, name)
     return operand(x, element, unit, name)

@@ -68,7 +68,13 @@ def record(
 
 
 class RecordedInstruction(NamedTuple):
-    """Operands and results of an instruction, for kinds of inputs in sequence; counts: kind -> number of results."""
+    """The recorded operands and results of an instruction, one kind of inputs after the other.
+
+    Attributes:
+      name: name of the instruction.
+      counts: kind of inputs -> number of its results.
+      operands, result: bit patterns, as for `fp.cpu.run`.
+    """
 
     name: str
     counts: dict[str, int]
@@ -77,7 +83,10 @@ class RecordedInstruction(NamedTuple):
 
 
 def _thinned(operands: Operands, count: int, seed: int) -> Operands:
-    """Return operands for at most `count` results: all of them, or a random selection in their order."""
+    """Return operands for at most `count` results: all of them, or a random selection in their order.
+
+    operands: arrays with one row per result. seed: seed of the selection.
+    """
     size = len(operands[0])
     if size <= count:
         return operands
@@ -136,9 +145,9 @@ def replay(path: str | Path) -> CpuReport:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording, opened as `data` from the file `path`.
+    """Return the metadata of a recording, opened as `data` from `path`: a dict of format, about and entries.
 
-    Raise a ValueError if it has no metadata, or is in another format.
+    Raises a ValueError if there is none, or if its format is another one.
     """
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
     if meta.get("format") != FORMAT:

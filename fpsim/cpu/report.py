@@ -80,7 +80,11 @@ class CpuReport:
         return [*map(self._sentence, names), *missing_lines(self.missing)]
 
     def _sentence(self, name: str) -> str:
-        """Return the sentence on the instruction `name`: how many results differ from its emulation's, or rivals'."""
+        """Return the sentence on the instruction `name`: how many results differ from its emulation.
+
+        It states the first difference. If nothing differs, it says how many rival arithmetics differ from the
+        processor, and names those that do not.
+        """
         rows = [row for row in self.rows if row.instruction == name]
         differing, compared = sum(row.differing for row in rows), sum(row.compared for row in rows)
         text = f"{name}: {differing:,} of {compared:,} results differ from {rows[0].emulation}"

@@ -71,7 +71,12 @@ def validate(
 
 
 def chosen(instructions: Sequence[str] | None) -> list[AnyInstruction]:
-    """Return the instructions with these names, after checking that they can be run, or for None all that can."""
+    """Return the instructions with these names, or for None all that this processor has.
+
+    Raises:
+      CpuError: this processor does not have one of the named instructions.
+      ValueError: there is no such instruction.
+    """
     if instructions is None:
         return [INSTRUCTIONS[name] for name in available().present]
     rows = [named(name) for name in ([instructions] if isinstance(instructions, str) else instructions)]
@@ -89,8 +94,8 @@ def about_here() -> dict[str, str]:
 def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> Iterator[InstructionRow]:
     """Yield the report's row for each kind of inputs of an instruction.
 
-    values: number of results, divided among the kinds. deadline: time.monotonic() after which rows say that no time was
-    left.
+    row: the instruction. values: number of results to compare, divided among the kinds. seed: seed of the inputs.
+    deadline: time.monotonic() after which rows say that no time was left.
     """
     emulation = emulation_of(row.name)
     try:
@@ -104,7 +109,10 @@ def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> I
 
 
 def _row(row: AnyInstruction, kind: str, operands: Operands) -> InstructionRow:
-    """Return the report's row for one kind of inputs of an instruction, after running and emulating it."""
+    """Return the report's row for one kind of inputs of an instruction, after running and emulating it.
+
+    row: the instruction. kind: name of the kind. operands: arrays of bit patterns, one row per result.
+    """
     emulation = emulation_of(row.name)
     count, differing, other_nans, first = 0, 0, 0, ""
     same = {name for name, _ in emulation.rivals}

@@ -29,15 +29,22 @@ def format_fields(fmt: Format) -> Any:
 
 
 def format_from(fields: Any) -> Format:
-    """Return the format that `fields`, a value from `format_fields`, describes; KeyError for an unknown name."""
+    """Return the format that `fields` describes: the name of a built-in format, or a dict of the fields of `Format`.
+
+    These are the values that `format_fields` returns.
+
+    Raises:
+      KeyError: no built-in format has that name.
+    """
     return NAMED[fields] if isinstance(fields, str) else Format(**fields)
 
 
 def element_fields(fmt: Element) -> Any:
     """Return an element format as a value for JSON, which `element_from` reads back.
 
-    A float format becomes what `format_fields` returns, any other format a dict with one of the keys "integer",
-    "logfmt" and "table".
+    A float format becomes what `format_fields` returns: its name or a dict of its fields. The other formats become a
+    dict with one key: {"integer": fields}, {"logfmt": bits}, or {"table": name}, with the fields in place of the name
+    if the table is not built in.
     """
     if isinstance(fmt, Format):
         return format_fields(fmt)
@@ -49,7 +56,11 @@ def element_fields(fmt: Element) -> Any:
 
 
 def element_from(fields: Any) -> Element:
-    """Return the element format that `fields`, a value from `element_fields`, describes."""
+    """Return the element format that `fields`, a value from `element_fields`, describes.
+
+    `fields` is the name of a built-in float format, a dict of the fields of `Format`, or a dict with one of the keys
+    "integer", "logfmt" and "table".
+    """
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
     if isinstance(fields, dict) and "table" in fields:

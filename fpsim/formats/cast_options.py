@@ -31,7 +31,11 @@ FormatLike = str | Format | TableFormat | npt.DTypeLike | TorchDtype
 
 
 class AnyCastKeywords(TypedDict, total=False):
-    """The keywords shared by casts of arrays and tensors, with and without scales; `fpsim.encode` describes them."""
+    """The keywords shared by casts of arrays and tensors, with and without scales.
+
+    rounding: a rounding mode or its name. subnormals: "keep", or "flush" to turn subnormal results into zeros.
+    random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
+    """
 
     rounding: str | Rounding
     subnormals: str
@@ -39,7 +43,11 @@ class AnyCastKeywords(TypedDict, total=False):
 
 
 class CastKeywords(AnyCastKeywords, total=False):
-    """The keywords of a cast without scales, which `fpsim.encode` describes."""
+    """The keywords of a cast without scales, which `fpsim.encode` describes.
+
+    overflow: name of the policy for values beyond the largest finite one. seed: key of the random numbers of stochastic
+    rounding, 0 to 2**64 - 1; other modes need none. The base class adds rounding, subnormals and random_bits.
+    """
 
     overflow: str
     seed: int | None
@@ -58,7 +66,9 @@ with_cast_keywords = with_keywords(CastKeywords, DEFAULTS)
 class ElementKeywords(AnyCastKeywords, total=False):
     """The keywords of a cast of scaled elements, which `fpsim.encode_scaled` describes.
 
-    overflow: None stands for the policy of the scaling.
+    overflow: name of the policy for values beyond the largest finite one; None stands for the policy of the scaling.
+    seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1; other modes need none. The base class adds
+    rounding, subnormals and random_bits.
     """
 
     overflow: str | None
@@ -93,13 +103,21 @@ class CastOptions(NamedTuple):
         return self._asdict()
 
     def with_seed(self, seed: int | None) -> CastOptions:
-        """Return a copy of these options with another seed, which is not checked."""
+        """Return a copy of these options with another seed, 0 to 2**64 - 1 or None; the seed is not checked."""
         fmt, rounding, overflow, subnormals, _, random_bits = self
         return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
 
 
 class TableOptions(NamedTuple):
-    """The checked options of a cast to a table format, as those of CastOptions."""
+    """The checked options of a cast to a table format, which lists the value of each code.
+
+    Attributes:
+      fmt: the format.
+      rounding: the rounding mode.
+      overflow: name of the policy for values beyond the largest finite one.
+      seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or None.
+      random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
+    """
 
     fmt: TableFormat
     rounding: Rounding
@@ -112,8 +130,11 @@ class TableOptions(NamedTuple):
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
     """Return the checked options of a cast, from the arguments that the user passed to `fpsim.encode`; cached.
 
-    random_bits: number of random bits of stochastic rounding, 1 to 32. seeded: True if the caller passed a seed. The
-    options then have the seed 0, which `CastOptions.with_seed` replaces.
+    Each argument may be any object. seeded: True if the caller passed a seed. The cached options then have the seed 0,
+    which `CastOptions.with_seed` replaces; without a seed they have None.
+
+    Raises:
+      ValueError: an unknown format or option, a stochastic mode without a seed, or random_bits outside of 1 .. 32.
     """
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
@@ -158,7 +179,11 @@ def cast_options(
 def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:
     """Return the checked options of a cast to `fmt`, from the keywords that its caller passed.
 
-    function: the public function that was called, which the error of an unknown keyword names.
+    function: the public function that was called, which error messages name. fmt: name, dtype or object of the format.
+
+    Raises:
+      TypeError: the function has no such keyword.
+      ValueError: an unknown format or option, a stochastic mode without a seed, or a number out of range.
     """
     if not keywords:
         spec: Any = fmt
@@ -172,15 +197,24 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
 
 @lru_cache(maxsize=1024, typed=True)
 def _usual(fmt: Any) -> CastOptions:
-    """Return the options of a cast to `fmt` with default keywords; cached."""
+    """Return the options of a cast with default keywords; cached. fmt: name, dtype or object of the format.
+
+    Raises:
+      ValueError: an unknown format.
+    """
     return cast_options(fmt)
 
 
 def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keywords: CastKeywords) -> TableOptions:
     """Return the checked options of a cast to a table format.
 
-    "nearest_even", the default everywhere, means the nearest value, with the ties of the table. function: the public
-    function that was called, whose keywords are checked; None: they have been checked.
+    "nearest_even", the default everywhere, means the nearest value, with the ties of the table; "nearest_away" is
+    refused unless the table's ties go away from zero.
+
+    Args:
+      function: the public function that was called, whose keywords are checked; None: they have been checked.
+      fmt: the table format.
+      keywords: the keywords of the cast.
 
     Raises:
       TypeError: the function has no such keyword.

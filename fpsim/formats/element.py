@@ -18,7 +18,11 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # types that `element_format`
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format that a name, dtype or object stands for; raise a ValueError for table formats."""
+    """Return the element format that a name, dtype or object stands for, refusing table formats.
+
+    Raises:
+      ValueError: no element format has that name, or it is the name of a table format.
+    """
     element = element_format(spec)
     if isinstance(element, TableFormat):
         refuse_table(element)
@@ -55,9 +59,12 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format of `spec`, the value of a public function's argument `name`.
+    """Return the element format that an argument of a public function stands for.
 
-    spec: a name, a dtype or a format. Errors begin with the argument's name.
+    name: name of the argument, for the error. spec: its value: a name, a dtype or a format.
+
+    Raises:
+      ValueError: nothing has that name; the message begins with `name`.
     """
     try:
         return element_format(spec)

@@ -74,7 +74,7 @@ class TableInfo:
 
 
 def _table_info(fmt: TableFormat) -> TableInfo:
-    """Return the limits of a table format."""
+    """Return the limits of a table format; eps and epsneg are NaN if 1 or its neighbour is no value of the format."""
     values = [value for value, _ in fmt.finite]
     at = values.index(1.0) if 1.0 in values else -1
     eps = values[at + 1] - 1 if 0 <= at < len(values) - 1 else math.nan

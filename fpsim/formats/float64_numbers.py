@@ -13,7 +13,10 @@ LOWEST_EXPONENT = -1074  # of the smallest float64
 
 
 def exact_float(integer: int, exponent: int) -> float:
-    """Return integer * 2**exponent, which float64 must hold, as a float, even if the processor flushes subnormals."""
+    """Return integer * 2**exponent as a float, exactly, even if the processor flushes subnormals.
+
+    float64 must hold the product; this is not checked.
+    """
     if integer.bit_length() + exponent > -1022:
         return math.ldexp(integer, exponent)
     pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
@@ -41,8 +44,8 @@ def spacing_at(
 ) -> npt.NDArray[np.float64]:
     """Return the spacing of a format at each of the float64 `values`, in float64; NaN at NaN and Inf.
 
-    min_exponent, max_exponent: exponents of the format's smallest normal and of its largest value, beyond which the
-    spacing stays the same.
+    min_exponent, max_exponent: exponents of the format's smallest normal and of its largest value. Below and above them
+    the spacing stays that of the first and the last binade. mantissa_bits: width of the format's mantissa.
     """
     bits = values.view(np.int64) & MAGNITUDE
     fields, mantissas = bits >> 52, bits & MANTISSA

@@ -17,9 +17,13 @@ def with_keywords(
 ) -> Callable[[Function], Function]:
     """Return a decorator that lists keywords in the signature of a function that takes them as `**keywords`.
 
-    kind: the TypedDict class that declares the keywords. defaults: the keywords of the function and their defaults, in
-    the order of the signature. text: what is appended to the docstring. last: True lists them after the function's own
-    keywords, False before.
+    The decorator changes the function's `__signature__` and `__doc__` in place and returns the function.
+
+    Args:
+      kind: the TypedDict class that declares the types of the keywords.
+      defaults: the keywords of the function and their defaults, in the order of the signature.
+      text: what is appended to the docstring.
+      last: True lists them after the function's own keywords, False before.
     """
 
     # of annotations that are written as text, the text
@@ -48,9 +52,12 @@ def with_keywords(
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
-    """Raise a TypeError, which lists the function's keywords, unless all `keywords` are in `shared`.
+    """Raise an error unless all `keywords` are in `shared`, the keywords that the function takes as `**keywords`.
 
-    function: the public function that was called, which takes the shared ones as `**keywords`.
+    function: the public function that was called, for the message.
+
+    Raises:
+      TypeError: a keyword is unknown; the message lists all keywords of the function, and suggests the nearest.
     """
     for word in keywords:
         if word not in shared:
@@ -64,7 +71,11 @@ def given_keywords(
 ) -> dict[str, Any]:
     """Return those of `keywords` whose values are not the defaults, compared by identity.
 
-    function: the public function that was called, for the TypeError raised for a keyword without a default.
+    function: the public function that was called, for the message. defaults: all keywords that it takes as
+    `**keywords`, with their defaults.
+
+    Raises:
+      TypeError: a keyword is not among the defaults; the message lists all that the function has.
     """
     try:
         return {name: value for name, value in keywords.items() if value is not defaults[name]}

@@ -44,8 +44,9 @@ def _row(
 ) -> Format:  # fmt: skip
     """Return a new built-in format, registered under its name and its aliases.
 
-    fields: further fields of `Format`. dtype: NumPy's or ml_dtypes' dtype of its values, or None. aliases, ambiguous:
-    further names, separated by spaces; `format` refuses the ambiguous ones, which other formats have as well.
+    exponent_bits, mantissa_bits, fields: fields of `Format`. dtype: NumPy's or ml_dtypes' dtype of its values, or None.
+    aliases: further names, separated by spaces. ambiguous: names that other formats have as well, separated by spaces;
+    `format` refuses these with a list of the formats.
     """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:
@@ -218,9 +219,12 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
 
 
 def format_argument(name: str, spec: Any) -> Format:
-    """Return the format of `spec`, the value of a public function's argument `name`.
+    """Return the format that an argument of a public function stands for, as `format` does.
 
-    spec: a name, a dtype or a Format. Errors begin with the argument's name.
+    name: name of the argument, for the error. spec: its value: a name, a dtype or a Format.
+
+    Raises:
+      ValueError: no float format has that name; the message begins with `name`.
     """
     try:
         return format(spec)

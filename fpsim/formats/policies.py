@@ -43,7 +43,10 @@ def _special(fmt: Format) -> Beyond:
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in which too large values become Inf, or what `_special` has instead."""
+    """Return the results of casts to `fmt` in which too large values become Inf.
+
+    They become NaN in a format without Inf, and the largest finite value in one without both.
+    """
     return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
 
 
@@ -74,12 +77,19 @@ def _torch_before_2_12(fmt: Format) -> Outcome:
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by P3109's SatPropagate: overflow saturates; Inf stays, where it exists."""
+    """Return the results of casts to `fmt` by P3109's SatPropagate.
+
+    Too large finite values become the largest finite value, and Inf stays Inf. In a format without Inf, it becomes the
+    largest finite value too.
+    """
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by P3109's OvfInf: overflow is Inf, or the largest value without Inf."""
+    """Return the results of casts to `fmt` by P3109's OvfInf: too large values become Inf.
+
+    In a format without Inf they become the largest finite value.
+    """
     infinity: Beyond = "infinity" if fmt.has_infinity else "max"
     return Outcome(infinity, infinity, "lowest")
 
@@ -123,9 +133,9 @@ class Policy:
 
 
 def _row(overflow: str, source: str) -> Policy:
-    """Return a policy with this overflow mode that rounds to nearest even and keeps subnormals.
+    """Return a policy that rounds to nearest even and keeps subnormals.
 
-    source: the publication or library that states it.
+    overflow: name of its overflow mode, a key of OVERFLOWS. source: the publication or library that states it.
     """
     words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
     return Policy(MappingProxyType(words), source)
@@ -177,7 +187,11 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def overflow_outcome(word: str, fmt: Format) -> Outcome:
-    """Return the results of a cast to `fmt` under the overflow policy `word`; raise a ValueError for unknown names."""
+    """Return the results of a cast to `fmt` under the overflow policy named `word`.
+
+    Raises:
+      ValueError: no overflow policy has that name, or `word` is the name of a policy for `fpsim.policy`.
+    """
     if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
         valid = ", ".join(OVERFLOWS)
         raise ValueError(f"overflow must be one of {valid}; {word!r} is a policy: pass **fp.policy({word!r}).")

@@ -13,7 +13,9 @@ from fpsim.reload import reloadable
 class Start(NamedTuple):
     """The point between two neighbouring magnitudes from which on a rounding mode takes the larger one.
 
-    at: the point as a share of the gap. included: True if the point itself is rounded to the larger magnitude.
+    Attributes:
+      at: the point as a share of the gap: 0.0 (the smaller magnitude), 0.5 or 1.0 (the larger one).
+      included: True if the point itself is rounded to the larger magnitude.
     """
 
     at: float  # 0.0, 0.5 or 1.0
@@ -24,7 +26,16 @@ ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), 
 
 
 class RoundingFacts(NamedTuple):
-    """The properties of a rounding mode; its arithmetic is in core/rounding.py."""
+    """The properties of a rounding mode; its arithmetic is in core/rounding.py.
+
+    Attributes:
+      sentence: a clause for explanations, with the mode as its subject.
+      starts: function of two bools (the smaller magnitude is odd, the value is negative) -> the point from which on the
+        larger magnitude is taken, a `Start`.
+      inward: a pair of bools, for positive and for negative values; True if a value that is too large becomes the
+        largest finite one instead of Inf.
+      aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C, separated by spaces.
+    """
 
     sentence: str  # what it does, for explanations
     starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> Start

@@ -61,7 +61,12 @@ class TableFormat:
             self._check_beyond(self.beyond)
 
     def _checked_values(self) -> tuple[float, ...]:
-        """Return the field `values` as a tuple of Python floats; raise a ValueError if it breaks the class's rules."""
+        """Return the field `values` as a tuple of Python floats.
+
+        Raises:
+          ValueError: their number is no power of two from 4 to 65536, a value occurs twice, or fewer than two are
+            finite.
+        """
         values = self.values
         listed = values if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else ()
         try:
@@ -83,7 +88,11 @@ class TableFormat:
         return numbers
 
     def _check_beyond(self, beyond: Any) -> None:
-        """Store `beyond` as a float in the field of that name; raise a ValueError if it breaks the class's rules."""
+        """Store `beyond` as a float in the field of that name after checking it.
+
+        Raises:
+          ValueError: `beyond` is not a finite number above every finite magnitude, or the format has no Inf.
+        """
         number = isinstance(beyond, (int, float, np.integer, np.floating)) and not isinstance(beyond, bool)
         if not number or not math.isfinite(beyond) or not self.has_infinity or beyond <= self.largest:
             raise ValueError(
@@ -251,7 +260,8 @@ def _hif8_value(code: int) -> float:
     """Return the value of a code of HiF8 (arXiv:2409.16626, table 1): sign, dot, exponent, mantissa.
 
     The dot (11, 10, 01, 001 or 0001) says how many bits the exponent has (4, 3, 2, 1 or 0): a sign and a magnitude
-    whose leading 1 is not stored. A code without a dot stands for 2**(r - 23) with its last three bits r, or for 0.
+    whose leading 1 is not stored. The other bits are the mantissa. A code whose four bits after the sign are 0000 has
+    no dot: its other three bits, r, stand for 2**(r - 23), or for zero if r = 0. 0x80 is NaN, 0x6F is Inf.
     """
     sign, rest = code >> 7, code & 0x7F
     if code == 0x80:
@@ -294,7 +304,10 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 @reloadable
 @dataclass(frozen=True, repr=False, eq=False)
 class TwoTableFormat(TableFormat):
-    """A format with two tables, of which each tile uses one: `values` or, by its scale's sign bit, IF4_INTEGERS."""
+    """A format with two tables of values, of which each tile (block of elements with one scale) uses one: IF4.
+
+    `values` is the first table. The second is the format IF4_INTEGERS; the sign bit of a tile's scale code selects it.
+    """
 
 
 IF4 = TwoTableFormat("IF4", (*_E2M1, *(-value for value in _E2M1)), ties="even", source="IF4, arXiv:2603.28765")

@@ -49,12 +49,23 @@ def unit(name: str | Unit) -> Unit:
 
 
 def float_unit(name: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit for floats of a name, as `unit` accepts it; raise a ValueError if there is none."""
+    """Return the matrix unit for floats of a name, as `unit` accepts it.
+
+    A MatrixUnit is returned unchanged.
+
+    Raises:
+      ValueError: no unit has that name, or it multiplies integers.
+    """
     return named_unit("unit", name)
 
 
 def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
-    """Return the matrix unit for floats of a name; raise a ValueError, which names the argument, if there is none.
+    """Return the matrix unit for floats of a name; argument: what errors call the name.
+
+    A MatrixUnit is returned unchanged.
+
+    Raises:
+      ValueError: no unit has that name, or it multiplies integers.
 
     Example:
       >>> from fpsim.matrix_units.catalogue import named_unit
@@ -72,7 +83,13 @@ def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
 
 
 def any_unit(argument: str, name: str | Unit) -> Unit:
-    """Return the matrix unit of a name; raise a ValueError, which names the argument, if there is none."""
+    """Return the matrix unit of a name, for floats or for integers; argument: what errors call the name.
+
+    A unit is returned unchanged.
+
+    Raises:
+      ValueError: no unit has that name.
+    """
     if isinstance(name, (MatrixUnit, IntegerUnit)):
         return name
     key = name.lower().strip() if isinstance(name, str) else None
@@ -99,7 +116,11 @@ def _row(name: str) -> Unit | None:
 
 
 def _arch_and_operands(name: str) -> tuple[str, str]:
-    """Split a unit's name after the longest chip name into (its architecture, remainder); both "" without a chip."""
+    """Split a unit's name into (architecture, remainder of the name).
+
+    The architecture is that of the longest chip name with which the unit's name begins. Both are "" if it begins with
+    no chip's name.
+    """
     parts = [part for part in re.split(BETWEEN, name) if part]
     for count in range(len(parts), 0, -1):
         named = find(" ".join(parts[:count]))
@@ -111,7 +132,8 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 def _meant(arch: str, operand: str) -> list[str]:
     """List the names of existing units to suggest for an architecture, `arch`, and the name of both operands.
 
-    operand: an ambiguous name, such as "fp8", stands for every operand that it may mean, "" for the usual ones.
+    Their results are float32 or INT32. operand: such as "bf16". An ambiguous name, such as "fp8", stands for every
+    operand that it may mean, "" for the usual ones (USUAL).
     """
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]
@@ -147,12 +169,18 @@ def units(chip: str | None = None) -> tuple[MatrixUnit | Any, ...]:
 
 
 def float_units(chip: str | None = None) -> tuple[MatrixUnit, ...]:
-    """List every MatrixUnit, which multiplies floats, or those of one chip, a name as for `units`."""
+    """List every MatrixUnit, which multiplies floats, or those of one chip.
+
+    chip: a name as for `units`; None for all chips.
+    """
     arch = None if chip is None else resolve(chip).chip.arch
     return tuple(row for row in ROWS.values() if arch in (None, row.arch))
 
 
 def integer_units(chip: str | None = None) -> tuple[IntegerUnit, ...]:
-    """List every IntegerUnit, which multiplies integers, or those of one chip, a name as for `units`."""
+    """List every IntegerUnit, which multiplies integers, or those of one chip.
+
+    chip: a name as for `units`; None for all chips.
+    """
     arch = None if chip is None else resolve(chip).chip.arch
     return tuple(row for row in INTEGER_ROWS.values() if arch in (None, row.arch))

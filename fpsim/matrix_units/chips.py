@@ -103,7 +103,13 @@ FORM = re.compile(
 
 
 class NamedChip(NamedTuple):
-    """A chip as a caller names it (`name`), and the library in the same name, one of LIBRARIES or ""."""
+    """A chip as a caller names it, and the library in the same name.
+
+    Attributes:
+      chip: the chip.
+      library: the library that multiplies on it, one of LIBRARIES; "" for none.
+      name: the chip's part of the name, as it was written.
+    """
 
     chip: Chip
     library: str
@@ -113,8 +119,14 @@ class NamedChip(NamedTuple):
 def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> NamedChip:
     """Return the chip of a name in any of its spellings; every function with an argument `chip` calls this.
 
-    If several chips share the name, such as an architecture, it is the first in the table. argument: the argument's
-    name, for errors. others: further strings that the argument may be, for errors.
+    If several chips share the name, such as an architecture, it is the first in the table.
+
+    Args:
+      name: in any case: a chip as it is sold ("H100", "NVIDIA H100 80GB HBM3"), its architecture ("hopper"), a
+        compiler's target ("sm_90", "gfx942") or a compute capability ("9.0"), alone or before a library
+        ("H100 cuBLAS").
+      argument: the argument's name, for errors.
+      others: further strings that the argument may be, for errors.
 
     Raises:
       ValueError: no chip has that name, or fpsim does not know its matrix units.

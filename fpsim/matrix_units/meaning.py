@@ -44,7 +44,12 @@ def refuse_carrier(fmt: Format, carrier: Format) -> None:
 
 
 def _accumulator(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each reason why a unit's accumulator cannot be computed."""
+    """Yield a sentence for each reason why a unit's accumulator cannot be computed.
+
+    unit: a MatrixUnit. Its result format must be signed, with subnormals and IEEE 754's Inf and NaN, and be FP64 or a
+    format whose values FP32 holds. The results' carrier must be that format itself (TF32's, for instance, is
+    FP32), and result_bits must not exceed its mantissa bits.
+    """
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
         yield f"d must be an IEEE 754 element with its own codes, such as f32 or f16; got {unit.d.name}"
@@ -56,7 +61,9 @@ def _accumulator(unit: Described) -> Iterator[str]:
 
 
 def _sizes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each number of a unit that is beyond the bounds of all rules."""
+    """Yield a sentence if a MatrixUnit has more than 65536 terms, and one if its floor exponent is not in -4096 ..
+    4096.
+    """
     if unit.terms > MOST_TERMS:
         yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
     if abs(unit.floor_exponent) > FLOORS:
@@ -76,7 +83,11 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and truncate them."""
+    """Yield a sentence for each bound that a MatrixUnit exceeds, for rules that align terms and truncate them.
+
+    The significands of both operands may have PRODUCT_BITS (62) bits together. fraction_bits plus the
+    bit length of `terms` may be at most SUM_BITS (60).
+    """
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (
@@ -89,7 +100,10 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.SCALED` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.SCALED` that a MatrixUnit breaks.
+
+    They are those of `_cut`, UE8M0 scales, and blocks of one step's terms or a multiple of these.
+    """
     yield from _cut(unit)
     if unit.scale != "ue8m0":
         yield f"SCALED adds the exponents of scales, which must be 'ue8m0'; got {unit.scale!r}"
@@ -99,7 +113,11 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.GROUPED` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.GROUPED` that a MatrixUnit breaks.
+
+    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that, plus the bit
+    length of `terms`, are at most 50 (SUM_BITS - GROUP_BITS).
+    """
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
     for field in ("terms", "block"):
@@ -111,7 +129,10 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a MatrixUnit breaks.
+
+    They are those of `_cut`, operands whose values FP16 holds, and steps in multiples of 4 terms.
+    """
     yield from _cut(unit)
     for element in (unit.a, unit.b):
         if not FP16.holds(element.fmt) or element.carrier != element.fmt:
@@ -127,7 +148,11 @@ def _uncut(unit: Described) -> Iterator[str]:
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a MatrixUnit breaks.
+
+    They are float32 results with all mantissa bits, no fraction bits, a power of two of terms, and operands other than
+    FP64.
+    """
     yield from _uncut(unit)
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
         yield f"FLUSHED_TREE adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
@@ -138,7 +163,11 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 
 
 def _flushed_chain(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a unit breaks."""
+    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a MatrixUnit breaks.
+
+    They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and for
+    TWO_CHAINS an even number of terms.
+    """
     yield from _uncut(unit)
     name = unit.rule.name
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
@@ -151,14 +180,21 @@ def _flushed_chain(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a unit breaks."""
+    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a MatrixUnit breaks.
+
+    They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and steps of 2
+    terms.
+    """
     yield from _flushed_chain(unit)
     if unit.terms != 2:
         yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
 
 
 def _separate(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a unit breaks."""
+    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a MatrixUnit breaks.
+
+    They are those of `_cut`, and at most SEPARATE_BITS (32) fraction bits.
+    """
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
         yield f"fraction_bits of {unit.rule.name} must be at most {SEPARATE_BITS}; got {unit.fraction_bits}"

@@ -33,6 +33,8 @@ def seconds() -> float:
 def thread_seconds() -> float:
     """Return the seconds of this thread's processor time since an arbitrary start, without those in which it compiled.
 
+    Other processes that share the processor make no difference, and neither does the number of other threads.
+
     Example:
       >>> from fpsim.runtime.clock import compiling, thread_seconds
       >>> with compiling():
@@ -45,7 +47,10 @@ def thread_seconds() -> float:
 
 
 def spent() -> float:
-    """Return the seconds of real time in which this process has compiled or loaded kernels, in any thread."""
+    """Return the seconds of real time in which this process has compiled or loaded kernels.
+
+    Seconds in which several threads did so count once.
+    """
     with _lock:
         return _spent + (time.perf_counter() - _since if _compiling else 0.0)
 

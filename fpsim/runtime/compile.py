@@ -42,7 +42,10 @@ Dispatcher: Any = object if PRIVATE is None else PRIVATE.dispatcher
 
 
 class Helper(Dispatcher):  # type: ignore[misc]
-    """numba's dispatcher of a function inside kernels; Python calls it as plain Python, which needs no compiling."""
+    """numba's dispatcher of a function inside kernels; Python calls it as plain Python.
+
+    Compiling it for calls from Python would take as long as compiling it for kernels.
+    """
 
     def __call__(self, *args: Any) -> Any:
         """Run the function as plain Python, and return what it returns."""
@@ -53,7 +56,10 @@ class Kernel(Dispatcher):  # type: ignore[misc]
     """numba's dispatcher of a compiled loop that Python calls; Ctrl-C is deferred while it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        """Return the entry point for arguments of numba's types `signature`, loaded from disk or compiled."""
+        """Return the entry point of the machine code for some argument types, loaded from the disk or compiled.
+
+        signature: numba's types of the arguments, as a tuple or signature.
+        """
         assert PRIVATE is not None
         # within the compiler's lock, for which forks wait: else a child would have no garbage collection
         with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
@@ -63,7 +69,8 @@ class Kernel(Dispatcher):  # type: ignore[misc]
 def _helper(function: Any, **options: Any) -> Any:
     """Return numba's dispatcher of a function that kernels call, or the function itself if compiling is disabled.
 
-    options: numba's compile options; numba would take a missing one from whichever caller compiles it first.
+    function: a plain Python function. options: numba's compile options, all passed explicitly, as numba would otherwise
+    take a missing option from whichever caller compiles it first.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -75,15 +82,19 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
-    """Return numba's dispatcher of the scalar function `plain`, which kernels call and LLVM inlines; cached."""
+    """Return numba's dispatcher of a scalar function that kernels call, cached; plain: the Python function.
+
+    LLVM inlines it where numba allows to force that.
+    """
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 
 def scalar(function: Function) -> Function:
     """Compile a scalar function for calls inside kernels, on the CPU and on CUDA; return its dispatcher.
 
-    function: a Python function or its dispatcher; returned unchanged if numba's compiler is disabled. LLVM inlines it.
-    numba could inline it too, but would then copy and type it again for every call, which takes seconds.
+    function: a Python function, or a dispatcher, of which the Python function is taken; it is returned unchanged if
+    numba's compiler is disabled. Compiling happens at the first call from a kernel; LLVM inlines it. numba could inline
+    it too, but would then copy and type it again for every call, which takes seconds.
     """
     compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
@@ -92,7 +103,8 @@ def scalar(function: Function) -> Function:
 def inner_loop(function: Function) -> Function:
     """Compile a loop over arrays for calls inside kernels, and return its dispatcher.
 
-    A call takes some nanoseconds per array argument, so the loop should have more than about a hundred elements.
+    It is a separate function unless LLVM inlines it. A call takes some nanoseconds per array argument, so the loop
+    should have more than about a hundred elements.
     """
     compiled: Function = _helper(function)
     return compiled
@@ -111,7 +123,8 @@ def reordered_sums(function: Function) -> Function:
 def kernel(function: Function) -> Function:
     """Compile a loop over arrays that Python calls, without the GIL or fast-math; return its dispatcher.
 
-    It is compiled at its first call for each list of argument types, and kept on disk for later processes.
+    It is compiled at its first call for each list of argument types, and kept on disk for later processes. If numba's
+    compiler is disabled, the function is returned unchanged.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -129,7 +142,11 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Return a context that tells a terminal, once per process, that kernels are compiled, if that takes long."""
+    """Return a context that tells a terminal, on stderr, that kernels are compiled, if that takes long.
+
+    The sentence is written once per process, when the seconds in this context and those for which the process has
+    compiled before exceed PATIENCE (2).
+    """
     if _said or not _is_terminal():
         yield
         return
@@ -191,7 +208,8 @@ if hasattr(os, "register_at_fork"):
 def interrupts_wait() -> Iterator[None]:
     """Return a context that defers Ctrl-C to its end; without effect outside the main thread.
 
-    An exception during a call of LLVM would leave llvmlite's lock acquired, and other threads waiting for it.
+    llvmlite has one lock for all of LLVM. A signal during one of its calls would become an exception before the lock is
+    released, and other threads that compile would then wait forever.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

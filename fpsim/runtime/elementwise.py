@@ -18,9 +18,9 @@ def run_elementwise(
 ) -> None:
     """Fill `targets`, of `shape`, from `sources`, which broadcast to it, by calling `run` on pieces of their memory.
 
-    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces of equal size, of which it fills the targets;
-    first: flat index of their first element. whole: True if a thread may process its part of the arrays in one call,
-    False for pieces of at most PIECE elements.
+    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces of equal size, one of each array, of which it
+    fills the targets; first: flat index of their first element. whole: True if a thread may process its part of the
+    arrays in one call, False for pieces of at most PIECE elements. An exception of `run` is raised to the caller.
     """
     if targets[0].size <= PIECE:
         plain_sources, plain_targets = _plain(sources, shape), _plain(targets, shape)
@@ -68,7 +68,11 @@ def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ..
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return an array as a 1-D view, of size 1 if it has one element; None if a view is not possible."""
+    """Return an array as a 1-D view, of size 1 if it has one element; None if a view is not possible.
+
+    It is possible if the array is aligned and of native byte order and, with more than one element, has `shape` and is
+    C-contiguous.
+    """
     if not (array.dtype.isnative and array.flags.aligned):
         return None
     if array.size == 1:

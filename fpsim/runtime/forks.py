@@ -31,7 +31,10 @@ def _others_import() -> bool:
 
 
 def _before() -> None:
-    """Wait until no other thread imports, at most PATIENCE seconds, then acquire all LOCKS; called before a fork."""
+    """Wait until no other thread imports, at most PATIENCE (30) seconds, then acquire all LOCKS; called before a fork.
+
+    LOCKS are those of LLVM and of numba's compiler. Imports of packages outside AWAITED are not waited for.
+    """
     end = time.monotonic() + PATIENCE
     while True:
         while _others_import() and time.monotonic() < end:

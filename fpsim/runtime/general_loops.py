@@ -15,7 +15,11 @@ _replaced: dict[Any, int] = {}  # loop -> multiply-adds that a general loop did 
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Return a context that allows general loops to do small work in place of loops that are not compiled yet."""
+    """Return a context that allows general loops, which handle every format, to do small work.
+
+    They do it in place of the loops for the work's own format while these are not compiled; the results have the same
+    bits.
+    """
     token = _allowed.set(True)
     try:
         yield

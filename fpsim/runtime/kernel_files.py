@@ -40,7 +40,11 @@ SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_
 
 @lru_cache(maxsize=1)
 def base_folder() -> Path | None:
-    """Return the folder of compiled kernels, or None without a home directory; cached."""
+    """Return the folder of compiled kernels, or None without a home directory; cached.
+
+    It is `fpsim-kernels` in the folder that the environment variable FPSIM_CACHE_DIR names, else NUMBA_CACHE_DIR, else
+    in the user's cache folder.
+    """
     folder = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
     try:
         return (Path(folder) if folder else _user_cache()) / "fpsim-kernels"
@@ -59,17 +63,24 @@ def _user_cache() -> Path:
 
 @lru_cache(maxsize=1)
 def compiler() -> str:
-    """Return text that identifies the compiler: versions, and switches of numba.config, as at the first call."""
+    """Return text that identifies the compiler: versions, and the switches of numba.config that change machine code.
+
+    The switches are those that were set when it was first called.
+    """
     versions = (SCHEME, sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
     switches = [f"{name}={getattr(numba.config, name, None)}" for name in SWITCHES]
     return " ".join(map(str, (*versions, *switches)))
 
 
 class KernelFiles:
-    """The compiled versions of one function on disk, one per list of argument types, with the methods that numba calls.
+    """The compiled versions of one function on disk, with the methods that numba's dispatchers call.
 
-    function: the plain Python function. dispatcher: its numba dispatcher. private: numba's objects of
-    `numba_private.names`.
+    A file holds the machine code for one list of argument types.
+
+    Args:
+      function: the plain Python function.
+      dispatcher: its numba dispatcher.
+      private: numba's private objects, as `numba_private.names` returns them.
     """
 
     def __init__(self, function: Callable[..., Any], dispatcher: Any, private: PrivateNames) -> None:
@@ -86,9 +97,10 @@ class KernelFiles:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the path of the file of a kernel for numba's argument types; None if nothing can be stored on disk.
+        """Return the path of the file of a kernel for argument types.
 
-        signature: numba's types of the arguments.
+        None if nothing can be stored on disk: there is no cache folder, or the function has no key. signature: numba's
+        types of the arguments.
         """
         folder = base_folder()
         if folder is None or self._key is None:
@@ -120,9 +132,10 @@ class KernelFiles:
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Store numba's compile result for argument types on disk; a full or read-only disk is ignored.
+        """Store a compiled kernel on disk for later processes; a full or read-only disk is ignored.
 
-        signature: numba's types of the arguments.
+        Kernels that numba says cannot be loaded by other processes are not stored. signature: numba's types of the
+        arguments; result: numba's compile result.
         """
         path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
@@ -141,7 +154,10 @@ class KernelFiles:
 
 
 def read_whole(path: Path) -> bytes | None:
-    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed; note its use."""
+    """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed.
+
+    Set the file's time of modification to now if it is more than a day old, as the time of its last use.
+    """
     try:
         stored = path.read_bytes()
         if time.time() - path.stat().st_mtime > TOUCH_AFTER:
@@ -153,7 +169,13 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a digest and the content to a temporary file, and move that to `path` at once; create its folder."""
+    """Write a digest and the content to a temporary file, and move that to `path` at once.
+
+    Missing folders are created.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(prefix=path.stem[:60], suffix=".draft", dir=path.parent)
     try:
@@ -168,9 +190,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove files that were not used for KEEP_DAYS, then those used longest ago until the rest fits in KEEP_BYTES.
+    """Remove files of kernels and tables that were not used for KEEP_DAYS (30), and folders of older versions.
 
-    It runs once per process. Folders of older versions, named by 20 hexadecimal digits, are removed too.
+    If the remaining files have more than KEEP_BYTES (2 GiB) together, those used longest ago are removed too. It runs
+    once per process for a folder. Older versions of fpsim used a folder for each state of the sources, named by 20
+    hexadecimal digits; folders unchanged for KEEP_DAYS are removed.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

@@ -17,18 +17,31 @@ OWN = ("fpsim", "tests", "benchmarks", "__main__")  # other packages are identif
 
 
 class UnknownPart(TypeError):
-    """The error for an object that this module cannot describe; kernels that refer to it are not stored on disk."""
+    """The error for a function that refers to an object which this module cannot describe as text for a key.
+
+    The kernels of such a function are not stored on disk.
+    """
 
 
 def key_of(function: Callable[..., Any]) -> str:
-    """Return the key of a function or numba dispatcher, 40 hexadecimal digits; raise UnknownPart if it has none."""
+    """Return the key of a function, or of its numba dispatcher: 40 hexadecimal digits.
+
+    Raises:
+      UnknownPart: the function refers to an object of a class that this module cannot describe.
+    """
     parts = _Parts()
     whole = parts.reference(function)  # with the options that it is compiled with
     return hashlib.blake2b("\n".join([whole, *parts.texts]).encode(), digest_size=20).hexdigest()
 
 
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return the Python functions that the key of a function or dispatcher covers; the function itself is the first."""
+    """Return the Python functions that a function's key covers; the function itself is the first.
+
+    function: a Python function or a numba dispatcher.
+
+    Raises:
+      UnknownPart: the function refers to an object of a class that this module cannot describe.
+    """
     parts = _Parts()
     parts.reference(function)
     return parts.functions
@@ -49,8 +62,8 @@ class _Parts:
     def reference(self, function: Any) -> str:
         """Return a short reference to a function or numba dispatcher, such as "@3[('fastmath', 'True')]".
 
-        The number is the index of its description in `self.texts`, which is added if it is new; the list has the
-        dispatcher's compile options.
+        The number is the index of the function's description in `self.texts`, which is added if it is new. The list has
+        the dispatcher's compile options, sorted, as (name, repr of the value); it is empty for a plain function.
         """
         plain = getattr(function, "py_func", function)
         options = sorted((name, repr(value)) for name, value in getattr(function, "targetoptions", {}).items())
@@ -63,7 +76,11 @@ class _Parts:
         return f"@{place}{options}"
 
     def _text(self, function: Callable[..., Any]) -> str:
-        """Return the description of a function: its code, defaults, captured values and the globals that it reads."""
+        """Return the description of a function: its code, defaults, captured values and the globals that it reads.
+
+        Raises:
+          UnknownPart: the function refers to an object without description, or imports a module of fpsim when it runs.
+        """
         code = function.__code__
         names = sorted(set(_names(code)))
         parts = [_code_text(code, function.__doc__, self), self.describe(function.__defaults__, names)]
@@ -78,14 +95,24 @@ class _Parts:
         return " ".join(parts)
 
     def _cell(self, cell: Any, names: list[str]) -> str:
-        """Return the description of the value in a closure cell, or "empty" if it has none yet."""
+        """Return the description of the value in a closure cell, or "empty" if it has none yet.
+
+        names: names of attributes in the function's code; of a module or enumeration, only these members are described.
+        """
         try:
             return self.describe(cell.cell_contents, names)
         except ValueError:  # not bound yet: a function that refers to itself
             return "empty"
 
     def describe(self, value: Any, names: list[str]) -> str:
-        """Return a value as text that is the same in every process."""
+        """Return a value as text that is the same in every process.
+
+        names: names of attributes in a function's code; of a module or enumeration, only members with these names are
+        described.
+
+        Raises:
+          UnknownPart: no text is known for the value's class.
+        """
         if value is None or isinstance(value, (bool, int, str, bytes, complex, type(...))):
             return f"{type(value).__name__}:{value!r}"
         if isinstance(value, float):
@@ -109,9 +136,12 @@ class _Parts:
         return self._describe_object(value, names)
 
     def _describe_object(self, value: Any, names: list[str]) -> str:
-        """Return `value`, a module, class, function or object of numba or llvmlite, as text.
+        """Return a module, class, function or object of numba or llvmlite as text that is the same in every process.
 
-        The text is the same in every process.
+        names: names of attributes in a function's code; of a module or enumeration, only these members are described.
+
+        Raises:
+          UnknownPart: no text is known for the value's class.
         """
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
@@ -138,7 +168,14 @@ class _Parts:
         raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
 
     def _describe_class(self, kind: type, names: list[str]) -> str:
-        """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple."""
+        """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple.
+
+        kind: the class. names: names of attributes in a function's code; only these members of an enumeration are
+        described.
+
+        Raises:
+          UnknownPart: the class is one of fpsim's, but neither an enumeration nor a named tuple.
+        """
         if _is_library(kind.__module__):
             return f"class:{_home(kind)}"
         if issubclass(kind, enum.Enum):
@@ -150,7 +187,11 @@ class _Parts:
 
 
 def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
-    """Return bytecode and constants as text, without the docstring `doc`."""
+    """Return bytecode and constants as text, without the docstring.
+
+    code: a function's code object; doc: its docstring, which is then the first constant, or None; parts: describes the
+    constants, and collects the functions among them.
+    """
     constants = list(code.co_consts)
     if constants and doc is not None and constants[0] == doc:
         constants[0] = None

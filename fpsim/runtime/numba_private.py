@@ -38,7 +38,17 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 
 
 class PrivateNames(NamedTuple):
-    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`."""
+    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`.
+
+    Attributes:
+      dispatcher: the class CPUDispatcher, of compiled functions.
+      results: the class CompileResultCacheImpl, which takes compile results apart and puts them together.
+      dumps: the function that makes bytes of a taken-apart compile result.
+      runtime: `rtsys`, which machine code needs.
+      lock: the compiler's lock.
+      identity: the class FunctionIdentity, which numbers functions.
+      library: the class CodeLibrary, which knows whether machine code holds addresses of its process.
+    """
 
     dispatcher: Any
     results: Any
@@ -85,7 +95,11 @@ def names() -> PrivateNames | None:
 
 
 def _found() -> PrivateNames:
-    """Return numba's private objects; raise an ImportError or AttributeError if one is missing or numba is too new."""
+    """Return numba's private objects that fpsim uses.
+
+    Raises:
+      ImportError, AttributeError: an object is missing, or numba is too new; the text says which.
+    """
     if version() >= UNTRIED:
         raise ImportError(f"it was not tried with numba {numba.__version__}")
     objects = {}

@@ -34,7 +34,8 @@ class Stage(NamedTuple):
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
     """Fill `target`, of the source's shape, by running the stages in sequence, each on the previous one's result.
 
-    first: flat index of the source's first element in the whole array, on which random numbers depend.
+    source, target: arrays of any memory layout. first: flat index of the source's first element in the whole array, on
+    which random numbers depend.
     """
     flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
     if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):
@@ -64,7 +65,10 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Return a context that silences NumPy's warnings of integers that wrap, if kernels run as plain Python."""
+    """Return a context that silences NumPy's floating-point and overflow warnings if kernels run as plain Python.
+
+    They do if numba's compiler is disabled. Kernels rely on integers that wrap around.
+    """
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 
 
@@ -108,7 +112,10 @@ def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, t
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield indices (integers, slices and `...`) of blocks of up to PIECE elements that cover an array in C order."""
+    """Yield indices of blocks of up to PIECE (2**17) elements that cover an array of `shape` in C order.
+
+    An index is a tuple of integers, slices and `...`. An array without elements has no blocks.
+    """
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         return

@@ -65,7 +65,10 @@ def _set_to_ieee() -> Iterator[None]:
 
 
 def under_ieee(function: Function) -> Function:
-    """Return `function` wrapped so that it runs in `ieee_arithmetic`; a decorator."""
+    """Return `function` wrapped so that it runs while this thread's processor keeps IEEE 754's defaults.
+
+    These are rounding to nearest even, and subnormals that are not flushed. It is a decorator.
+    """
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -82,7 +85,13 @@ def _machine() -> str:
 
 
 class Control(NamedTuple):
-    """The control register of a processor's float unit: its width, and values that select rounding modes."""
+    """The control register of a processor's float unit: its width, and values that select rounding modes.
+
+    Attributes:
+      width: bits of the register.
+      ieee: value for IEEE arithmetic to nearest even with all exceptions masked.
+      directed: by name of another mode, "up", "down" or "toward_zero", the bits to set in addition.
+    """
 
     width: int
     ieee: int  # value for IEEE arithmetic to nearest even, with all exceptions masked
@@ -110,14 +119,20 @@ def has_fma() -> bool:
 
 
 def rounding_control(mode: str) -> int:
-    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero."""
+    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero.
+
+    Only for processors for which `has_control` is True.
+    """
     control = CONTROL[_machine()]
     return control.ieee | (0 if mode == "nearest_even" else control.directed[mode])
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange_control(_typing: Any, value: Any) -> Any:
-    """Write a uint64 to the control register of the processor's float unit, and return its former value."""
+    """Write `value` to the control register of the processor's float unit, and return its former value.
+
+    Both are uint64. Only for processors for which `has_control` is True.
+    """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         width = CONTROL[_machine()].width
@@ -141,7 +156,10 @@ def exchange_control(_typing: Any, value: Any) -> Any:
 
 @cache
 def _exchange_control() -> Any:
-    """Return the compiled function `(value)`, which sets the control register and returns its former value."""
+    """Return the compiled function `(value)`, which sets the control register and returns its former value.
+
+    Both are integers below 2**64.
+    """
 
     def exchange(value: Any) -> Any:
         return exchange_control(np.uint64(value))

@@ -15,7 +15,10 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def as_rows(*arrays: Words) -> Words:
-    """Return 1-D arrays of one dtype as zero-padded rows of a new matrix, as kernels take one array in less time."""
+    """Return 1-D arrays of one dtype as rows of a new matrix, padded with zeros to the longest.
+
+    One matrix of several layouts is passed to a kernel in less time than several arrays.
+    """
     rows = np.zeros((len(arrays), max(array.size for array in arrays)), arrays[0].dtype)
     for row, array in zip(rows, arrays, strict=True):
         row[: array.size] = array
@@ -25,7 +28,7 @@ def as_rows(*arrays: Words) -> Words:
 def fields_of(kind: type[Record], word: type | None = None) -> Callable[[Any], Record]:
     """Return the compiled function that reads a named tuple of class `kind` from the start of a 1-D array.
 
-    word: NumPy type to which the fields are converted; None: the array's dtype.
+    Kernels call it on the CPU and on CUDA. word: NumPy type to which the fields are converted; None: the array's dtype.
     """
     names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     place = "word(p[{}])" if word else "p[{}]"

@@ -113,7 +113,10 @@ else:
 
 @scalar
 def aligned_empty(size: Any, like: Any) -> Any:
-    """Return an uninitialised 1-D array of `size` elements, of the dtype of `like`, that starts on a cache line."""
+    """Return an uninitialised 1-D array of `size` elements that starts on a cache line (64 bytes).
+
+    So no vector of 64 bytes spans two lines. like: an array of its dtype.
+    """
     space = np.empty(size + LINE // like.itemsize, like.dtype)
     start = (-space.ctypes.data) % LINE // like.itemsize
     return space[start : start + size]
@@ -121,7 +124,10 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """Return (start, stop) of the whole blocks of a contiguous 1-D array, from the first start of a cache line on."""
+    """Return (start, stop) of the part of a contiguous 1-D array that is streamed.
+
+    It consists of whole blocks of BLOCK (128) elements, from the first start of a cache line on.
+    """
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK
 
@@ -129,10 +135,14 @@ def streamable(out: Any) -> Any:
 def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
     """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of arrays.
 
-    fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
-    count - 1 into target[:count]; facts: constants of the computation; state: what the previous call returned, 0 at
-    first. streamed: results bypass the caches, BLOCK at a time. block: if not streamed, elements per call of `fill`; 0
-    for all at once.
+    sources: a 1-D array or a tuple of 1-D arrays; target: 1-D array, written in place; facts: passed on to `fill`.
+
+    Args:
+      fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
+        count - 1 into target[:count]; facts: constants of the computation, such as a layout; state: what the previous
+        call returned, 0 at first.
+      streamed: results bypass the caches, BLOCK at a time.
+      block: if not streamed, elements per call of `fill`; 0 for all at once.
     """
     fill = scalar(fill)
 
@@ -159,9 +169,10 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """Return the scalar function `(source, target, facts)` that sets each target[i] = convert(source[i], facts).
+    """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts) for all i.
 
-    streamed: whether results bypass the caches.
+    source, target: 1-D arrays. convert: scalar function; facts: its second argument, such as a layout. streamed:
+    whether results bypass the caches.
     """
     convert = scalar(convert)
 

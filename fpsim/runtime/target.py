@@ -33,7 +33,10 @@ def target() -> CompileTarget:
 
 @cache
 def _features(with_avx: bool) -> str:
-    """Return this processor's features as LLVM's text, "" if unknown; with_avx: False turns AVX features off."""
+    """Return this processor's features as LLVM's text, such as "+avx2,-avx512f", or "" if unknown.
+
+    with_avx: False turns AVX features off.
+    """
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:  # LLVM cannot tell

@@ -17,7 +17,10 @@ ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cac
 def thread_count() -> int:
     """Return the number of threads per call: FPSIM_NUM_THREADS, else OMP_NUM_THREADS, else `cores()`.
 
-    Of a list such as "4,2" the first number counts. Raises a ValueError for anything but an integer >= 1.
+    Of a list such as "4,2", as OMP_NUM_THREADS may be, the first number counts.
+
+    Raises:
+      ValueError: a variable is set to something else than an integer >= 1.
     """
     for name in ("FPSIM_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
@@ -48,9 +51,9 @@ class Task(NamedTuple):
 class Workers:
     """Daemon threads that wait for tasks.
 
-    Ctrl-C may interrupt the caller at any point, at which the executors of the standard library can lose a thread or
-    keep a lock. Here all shared state is a queue written in C: a thread that was not recorded serves tasks like the
-    others.
+    Ctrl-C may interrupt the caller at any point. The executors of the standard library can then lose a thread that they
+    have just started, or keep a lock forever, so that the process never ends. Here all shared state is a queue written
+    in C: a thread that was not recorded serves tasks like the others, and a thread left over blocks nothing.
     """
 
     def __init__(self) -> None:
@@ -76,7 +79,10 @@ class Workers:
         return answers
 
     def _serve(self) -> None:
-        """Run tasks from the queue until one is None; the body of each thread."""
+        """Run tasks from the queue until one is None; the body of each thread.
+
+        It puts None, or the exception of the task's function, in the task's queue of answers.
+        """
         _this_thread.is_worker = True
         while (task := self._tasks.get()) is not None:
             try:
@@ -111,7 +117,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
-    """Call work(first, stop) for spans of range(count), as `over_spans` does; cost: elements of a cast per unit."""
+    """Call work(first, stop) for spans that cover range(count), on several threads if the work is long enough.
+
+    cost: time that one of the `count` units takes, as the number of elements that a cast converts in that time. An
+    exception of `work` is raised to the caller.
+    """
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
 
 
@@ -160,8 +170,13 @@ def over_tasks(count: int, work: Callable[[int], object]) -> None:
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
     """Call work(start, stop) for spans that cover range(size), on several threads if the work is long enough.
 
-    An exception of `work` is raised to the caller after all spans have ended. alignment: each span starts at a multiple
-    of this number of elements. weight: the time of one element, relative to that of a cast.
+    An exception of `work` is raised to the caller after all spans have ended.
+
+    Args:
+      size: the number of elements.
+      work: a function of the first element of a span and of the one after its last.
+      alignment: each span starts at a multiple of this number of elements.
+      weight: the time of one element, relative to that of a cast.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
     # a worker that waited for other workers could wait for ever, as all may be waiting

@@ -47,7 +47,10 @@ def widest_vectors() -> str:
 
 @lru_cache(maxsize=1)
 def _probe() -> list[str]:
-    """Return the assembly of maxima of bytes and conversions of FP16, which shows AVX-512, AVX2 and F16C."""
+    """Return the lines of assembly of a function that takes maxima of bytes and converts FP16.
+
+    Their instructions show which of AVX-512, AVX2 and F16C the compile target has.
+    """
     module = ir.Module()
     kind = ir.FunctionType(FLOATS, [BYTES.as_pointer(), vector(SMALL, WIDTH).as_pointer()])
     builder = ir.IRBuilder(ir.Function(module, kind, "larger_bytes_and_halves").append_basic_block())
@@ -68,7 +71,7 @@ def integer(bits: int) -> Any:
 
 
 def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
-    """Emit a call of the LLVM intrinsic `name`; return its result, of the LLVM type `kind`.
+    """Emit a call of the LLVM intrinsic `name` with the LLVM values `args`; return its result, of the LLVM type `kind`.
 
     builder: llvmlite's IRBuilder.
     """
@@ -86,9 +89,10 @@ def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """Emit and return the address of array[i, j], of an array of numba's type `kind`, as a pointer to bytes.
+    """Emit and return the address of array[i, j] as a pointer to bytes.
 
-    context, builder: those of numba's code generation.
+    context, builder: those of numba's code generation; kind: the array's numba type; array: its LLVM value; i, j: LLVM
+    int64.
     """
     view = context.make_array(kind)(context, builder, array)
     offset = builder.add(
@@ -100,30 +104,35 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
     """Emit and return the address of row `row`, as a pointer to bytes; rows of `size` bytes begin at `start`.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder; start: pointer to bytes; row: LLVM int64.
     """
     return builder.gep(start, [builder.mul(row, LONG(size))])
 
 
 def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Emit and return the address `offset` bytes (an int or int64) after `start`, as a pointer to `kind`.
+    """Emit and return the address `offset` bytes after `start`, as a pointer to the LLVM type `kind`.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder; start: pointer to bytes; offset: a Python int or LLVM int64.
     """
     offset = LONG(offset) if isinstance(offset, int) else offset
     return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
 
 def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Emit and return a value of the type `kind`, loaded from `offset` bytes after `start`, aligned or not.
+    """Emit the load of a value of the LLVM type `kind` from `offset` bytes after the address `start`, and return it.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder; start: pointer to bytes; offset: a Python int or LLVM int64. The address need not be
+    aligned.
     """
     return builder.load(at(builder, start, offset, kind), align=1)
 
 
 def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
-    """Emit with llvmlite's `builder` the store of a value at `offset` bytes after `start`, aligned or not."""
+    """Emit the store of an LLVM value at `offset` bytes after the address `start`.
+
+    builder: llvmlite's IRBuilder; start: pointer to bytes; offset: a Python int or LLVM int64. The address need not be
+    aligned.
+    """
     builder.store(value, at(builder, start, offset, value.type), align=1)
 
 
@@ -145,7 +154,7 @@ def constant(value: Any, kind: Any) -> Any:
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
     """Emit and return elements first .. first + count - 1 of an LLVM vector, as a shorter vector.
 
-    builder: llvmlite's IRBuilder.
+    builder: llvmlite's IRBuilder; first, count: Python ints.
     """
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
@@ -217,9 +226,9 @@ def floor_of(builder: Any, x: Any) -> Any:
 
 
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of LLVM vectors of eight float64, rounded to odd, which may be rounded again to 51 bits.
+    """Emit and return x + y of LLVM vectors of eight float64, rounded to odd; needs AVX-512.
 
-    Needs AVX-512. builder: llvmlite's IRBuilder.
+    Rounding that to fewer bits (51 at most) equals rounding the exact sum. builder: llvmlite's IRBuilder.
     """
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
@@ -238,17 +247,18 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Emit and return x, 16 LLVM int32, shifted right arithmetically by `places`, any numbers >= 0 of bits.
+    """Emit and return x shifted right arithmetically, element by element; x, places: LLVM vectors of 16 int32.
 
-    Needs AVX-512. builder: llvmlite's IRBuilder.
+    places: numbers of bits >= 0. A shift by 32 or more gives 0 or -1, by the sign. builder: llvmlite's IRBuilder. It
+    needs AVX-512.
     """
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 int32, shifted left by `places`, any numbers >= 0 of bits.
+    """Emit and return x shifted left, element by element; x, places: LLVM vectors of 16 int32.
 
-    Needs AVX-512. builder: llvmlite's IRBuilder.
+    places: numbers of bits >= 0. A shift by 32 or more gives 0. builder: llvmlite's IRBuilder. It needs AVX-512.
     """
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
@@ -282,17 +292,19 @@ def single_to_zero(builder: Any, x: Any) -> Any:
 
 
 def bits_of(builder: Any, mask: Any) -> Any:
-    """Emit and return a mask as an LLVM vector of bits; of a vector of integers, negative elements give 1.
+    """Emit and return a mask as an LLVM vector of bits.
 
-    builder: llvmlite's IRBuilder.
+    mask: such a vector, which is returned unchanged, or a vector of integers, whose negative elements give 1. builder:
+    llvmlite's IRBuilder.
     """
     return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Emit and return whether any bit is set in at least one of `masks`, vectors of one type.
+    """Emit and return whether any bit of any mask is set, as an LLVM value of one bit.
 
-    In vectors of integers, negative elements count as set. builder: llvmlite's IRBuilder.
+    masks: at least one; LLVM vectors of one type, of bits or of integers, whose negative elements count as set.
+    builder: llvmlite's IRBuilder.
     """
     all_bits = masks[0]
     for mask in masks[1:]:
@@ -305,9 +317,9 @@ def any_of(builder: Any, masks: Sequence[Any]) -> Any:
 
 
 def _rolled(module: Any) -> Any:
-    """Return the metadata, added to the LLVM `module`, that keeps LLVM from unrolling a loop.
+    """Return the metadata that keeps LLVM from unrolling a loop, so that benchmarks.counting can recognise it.
 
-    benchmarks.counting can then recognise the loop.
+    module: the LLVM module of the loop, to which it is added.
     """
     rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     mark = module.add_metadata([rule, rule])

@@ -30,7 +30,10 @@ _cosine_rest = polynomial(COSINE)
 
 @scalar
 def _near_angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) as `_angle` does, for a float32 |x| <= 2**20."""
+    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest and |r| < 0.786, for a float32 |x| <= 2**20.
+
+    x is passed as float64; r and rest are float64. quadrant is a uint64 that is correct modulo 4.
+    """
     shifted = times(x, INVERSE) + SHIFTER
     k = shifted - SHIFTER
     left = x - times(k, FIRST)  # exact
@@ -43,7 +46,10 @@ def _near_angle(x: Any) -> Any:
 
 @scalar
 def _product_pair(x: Any, y: Any, y_low: Any) -> Any:
-    """Return (high, low), two float64 whose sum is x * (y + y_low) to about 106 bits, by Dekker's product."""
+    """Return (high, low), two float64 whose sum is x * (y + y_low) to about 106 bits, by Dekker's product.
+
+    x, y, y_low: float64, where y_low is a small correction of y.
+    """
     high = times(x, y)
     c, d = times(x, SPLITTER), times(y, SPLITTER)
     x1, y1 = c - (c - x), d - (d - y)
@@ -54,10 +60,11 @@ def _product_pair(x: Any, y: Any, y_low: Any) -> Any:
 
 @scalar
 def _far_angle(x: Any) -> Any:
-    """Return (quadrant, r, rest) as `_angle` does, for a float32 x >= 2**20.
+    """Return (quadrant, r, rest) with x = quadrant * pi/2 + r + rest and |r| < 0.786, for a float32 x >= 2**20.
 
-    x is M * 2**e with an integer M of 24 bits, so only 128 bits of 2 / pi matter: earlier ones contribute multiples of
-    four quadrants, later ones less than 2**-100.
+    x is passed as float64; r and rest are float64. quadrant is a uint64 that is correct modulo 4. x is M * 2**e with an
+    integer M of 24 bits, so only 128 bits of 2 / pi matter: earlier ones contribute multiples of four quadrants, later
+    ones less than 2**-100.
     """
     bits = u64(f64(x).view(np.uint64))
     m = u64(u64(u64(bits >> u64(29)) & MANTISSA) | HIDDEN)
@@ -84,14 +91,20 @@ def _far_angle(x: Any) -> Any:
 
 @scalar
 def _sine(r: Any, rest: Any) -> Any:
-    """Return (large, small), two float64 whose sum is sin(r + rest) to more than 53 bits, for |r| < 0.786."""
+    """Return (large, small), two float64 whose sum is sin(r + rest) to more than 53 bits.
+
+    r, rest: float64, |r| < 0.786 and rest much smaller.
+    """
     z = times(r, r)
     return r, times(times(r, z), _sine_rest(z)) + rest
 
 
 @scalar
 def _cosine(r: Any, rest: Any) -> Any:
-    """Return (large, small), two float64 whose sum is cos(r + rest) to more than 53 bits, for |r| < 0.786."""
+    """Return (large, small), two float64 whose sum is cos(r + rest) to more than 53 bits.
+
+    r, rest: float64, |r| < 0.786 and rest much smaller.
+    """
     z = times(r, r)
     half = times(z, HALF)
     near = ONE - half
@@ -113,13 +126,17 @@ def _angle(x: Any) -> Any:
 def _sine_of(angle: Any, turn: int) -> Any:
     """Return the compiled function sin(x + turn * pi/2) of a finite float32 x >= 0, passed and returned as float64.
 
-    turn: 0 for sin, 1 for cos. angle: `_near_angle` (for x <= 2**20) or `_angle`.
+    turn: 0 for sin, 1 for cos. angle: function that reduces x to (quadrant, r, rest), `_near_angle` (x <= 2**20) or
+    `_angle`.
     """
     turn_word = u64(turn)
 
     @scalar
     def sine(x: Any) -> Any:
-        """Return sin(x + turn * pi/2), rounded to odd, so that rounding it to float32 rounds the sine once."""
+        """Return sin(x + turn * pi/2) in float64, rounded to odd, for a float32 x passed as float64.
+
+        turn, of the enclosing call, is 0 or 1. Rounding the result to float32 then rounds the sine once.
+        """
         quadrant, r, rest = angle(x)
         quadrant = u64(quadrant + turn_word)
         s, s_small = _sine(r, rest)
@@ -132,7 +149,10 @@ def _sine_of(angle: Any, turn: int) -> Any:
 
 
 def _tangent_of(angle: Any) -> Any:
-    """Return the compiled function tan of a finite float32 x >= 0 in float64; angle: `_near_angle` or `_angle`."""
+    """Return the compiled function tan of a finite float32 x >= 0, passed and returned as float64.
+
+    angle: function that reduces x to (quadrant, r, rest), `_near_angle` (x <= 2**20) or `_angle`.
+    """
 
     @scalar
     def tangent(x: Any) -> Any:

@@ -26,7 +26,10 @@ _scaled_erfc = polynomial(ERFC)
 
 @scalar
 def _tail(x: Any, square: Any) -> Any:
-    """Return exp(x**2 - square) * erfc(x) in float64, for a float64 x in 0 .. 10.25; square: x**2 or close to it."""
+    """Return exp(x**2 - square) * erfc(x) in float64, for a float64 x in 0 .. 10.25.
+
+    square: float64, x**2 rounded or a number close to it; if it is x**2, the result is erfc(x).
+    """
     scaled = _scaled_erfc((x - FOUR) / (x + FOUR))
     return times(exp_of(-square), scaled / (ONE + times(x, TWO)))
 
@@ -56,7 +59,10 @@ def erfc_wide(x: Any) -> Any:
 
 @scalar
 def gelu_wide(x: Any) -> Any:
-    """Return x * (1 + erf(x / sqrt(2))) / 2 in float64, for a finite float32 x passed as float64."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2 in float64, for a finite float32 x passed as float64.
+
+    Results for x below -14.375 are -0 in float32.
+    """
     magnitude = clamped(x if x > ZERO else -x, ZERO, GELU_FARTHEST)
     half_square = times(times(magnitude, magnitude), HALF)
     scaled = times(magnitude, ROOT_HALF)

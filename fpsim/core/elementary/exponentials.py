@@ -48,14 +48,20 @@ def exp_of(x: Any) -> Any:
 
 @scalar
 def exp_wide(x: Any) -> Any:
-    """Return exp(x) in float64, for a float32 x clamped to -110 .. 90, beyond which float32 has 0 and Inf."""
+    """Return exp(x) in float64, for a float32 x passed as float64.
+
+    x is first clamped to -110 .. 90; beyond them the result in float32 is 0 or Inf anyway. NaN becomes -110.
+    """
     scale, p = exp_parts(clamped(x, EXP_LOWEST, EXP_HIGHEST))
     return times(scale, ONE + p)
 
 
 @scalar
 def exp2_wide(x: Any) -> Any:
-    """Return 2**x in float64, for a float32 x clamped to -152 .. 129, beyond which float32 has 0 and Inf."""
+    """Return 2**x in float64, for a float32 x passed as float64; exact for integers.
+
+    x is first clamped to -152 .. 129; beyond them the result in float32 is 0 or Inf anyway. NaN becomes -152.
+    """
     x = clamped(x, EXP2_LOWEST, EXP2_HIGHEST)
     shifted = x + SHIFTER
     r = x - (shifted - SHIFTER)
@@ -71,7 +77,10 @@ def expm1_of(x: Any) -> Any:
 
 @scalar
 def expm1_wide(x: Any) -> Any:
-    """Return exp(x) - 1 in float64, for a float32 x clamped to -40 .. 90, beyond which float32 has -1 and Inf."""
+    """Return exp(x) - 1 in float64, for a float32 x passed as float64; a zero keeps its sign.
+
+    x is first clamped to -40 .. 90; beyond them the result in float32 is -1 or Inf anyway. NaN becomes -40.
+    """
     y = expm1_of(clamped(x, EXPM1_LOWEST, EXP_HIGHEST))
     return x if x == ZERO else y  # a zero keeps its sign
 
@@ -85,7 +94,10 @@ def tanh_wide(x: Any) -> Any:
 
 @scalar
 def sigmoid_wide(x: Any) -> Any:
-    """Return 1 / (1 + exp(-x)) in float64, for a float32 x clamped to -110 .. 110, beyond which float32 has 0 and 1."""
+    """Return 1 / (1 + exp(-x)) in float64, for a float32 x passed as float64.
+
+    x is first clamped to -110 .. 110; beyond them the result in float32 is 0 or 1 anyway. NaN becomes -110.
+    """
     scale, p = exp_parts(clamped(x, EXP_LOWEST, -EXP_LOWEST))
     e = times(scale, p) + (scale - ONE)
     # for x near 0, 1/2 + x/4 - x**3 / 48 is near the middle of two float32 numbers: the sum is rounded to odd

@@ -26,7 +26,10 @@ Predicate = Callable[[Any, Any], Any]
 
 @scalar
 def _never(x: Any, y: Any) -> Any:
-    """Return False: functions with this predicate have no exact result except at 0 and Inf; x and y are not used."""
+    """Return False: the predicate "the result is exact" of functions with no exact result except at 0 and Inf.
+
+    x, y, the uint32 bits of operand and result, are not used.
+    """
     return False
 
 
@@ -88,7 +91,10 @@ def _inverse_of_power(x: Any, y: Any) -> Any:
 
 @scalar
 def _cube(x: Any, y: Any) -> Any:
-    """Return whether y**3 equals x exactly; x, y: uint32 bits of operand and result, of one sign."""
+    """Return whether y**3 equals x exactly; x, y: uint32 bits of operand and result, of one sign.
+
+    A root of more than 8 bits has a cube of more than 24 bits, which is no float32.
+    """
     root = np.float64(u32(y & MAGNITUDE_32).view(np.float32))
     value = np.float64(u32(x & MAGNITUDE_32).view(np.float32))
     return (u32(y & LONG_ROOT) == ZERO_32) & (times(times(root, root), root) == value)  # exact products
@@ -104,8 +110,9 @@ EXACT: dict[str, Predicate] = {
 def _edge_of(pairs: tuple[tuple[int, int, int], ...]) -> Any:
     """Return the compiled function `(bits of x, before)`: 1 if x is in `pairs` and its result counts as tiny, else 0.
 
-    pairs: (bits of x, 1 if tiny when detected after rounding, 1 if tiny when detected before it). before: nonzero if
-    tininess is detected before rounding.
+    The bits and the result are uint32. before: nonzero if tininess is detected before rounding. pairs: (bits of x, 1 if
+    tiny when detected after rounding, 1 if tiny when detected before it) for each input whose result rounds to 2**-126,
+    the smallest normal float32.
     """
     text = "u32(0)"
     for source, after, before in pairs:
@@ -119,6 +126,7 @@ def flags_function(name: str) -> Any:
     """Return the compiled function `(bits of x, bits of the result, before) -> flags` of the float32 function `name`.
 
     Bits are uint32. before: 1 if tininess is detected before rounding, else 0. flags: a uint64 of bits of `fp.Flags`.
+    name: one of the elementary functions, such as "exp".
     """
     is_exact, is_edge = EXACT.get(name, _never), _edge_of(EDGES[name])
     pole_at_zero, pole_at_minus_one = name in ("log", "log2", "rsqrt", "reciprocal"), name == "log1p"
@@ -126,9 +134,9 @@ def flags_function(name: str) -> Any:
 
     @scalar
     def flags(x: Any, y: Any, before: Any) -> Any:
-        """Return the IEEE flags of evaluating the function at x; y: bits of the result.
+        """Return the IEEE flags of evaluating the function at x, as a uint64 of bits of `fp.Flags`.
 
-        before: 1 if tininess is detected before rounding, else 0.
+        x, y: uint32 bits of operand and result; before: 1 if tininess is detected before rounding, else 0.
         """
         magnitude, result = u32(x & MAGNITUDE_32), u32(y & MAGNITUDE_32)
         is_zero = magnitude == ZERO_32

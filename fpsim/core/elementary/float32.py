@@ -36,9 +36,10 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return the compiled float32 function that `wide` evaluates for any x, infinities included.
+    """Return the compiled float32 function whose float64 evaluation, for any x including infinities, is `wide`.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. NaN becomes the
+    quiet NaN without a sign.
     """
     correct = replaced(CORRECTIONS[name])
 
@@ -53,9 +54,10 @@ def _of_any(wide: Function, name: str) -> Function:
 
 
 def _of_finite(wide: Function, name: str, below: float) -> Function:
-    """Return the compiled float32 function that `wide` evaluates for finite x; Inf at Inf, `below` at -Inf.
+    """Return the compiled float32 function whose float64 evaluation for finite x is `wide`.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. below: the result
+    for -Inf; that for Inf is Inf. NaN becomes the quiet NaN without a sign.
     """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
@@ -75,7 +77,8 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
     """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    wide: its float64 evaluation for x >= 0. name: its key in CORRECTIONS, which lists the inputs at which rounding
+    `wide` to float32 is wrong. NaN becomes the quiet NaN without a sign.
     """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
@@ -91,10 +94,10 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x).
+    """Return a compiled float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
-    at_zero, at_infinity: the results for +0 and Inf, as float32 bits.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_zero,
+    at_infinity: the results for +0 and Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
@@ -114,9 +117,10 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
 
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = f(x); at_infinity: the result for Inf, as float32 bits.
+    """Return a compiled float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_infinity: the
+    result for Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
     """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
@@ -132,9 +136,10 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a compiled float32 function of |x| <= 2**20; sign: mask of the sign bit if f is odd, 0 if even.
+    """Return a compiled float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. sign: uint32 mask
+    of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
     """
     correct = replaced(CORRECTIONS[name])
 

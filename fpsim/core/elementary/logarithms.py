@@ -26,7 +26,10 @@ _log_rest = polynomial(LOG)
 
 @scalar
 def split_at_root(x: Any) -> Any:
-    """Return (k, f), exact, with x = 2**k * (1 + f) and sqrt(1/2) <= 1 + f < sqrt(2), for a normal float64 x > 0."""
+    """Return (k, f) with x = 2**k * (1 + f) and sqrt(1/2) <= 1 + f < sqrt(2), for a normal float64 x > 0.
+
+    k and f are float64, both exact; k is an integer.
+    """
     offset = i64(i64(f64(x).view(np.int64)) - SQRT_HALF_BITS)
     k = i64(offset >> EXPONENT_SHIFT)
     m = i64(i64(offset & MANTISSA_MASK) + SQRT_HALF_BITS).view(np.float64)

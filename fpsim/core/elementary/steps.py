@@ -47,7 +47,10 @@ else:
 
 
 def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Return the compiled function that evaluates a polynomial at a float64; coefficients: of x**0, x**1, ..."""
+    """Return the compiled function that evaluates a polynomial at a float64 by Horner's rule, in float64.
+
+    coefficients: those of x**0, x**1, x**2, ...; at least one.
+    """
     # numba does not unroll a loop over a tuple for certain, so the expression is written out
     text = repr(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -61,7 +64,8 @@ def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
 def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
     """Return the compiled function `(bits of x, bits of y)` that corrects the results y of a function at listed inputs.
 
-    pairs: (bits of x, correct bits of the result), uint32. The result for another x is y.
+    It returns the listed result if x is listed, else y unchanged. pairs: (bits of x, correct bits of the result). All
+    bits are uint32 patterns of float32.
     """
     text = "y"
     for source, result in pairs:

@@ -24,7 +24,15 @@ PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # flags, as bits, of th
 
 @reloadable
 class SumLayouts(NamedTuple):
-    """The layouts of an exact sum's factors, of the numbers c that sums start from, and of the rounded result."""
+    """The layouts of an exact sum's operands and result, and how the sum is rounded.
+
+    Attributes:
+      a, b: UnpackLayouts of the factors.
+      c: UnpackLayout of the numbers that sums start from.
+      result: EncodeLayout of the sums.
+      mode: a Rounding.
+      rules: bits that `pack` takes (core/pack.py), which decide flags only.
+    """
 
     a: UnpackLayout
     b: UnpackLayout
@@ -48,10 +56,12 @@ def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
 def exact_sum(rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any) -> Any:
     """Return the code, a uint64, of c[i, j] plus the dot product of row i of a and column j of b, rounded once.
 
-    products: False to sum column j of b instead. digits: int64 scratch array for the exact sum, overwritten; its first
-    digit counts units of 2**origin. word: 32-bit random number for stochastic rounding. A sum with NaN, or with Inf of
-    both signs, is NaN; one with Inf of one sign is that Inf. A zero sum is -0 if all terms are -0, or in mode DOWN if
-    they are not all +0.
+    rows: the operands, arrays of codes: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty. products: False to sum
+    column j of b instead of products. digits: int64 scratch array, which is overwritten, for the exact sum; its first
+    digit counts units of 2**origin. f: SumLayouts, the formats and the rounding mode. word: 32-bit random number for
+    stochastic rounding.
+    A sum with NaN, or with Inf of both signs, is NaN; one with Inf of one sign is that Inf. A zero sum is -0 if all
+    terms are -0, or in mode DOWN if they are not all +0.
     """
     a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
     a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)

@@ -65,9 +65,11 @@ def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
 
 @scalar
 def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
-    """Add the product of two finite Terms to an exact sum, in place; mantissa_bits: those of both formats, added.
+    """Add the product of two finite Terms (core/sums/term.py: sign, significand, exponent) to an exact sum, in place.
 
-    Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i).
+    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i). x, y: the factors; mantissa_bits:
+    those of both formats, added.
+    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
     """
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
@@ -82,9 +84,9 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
 @scalar
 def _carry(digits: Any) -> Any:
-    """Bring all elements of the int64 array `digits` into 0 .. 2**32 - 1 in place; return the last carry.
+    """Bring every element of the int64 array `digits` into 0 .. 2**32 - 1 in place, and return the last carry.
 
-    The carry is an int64: 0, or -1 for a negative sum.
+    The carry out of the last digit is an int64: 0, or -1 for a negative sum.
     """
     carry = i64(0)
     for i in range(digits.size):
@@ -96,9 +98,11 @@ def _carry(digits: Any) -> Any:
 
 @scalar
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
-    """Return an exact sum as a Number with a sticky bit 0; zero_negative: sign of a zero.
+    """Return an exact sum as a Number with 62 significant bits; bit 0 is also set if any bit after them is nonzero.
 
-    Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i); `digits` is overwritten.
+    digits: int64 array of the sum, which is overwritten; digit i counts units of 2**(origin + 32 * i). zero_negative:
+    sign, 0 or 1, of the result if the sum is zero.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:

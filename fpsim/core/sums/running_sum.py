@@ -26,7 +26,7 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
     """Return the Number x * y, or y if `absent` is True, which means that there is no factor x.
 
     x and y must have at most 31 significant bits; y may have more if `absent`. A NaN becomes the quiet NaN without a
-    sign.
+    sign. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if absent:
         return exact_arithmetic.nan() if y.kind >= u64(NAN) else y
@@ -38,8 +38,10 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
     """Return the Number x * y + z, or y + z if `absent` is True, which means that there is no factor x.
 
-    x and y must have at most 31 significant bits; y may have more if `absent`. mode: a Rounding; an exact zero from a
-    product and a z of unlike signs is -0 if it is DOWN, else +0.
+    It is exact but for bit 0, which is also set if any bit that was dropped is 1. x and y must have at most 31
+    significant bits; y may have more if `absent`. An exact zero from a product and a z of unlike signs is -0 if the
+    mode, a Rounding, is DOWN, else +0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
@@ -47,26 +49,36 @@ def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
 
 @scalar
 def _wide_times(x: Number, y: Number, absent: Any) -> Any:
-    """Return the Number x * y for x and y of up to 62 significant bits; `absent` is ignored."""
+    """Return the Number x * y; its bit 0 is also set if any bit that was dropped is 1.
+
+    x and y may have all 62 significant bits. `absent` is ignored: it is there because `_times` has it.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     product, _ = wide_products.multiply_double(x, y)
     return product
 
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return the Number x * y + z, for Numbers of up to 53 significant bits; `absent` is ignored.
+    """Return the Number x * y + z, for Numbers of up to 53 significant bits.
 
-    mode: a Rounding; an exact zero from a product and a z of unlike signs is -0 if it is DOWN, else +0.
+    It is exact but for bit 0, which is also set if any bit that was dropped is 1. An exact zero from a product and a z
+    of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0. `absent` is ignored: it is there because
+    `_times_plus` has it.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total
 
 
 def code_lanes(wide: bool = False) -> LaneSteps:
-    """Return the LaneSteps for running sums that are stored as codes of any format.
+    """Return the LaneSteps (functions multiply, add and fused) for running sums that are stored as codes of any format.
 
-    If the layout of operand a is all zero, a stands for the factor 1, and the terms are the elements of b. wide: True
-    if factors have more than 31 significant bits; then operand a must have a format.
+    The sums of a tile are computed at once, one in each lane. If the layout of operand a is all zero, a stands for the
+    factor 1, and the terms are the elements of b.
+
+    Args:
+      wide: True if factors have more than 31 significant bits; then operand a must have a format.
     """
     times, times_plus = (_wide_times, _wide_times_plus) if wide else (_times, _times_plus)
 

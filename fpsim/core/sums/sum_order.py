@@ -25,9 +25,11 @@ RUN, PRODUCT, OUTER = range(3)  # rows of a tile's scratch array: the sum of a c
 
 @reloadable
 class Rows(NamedTuple):
-    """The operands of M * N sums of K terms, as unsigned integers: codes, or the bits of float64 values.
+    """The operands of M * N sums of K terms: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty.
 
-    Sum (i, j) adds a[i, k] * b[i * step + k, j] for k = 0 .. K - 1, and c[i, j] unless c is empty.
+    The arrays hold codes, or the bits of float64 values, as unsigned integers.
+    Sum (i, j) adds a[i, k] * b[i * step + k, j] for k = 0 .. K - 1, and c[i, j] unless c is empty. step: 0 if all rows
+    of a use the same (K, N) array, K if each row of a has its own K rows of b.
     """
 
     a: Any  # (M, K)
@@ -41,7 +43,12 @@ class Targets(NamedTuple):
     """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
     For sums kept as codes, a and b hold the fields of an UnpackLayout, and inner and outer those of an EncodeLayout and
-    an UnpackLayout and the `rules` of `pack`. A chunk is a number of consecutive terms that are added first.
+    an UnpackLayout and the `rules` of `pack`. Functions for other sums, such as float64 ones, have other layouts.
+
+    Attributes:
+      a, b: layouts of the operands.
+      inner: layout of sums within a chunk (consecutive terms that are added first).
+      outer: layout of the sum of the chunks' sums, and of c.
     """
 
     a: Any
@@ -52,7 +59,14 @@ class Targets(NamedTuple):
 
 @reloadable
 class Randomness(NamedTuple):
-    """The rounding mode of sums, and the source of random numbers for stochastic rounding."""
+    """The rounding mode of sums, and the source of random numbers for stochastic rounding.
+
+    Attributes:
+      mode: a Rounding.
+      stride: number of 32-bit random words per output.
+      k0, k1: low and high 32-bit word of the seed.
+      first: flat index of the first output.
+    """
 
     mode: Any
     stride: Any  # random words per output
@@ -63,7 +77,12 @@ class Randomness(NamedTuple):
 
 @reloadable
 class SumTile(NamedTuple):
-    """A part of the results whose sums are computed together: columns j .. j + n - 1 of row i."""
+    """A part of the results whose sums are computed together: columns j .. j + n - 1 of row i.
+
+    Attributes:
+      i, j, n: the row, the first column, and the number of columns.
+      output: flat index of the first of these results, in C order; random numbers depend on it.
+    """
 
     i: Any  # the row
     j: Any  # the first column
@@ -73,7 +92,14 @@ class SumTile(NamedTuple):
 
 @reloadable
 class ChainOrder(NamedTuple):
-    """The order of sums in which each term is added to a running sum: in one chunk, or in several that are added up."""
+    """The order of sums in which each term is added to a running sum.
+
+    Attributes:
+      chunk: number of consecutive terms in one partial sum.
+      single: True if there is one chunk only, whose sum starts from c; False if the sums of chunks are added to an
+        outer sum, which starts from c.
+      fused: True if products are not rounded before they are added.
+    """
 
     chunk: Any  # terms of a chunk
     single: Any  # there is one chunk, which starts from c, and whose total is the result
@@ -90,7 +116,12 @@ class AdditionTargets(NamedTuple):
 
 @reloadable
 class Words(NamedTuple):
-    """Scratch arrays (4, n) of random words, for four successive roundings of products, sums and outer sums."""
+    """Scratch arrays of shape (4, n) for the random words of four successive roundings in each of n lanes.
+
+    Attributes:
+      products, sums: words for roundings of products and of sums.
+      joins: words for roundings of the outer sum, after a chunk's sum was added to it.
+    """
 
     products: Any
     sums: Any
@@ -101,13 +132,16 @@ class Words(NamedTuple):
 class LaneSteps(NamedTuple):
     """Functions that multiply and add for one representation of sums, on n lanes at once.
 
+    R(x) is x rounded to a sum's format.
     multiply `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(product of term k in lane j), for j < tile.n.
     add `(t, i, x, k, n, words, w, targets, mode)`: set t[i, j] = R(t[i, j] + x[k, j]), for j < n.
     fused `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(t[i, j] + product of term k in lane j), j < tile.n.
 
-    R rounds to f.inner or targets.total. t: array of 64-bit words, one sum per column. x: Rows in multiply and fused,
-    an array like t in add. tile: SumTile. f: Targets. targets: AdditionTargets. words[w, j]: 32-bit random number for
-    stochastic rounding in lane j. mode: a Rounding.
+    t: array of 64-bit words, one sum per column, whose row i is written in place.
+    x, in multiply and fused: Rows. The product of term k in lane j is a[tile.i, k] * b[tile.i * step + k, tile.j + j].
+    tile: SumTile. f: Targets; R rounds to f.inner.
+    x, in add: an array like t, or t itself. targets: AdditionTargets; R rounds to targets.total.
+    words[w, j]: 32-bit random number of R in lane j, used in stochastic mode. mode: a Rounding.
     """
 
     multiply: Any
@@ -118,7 +152,8 @@ class LaneSteps(NamedTuple):
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
     """Set words[w, j], for w < 4 and j < n, to the random number of rounding step + w of output number output + j.
 
-    words: 32-bit words, at least (4, n). output: flat index of a result. step: index of a rounding, a multiple of four.
+    words: (4, n or more) array of 32-bit words, written in place. output: flat index of a result. step: index of a
+    rounding among those of one result, a multiple of four. r: Randomness, the seed and the number of words per result.
     """
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)
@@ -132,7 +167,11 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
 
 @scalar
 def first_of_sums(terms: int) -> Any:
-    """Return the index, a uint64, of a result's first random word for sums, after those of its `terms` products."""
+    """Return the index of a result's first random word for roundings of sums, as a uint64.
+
+    terms: the number of products per result, whose random words come before. The index is `terms` rounded up to a
+    multiple of four.
+    """
     return u64((terms + 3) // 4 * 4)
 
 
@@ -140,7 +179,10 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0, whatever the arguments: this default for `ahead` of `tile_in_order` adds no terms."""
+    """Return 0, the number of terms that it added: none. All arguments are ignored.
+
+    It is the default for the argument `ahead` of `tile_in_order`, for which other functions add several terms at once.
+    """
     return 0
 
 
@@ -149,13 +191,18 @@ def tile_in_order(
 ) -> Function:  # fmt: skip
     """Return the function that computes a tile of sums in the order of Sequential, FusedMultiplyAdd or Chunked.
 
-    It is `(x, out, tile, chain, f, r, t, words)`, where out is an (M, N) array of 64-bit words, of which it fills the
-    tile. t: (3, n) scratch array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next product and the
-    sum of chunks. If chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of
-    chunks from c, or 0.
+    These are the public classes of sum orders in which each term is added to a running sum. The function's arguments
+    are `(x, out, tile, chain, f, r, t, words)`; it writes to `out` and uses t and words as scratch arrays.
+    x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile, the part of the
+    results. chain: ChainOrder, the length of chunks.
+    f: Targets, the formats. r: Randomness, the rounding mode and the seed. words: Words, for random numbers.
+    t: (3, n) array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next product and the sum of chunks.
+    If chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of chunks from c, or
+    0.
 
-    lanes: the functions that multiply and add. join: `add` for sums of chunks. fill_words: this file's function,
-    compiled. ahead: function `(x, tile, chain, k, stop, f, r, t, words)` that may add terms k to stop - 1 at most to
+    lanes: LaneSteps, the functions that multiply and add; join: the function `add` for sums of chunks; fill_words: this
+    file's function, compiled.
+    ahead: function `(x, tile, chain, k, stop, f, r, t, words)` that may add terms k, k + 1, ... (up to stop - 1) to
     t[RUN] by other means; it returns how many it added.
     """
     multiply, add, fuse = lanes
@@ -204,7 +251,11 @@ def tile_in_order(
 
 @scalar
 def number_levels(numbers: Any, terms: int) -> None:
-    """Set numbers[level] to the number of sums below that level of a pairwise tree over `terms` terms, in place."""
+    """Set numbers[level], in place, to the number of sums below that level of a pairwise tree over `terms` terms.
+
+    It is the index of the level's first sum if sums are counted level by level, from the terms up. numbers: 1-D
+    integers.
+    """
     left, number = terms, 0
     for level in range(numbers.size):
         numbers[level] = number
@@ -216,7 +267,10 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False, whatever the arguments: this default for `ahead` of `tile_by_pairs` sums no subtree."""
+    """Return False: it summed no subtree. All arguments are ignored.
+
+    It is the default for the argument `ahead` of `tile_by_pairs`, for which other functions sum several terms at once.
+    """
     return False
 
 
@@ -225,14 +279,19 @@ def tile_by_pairs(
 ) -> Function:  # fmt: skip
     """Return the function that computes a tile of sums in the order of Pairwise: neighbours are added, level by level.
 
-    It is `(x, out, tile, f, r, stack, numbers, words)`, where out is an (M, N) array of 64-bit words, of which it fills
-    the tile. numbers: as `number_levels` fills it. The scratch array `stack` holds the totals of complete subtrees, one
-    per row: one of 2**level terms for each bit that is set in k when term k is read. A subtree without a left neighbour
-    moves up a level unchanged. c is added to the total, last.
+    Its arguments are `(x, out, tile, f, r, stack, numbers, words)`; it writes to `out`, and uses stack and words as
+    scratch arrays.
+    x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile, the part of the
+    results. f: Targets, the formats. r: Randomness, the rounding mode and the seed. numbers: as `number_levels` fills
+    it.
+    words: Words, for random numbers.
+    The stack holds the totals of complete subtrees, one per row: one of 2**level terms for each bit that is set in k
+    when term k is read. Term k completes one subtree for each trailing one bit of k; the last term completes all. A
+    subtree without a left neighbour moves up a level unchanged. c is added to the total, last.
 
-    lanes: the functions that multiply and add. fill_words: this file's function, compiled. ahead: function `(x, tile,
-    k, f, r, stack, height, numbers, words)` that may write the total of the 2**levels terms from k on to stack[height]
-    by other means and return True; else it returns False.
+    lanes: LaneSteps, the functions that multiply and add; fill_words: this file's function, compiled.
+    ahead: function `(x, tile, k, f, r, stack, height, numbers, words)` that may write the total of the 2**levels terms
+    from k on to stack[height] by other means and return True; else it returns False.
     """
     multiply, add, _ = lanes
 

@@ -23,8 +23,11 @@ NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # kin
 class Term(NamedTuple):
     """A number (-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64.
 
-    significand: an integer with the hidden bit; 0 for Inf and NaN. exponent: that of the code; for subnormals and zero,
-    that of the smallest normal value.
+    Attributes:
+      negative: 0 or 1.
+      significand: an integer with the hidden bit; 0 for Inf and NaN.
+      exponent: exponent of the code; for subnormals and zero, that of the smallest normal value.
+      kind: FINITE (0), INFINITE (1) or NAN (2).
     """
 
     negative: Any  # 0 or 1
@@ -35,7 +38,10 @@ class Term(NamedTuple):
 
 @scalar
 def term_of(code: Any, f: UnpackLayout) -> Term:
-    """Return a uint64 code as a Term."""
+    """Return a code as a Term: sign, significand, exponent of the code, and kind.
+
+    code: uint64; f: UnpackLayout, the constants of the code's format.
+    """
     magnitude = u64(code & f.magnitude_mask)
     field = u64(magnitude >> f.mantissa_bits)
     mantissa = u64(magnitude ^ u64(field << f.mantissa_bits))
@@ -51,7 +57,10 @@ def term_of(code: Any, f: UnpackLayout) -> Term:
 
 @scalar
 def specials_of_product(x: Term, y: Term) -> Any:
-    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite."""
+    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite.
+
+    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
+    """
     if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
         return HAS_NAN
     if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):
@@ -66,7 +75,10 @@ def specials_of_product(x: Term, y: Term) -> Any:
 
 @scalar
 def specials_of(x: Term) -> Any:
-    """Return the flag of a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite."""
+    """Return the flag of a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite.
+
+    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
+    """
     if x.kind == i64(NAN):
         return HAS_NAN
     if x.kind == i64(FINITE):
@@ -88,7 +100,10 @@ def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
 
 @scalar
 def shifted(magnitude: Any, left: Any) -> Any:
-    """Return magnitude * 2**left truncated to an int64, for an int64 magnitude >= 0; left may be negative."""
+    """Return magnitude * 2**left truncated to an integer, as an int64; left may be negative.
+
+    magnitude: an int64 >= 0; the result must not overflow. left: an int64.
+    """
     up = min(max(left, i64(0)), i64(62))
     down = min(max(-left, i64(0)), i64(62))
     return i64(i64(magnitude << up) >> down)

@@ -39,9 +39,12 @@ OVERFLOWS = i64(128)  # the exponent from which a product is infinite
 def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, summed exactly and rounded once to nearest even.
 
+    a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64; the instruction
+    ends at the end of the row. c: code of the accumulator; the result is the code of the new one, both uint64. digits:
+    int64 scratch array for the exact sum, overwritten. f: Layouts, the formats; u: UnitLayout, constants of the
+    instruction.
     A fused multiply-add (one product) keeps the -0 of IEEE 754; longer instructions return +0 for every sum that is
-    zero. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the instruction's first product,
-    int64. c: code of the accumulator, uint64. digits: int64 scratch array for the exact sum, overwritten.
+    zero.
     """
     z = term_of(c, f.c)
     specials = specials_of(z)
@@ -61,7 +64,11 @@ def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: U
 
 @scalar
 def _flushed(x: Number, least_field: Any) -> Number:
-    """Return the finite Number x, or +0 if its field is below `least_field`; Inf and NaN are returned unchanged."""
+    """Return the Number x, or +0 if it is zero or below the smallest normal value.
+
+    least_field: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     if (x.kind == u64(FINITE)) & ((x.field < least_field) | (x.significand == ZERO)):
         return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
     return x
@@ -69,13 +76,20 @@ def _flushed(x: Number, least_field: Any) -> Number:
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the field that a format's smallest normal value has as a Number, as a uint64."""
+    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number (core/number.py).
+
+    The result is a uint64. f: UnpackLayout, the format's constants.
+    """
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 
 @scalar
 def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
-    """Return the accumulator's code of the Number x, rounded to nearest even; every NaN becomes the unit's NaN."""
+    """Return the accumulator's code of the Number x, rounded to nearest even; every NaN becomes the unit's NaN.
+
+    f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     code = packed(x, f.result, NEAREST_EVEN, u)
     return u64(u.nan) if x.kind >= u64(NAN) else code
 
@@ -84,7 +98,8 @@ def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
 def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of a[k] * b[k] in the accumulator's format, rounded once; +0 if k is beyond the row's end.
 
-    Operands and products below the smallest normal value of their formats count as +0.
+    Operands and products below the smallest normal value of their formats count as +0. a, b: 1-D arrays of codes. f:
+    Layouts, the formats of the instruction; u: UnitLayout, its constants.
     """
     if k >= a.size:
         return ZERO
@@ -99,9 +114,10 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
     """Return the code of c + (p0 + p1), or of c + ((p0 + p1) + (p2 + p3)), for the products of one instruction.
 
     Every product and sum is rounded to float32 with subnormals flushed; subnormal operands are read as +0, and so is c
-    if start is 0 (a later c is never subnormal). a, b: 1-D arrays of codes, a row of A and a column of B. start: index
-    of the instruction's first product, int64. c: code of the accumulator, uint64. nodes: int64 scratch array of 2 *
-    u.terms codes, overwritten.
+    if start is 0 (a later c is never subnormal). u.terms says whether the products p are 2 or 4.
+    a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
+    accumulator; the result is the code of the new one, both uint64. nodes: int64 scratch array of 2 * u.terms codes,
+    overwritten. f: Layouts, the formats; u: UnitLayout, constants of the instruction.
     """
     if start == i64(0):
         x = _flushed(unpack(c, f.c), _least_field(f.c))
@@ -117,7 +133,10 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
 
 @scalar
 def _end(a: Any, start: Any, u: UnitLayout) -> Any:
-    """Return the index after the last product of the instruction that begins at `start`; a: the codes of a row."""
+    """Return the index after the last product of the instruction that begins at `start`, as an int64.
+
+    a: 1-D array of the codes of a whole row; u: UnitLayout, whose `terms` is the number of products per instruction.
+    """
     return min(i64(start + u.terms), i64(a.size))
 
 
@@ -160,9 +179,12 @@ def _floored(value: Any, left: Any) -> Any:
 def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus a sum of products, which is sum_ * 2**(exponent - u.fraction_bits).
 
+    sum_, exponent: int64; c: code of the accumulator; f: Layouts, the formats; u: UnitLayout, constants of the
+    instruction.
     With e the larger one of `exponent` and c's, the sum is rounded down to a multiple of 2**(e - SUM_BITS) and c to one
     of 2**(e - u.fraction_bits). The total of both is rounded down to RESULT_BITS bits after its leading one, then by
-    u.mode. drops_small: True reads c as 0 if its exponent is below e - u.fraction_bits - 1.
+    u.mode.
+    drops_small: True reads c as 0 if its exponent is below e - u.fraction_bits - 1.
     """
     z = term_of(c, f.c)
     largest = max(exponent, z.exponent)
@@ -184,8 +206,10 @@ def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: U
 def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, which are aligned and added before c is.
 
-    a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the instruction's first product, int64. c:
-    code of the accumulator, uint64.
+    Products are aligned to the largest exponent among them, truncated to u.fraction_bits bits after it, and added
+    exactly; c is then added to their sum.
+    a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
+    accumulator; the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants.
     """
     sum_, exponent, specials = _cut_products(a, b, start, _end(a, start, u), i64(1), f, u)
     specials = i64(specials | specials_of(term_of(c, f.c)))
@@ -198,9 +222,11 @@ def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction; even and odd ones are aligned and summed separately.
 
-    With e the larger exponent of both groups, their sums are rounded down to multiples of 2**(e - u.fraction_bits), and
-    added; c is added last. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the instruction's
-    first product, int64. c: code of the accumulator, uint64.
+    Each of the two groups is aligned to its largest exponent, truncated to u.fraction_bits bits after it, and added
+    exactly. With e the larger exponent of both, their sums are rounded down to multiples of 2**(e - u.fraction_bits),
+    and added; c is added last, and counts as 0 if its exponent is below e - u.fraction_bits - 1.
+    a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
+    accumulator; the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants.
     """
     stop = _end(a, start, u)
     even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)

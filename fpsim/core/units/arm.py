@@ -20,13 +20,21 @@ i64, u64 = np.int64, np.uint64
 
 @scalar
 def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout) -> Number:
-    """Return codes[k] as a Number, or +0 if k is beyond the array's end; kept: mask of the bits that are read."""
+    """Return codes[k] as an exact Number, or +0 if k is beyond the array's end.
+
+    codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return unpack(u64(u64(codes[k]) & u64(kept)), f) if k < i64(codes.size) else zero(ZERO)
 
 
 @scalar
 def _flushed(x: Number, f: Layouts) -> Number:
-    """Return the Number x, or a zero of its sign if it is finite and below the accumulator's smallest normal value."""
+    """Return the Number x, or a zero of its sign if it is finite and below the accumulator's smallest normal value.
+
+    f: Layouts, the formats of the instruction.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     least = u64(u64(f.c.rebias + f.c.mantissa_bits) + f.c.smallest_field)
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least) else x
 
@@ -35,7 +43,9 @@ def _flushed(x: Number, f: Layouts) -> Number:
 def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
     """Return the Number x rounded to odd in the result's format; a value below the normal range becomes zero.
 
-    The value is compared with the normal range before rounding. A NaN becomes the unit's NaN.
+    That zero has the sign of x, and the value is compared with the normal range before rounding. A NaN becomes the
+    unit's NaN. f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     code = packed(_flushed(x, f), f.result, ODD, u)
     return unpack(u64(u.nan) if x.kind >= u64(NAN) else code, f.c)
@@ -43,11 +53,12 @@ def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
 
 @scalar
 def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c + (first product + second product), with products and sums rounded to odd.
+    """Return the code of c + (first product + second product), with products and sums rounded to odd and flushed.
 
-    Operands, products and sums below the accumulator's smallest normal value become zeros of their sign, and products
-    beyond the row's end are +0. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the
-    instruction's first product, int64. c: code of the accumulator, uint64.
+    Flushed: operands, products and sums below the accumulator's smallest normal value become zeros of their sign.
+    a, b: 1-D arrays of codes, a row of A and a column of B; products beyond their end are +0. start: index of the first
+    product, int64. c: code of the accumulator; the result is the code of the new one, both uint64. f: Layouts, the
+    formats; u: UnitLayout, constants of the instruction.
     """
     first, _ = multiply(_flushed(_operand(a, start, u.kept_a, f.a), f), _flushed(_operand(b, start, u.kept_b, f.b), f))
     k = i64(start + i64(1))
@@ -61,8 +72,9 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 def fused_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c + (first product + second product), two roundings to nearest even: of the pair, of the sum.
 
-    Products beyond the row's end are +0. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the
-    instruction's first product, int64. c: code of the accumulator, uint64.
+    a, b: 1-D arrays of codes, a row of A and a column of B; products beyond their end are +0. start: index of the first
+    product, int64. c: code of the accumulator; the result is the code of the new one, both uint64. f: Layouts, the
+    formats; u: UnitLayout, constants of the instruction.
     """
     k = i64(start + i64(1))
     first, _ = multiply(_operand(a, start, u.kept_a, f.a), _operand(b, start, u.kept_b, f.b))

@@ -14,7 +14,15 @@ i64 = np.int64
 
 @reloadable
 class IntegerFacts(NamedTuple):
-    """Constants of an integer matrix instruction; sums beyond lowest .. highest saturate, or wrap modulo 2**32."""
+    """Constants of an integer matrix instruction, integers.
+
+    Attributes:
+      terms: products per instruction.
+      lowest, highest: range of the accumulator and of results.
+      saturates: True if sums are clamped to that range, False if they wrap modulo 2**32.
+      pair_lowest, pair_highest: range to which the sum of two neighbouring products is clamped before it is added to
+        the accumulator; pair_highest is 0 if such sums are not clamped.
+    """
 
     terms: Any
     lowest: Any  # of the result
@@ -26,7 +34,10 @@ class IntegerFacts(NamedTuple):
 
 @scalar
 def within(total: Any, u: IntegerFacts) -> Any:
-    """Return the int64 `total` as the accumulator holds it: clamped to its range, or wrapped modulo 2**32 into it."""
+    """Return the int64 `total` as the accumulator holds it: clamped to u.lowest .. u.highest, or wrapped modulo 2**32.
+
+    It is clamped if u.saturates; the wrapped sum is the one in u.lowest .. u.lowest + 2**32 - 1. u: IntegerFacts.
+    """
     if u.saturates:
         return min(max(i64(total), i64(u.lowest)), i64(u.highest))
     return i64(i64(i64(total - u.lowest) & i64(0xFFFFFFFF)) + u.lowest)
@@ -36,7 +47,8 @@ def within(total: Any, u: IntegerFacts) -> Any:
 def integer_step(a: Any, b: Any, start: Any, c: Any, u: IntegerFacts) -> Any:
     """Return c plus the next u.terms products of a and b from index `start` on, clamped or wrapped, as an int64.
 
-    a, b: 1-D arrays of integers, a row of A and a column of B. c: the accumulator, an integer in u.lowest .. u.highest.
+    a, b: 1-D arrays of integers, a row of A and a column of B; fewer products are added where the row ends. c: the
+    accumulator, an integer in u.lowest .. u.highest. u: IntegerFacts, the constants of the instruction.
     """
     total, stop = i64(c), min(i64(start + u.terms), i64(a.size))
     if u.pair_highest > i64(0):

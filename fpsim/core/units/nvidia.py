@@ -38,7 +38,20 @@ PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
 
 @reloadable
 class UnitLayout(NamedTuple):
-    """Constants of one matrix instruction, 64-bit integers."""
+    """Constants of one matrix instruction, 64-bit integers.
+
+    Attributes:
+      terms: products per instruction.
+      fraction_bits: number of bits that are kept below the largest exponent.
+      floor_exponent: the lowest exponent to which terms are aligned, also if all of them are zero.
+      mode: Rounding of the result.
+      lost: number of low bits of the result's code that are always 0; the layout of the result does not have them.
+      nan: code of the instruction's NaN.
+      block: number of terms that share a scale, or 0 without scales.
+      kept_a, kept_b, kept_scale_bits: masks of the bits of operands' and scales' codes that the instruction reads.
+      step: terms of K from one instruction to the next.
+      origin: the lowest digit of an exact sum counts units of 2**origin.
+    """
 
     terms: Any  # products per instruction
     fraction_bits: Any  # kept below the largest exponent
@@ -59,7 +72,12 @@ unit_fields = fields_of(UnitLayout)
 
 @reloadable
 class Layouts(NamedTuple):
-    """The formats of a matrix instruction: layouts for reading operands, accumulator and scales, and writing sums."""
+    """The formats of a matrix instruction, as constants for reading and for writing codes.
+
+    Attributes:
+      a, b, c, scale: UnpackLayouts of both operands, of the accumulator and of scales.
+      result: EncodeLayout of the result.
+    """
 
     a: UnpackLayout
     b: UnpackLayout
@@ -87,9 +105,10 @@ def layouts_in(words: Any) -> Layouts:
 
 @scalar
 def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
-    """Return the code, a uint64, of the Number x rounded once; f lacks the u.lost low bits, which become zeros.
+    """Return the code, a uint64, of the Number x rounded once to the bits of the result.
 
-    mode: a Rounding.
+    f: EncodeLayout of the result without the u.lost low bits, which are appended as zeros; mode: a Rounding; u:
+    UnitLayout. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))
@@ -97,13 +116,20 @@ def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
 
 @scalar
 def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code, a uint64, of a sum with special terms; specials: their flags HAS_NAN, HAS_PLUS, HAS_MINUS."""
+    """Return the code, a uint64, of a sum with NaN or Inf among its terms.
+
+    specials: flags HAS_NAN, HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed. f: EncodeLayout of the result without the
+    u.lost low bits; u: UnitLayout, constants of the instruction.
+    """
     return special_code(specials, u64(u.nan), u64(f.infinite << u64(u.lost)), u64(f.sign_bit << u64(u.lost)))
 
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code, a uint64, of total * 2**exponent, rounded once by u.mode; a zero gets the sign +."""
+    """Return the code, a uint64, of total * 2**exponent, rounded once by u.mode; a zero gets the sign +.
+
+    total, exponent: int64; f: EncodeLayout of the result; u: UnitLayout, constants of the instruction.
+    """
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     return packed(x, f, u.mode, u)
@@ -111,7 +137,10 @@ def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 
 @scalar
 def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the uint64 code, with +0 in place of -0."""
+    """Return the uint64 code, with +0 in place of -0.
+
+    f: EncodeLayout of the result without the u.lost low bits; u: UnitLayout, constants of the instruction.
+    """
     return ZERO if code == u64(f.sign_bit << u64(u.lost)) else code
 
 
@@ -122,10 +151,13 @@ def fused_step(
     """Return the code of c plus the products of one instruction, truncated, added exactly, and rounded once by u.mode.
 
     c and the products are aligned to the largest exponent of those that are not 0 (at least u.floor_exponent) and
-    truncated to u.fraction_bits bits after it; a zero result is +0. a, b: 1-D arrays of codes, a row of A and a column
-    of B. c: code of the accumulator, uint64. stride: the products are of elements start, start + 1, start + stride,
-    start + stride + 1, ...; elements beyond the row's end count as 0. scale_exponent: int64, added to the exponent of
-    every product. specials: flags HAS_NAN, HAS_PLUS and HAS_MINUS of scales.
+    truncated to u.fraction_bits bits after it; a zero result is +0.
+    a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the first product, int64. stride: the
+    products are of elements start, start + 1, start + stride, start + stride + 1, ..., so 2 for consecutive ones;
+    elements beyond the row's end count as 0. c: code of the accumulator; the result is the code of the new one, both
+    uint64.
+    scale_exponent: int64, added to the exponent of every product. specials: flags HAS_NAN, HAS_PLUS (+Inf) and
+    HAS_MINUS (-Inf) of scales, or-ed. f: Layouts, the formats; u: UnitLayout, constants of the instruction.
     """
     largest = u.floor_exponent
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -158,11 +190,14 @@ def fused_step(
 
 @scalar
 def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus the products of one instruction times the scales of its block, as in `fused_step`.
+    """Return the code of c plus the products of one instruction, multiplied by the scales of its block.
 
-    a, b: 1-D arrays of codes, a row of A and a column of B. scale_a, scale_b: 1-D arrays of codes of their scales,
-    powers of two, one per block of u.block terms. start: index of the instruction's first product, int64. c: code of
-    the accumulator, uint64.
+    c and the scaled products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, added
+    exactly, and rounded once by u.mode.
+    a, b: 1-D arrays of codes, a row of A and a column of B; scale_a, scale_b: 1-D arrays of codes of their scales,
+    powers of two, one per block of u.block terms. start: index of the first product, int64. c: code of the accumulator;
+    the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants of the
+    instruction.
     """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -192,10 +227,13 @@ def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
 def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus exact dot products of 16 terms, each multiplied by the scales of its block.
 
-    c and the dot products are aligned, truncated, added and rounded as in `fused_step`. A dot product's exponent is the
-    sum of its scales' exponents, even if its products cancel to zero. a, b: 1-D arrays of FP4 (E2M1) codes, a row of A
-    and a column of B. scale_a, scale_b: 1-D arrays of codes of their scales, one per block of u.block terms. start:
-    index of the instruction's first product, int64. c: code of the accumulator, uint64.
+    There are u.terms / 16 of them, fewer at the row's end. c and the dot products are aligned to the largest exponent,
+    truncated to u.fraction_bits bits after it, added exactly, and rounded once by u.mode. A dot product's exponent is
+    the sum of its scales' exponents, even if its products cancel to zero.
+    a, b: 1-D arrays of FP4 (E2M1) codes, a row of A and a column of B; scale_a, scale_b: 1-D arrays of codes of their
+    scales, one per block of u.block terms. start: index of the first product, int64. c: code of the accumulator; the
+    result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants of the
+    instruction.
     """
     largest = u.floor_exponent
     z = term_of(c, f.c)
@@ -233,8 +271,10 @@ def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     """Return the code of c plus the products of two FP16 instructions: terms 0, 1 of every four, then terms 2, 3.
 
     The first instruction starts from +0, the second from the first's result; c is added last, and that sum rounded to
-    nearest even. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the first product, int64. c:
-    code of the accumulator, uint64.
+    nearest even.
+    a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
+    accumulator; the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants
+    of the instruction.
     """
     partial = ZERO
     for half in range(2):

@@ -23,13 +23,20 @@ ROUNDS_UP = 25  # leading bits of a significand, which round up to a power of tw
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the field that a format's smallest normal value has as a Number, as a uint64."""
+    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number (core/number.py).
+
+    The result is a uint64. f: UnpackLayout, the format's constants.
+    """
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 
 @scalar
 def _flushed_input(x: Number, least_field: Any) -> Number:
-    """Return the Number x, or a zero of its sign if it is finite and its field is below `least_field`."""
+    """Return the Number x, or a zero of its sign if it is below the smallest normal value.
+
+    least_field: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
 
 
@@ -38,7 +45,8 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
     """Return the float32 code, a uint64, of the Number x rounded once to 24 bits, nearest even.
 
     A result that is below 2**-126 after rounding with an unbounded exponent becomes a zero of its sign. A NaN becomes
-    the unit's NaN.
+    the unit's NaN. f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if x.kind >= u64(NAN):
         return u64(u.nan)
@@ -51,9 +59,11 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -> Number:
-    """Return codes[k] as a Number, with values below `least_field` flushed; +0 if k is beyond the array's end.
+    """Return codes[k] as an exact Number, or +0 if k is beyond the array's end; float32 subnormals become zeros.
 
-    kept: mask of the bits of a code that the unit reads.
+    codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
+    least_field: field (exponent + 2**14) of the smallest normal float32; smaller values become zeros of their sign.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if k >= i64(codes.size):
         return zero(ZERO)
@@ -62,9 +72,11 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -
 
 @scalar
 def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of a[k] * b[k] + c, rounded once, with operands and results below 2**-126 flushed.
+    """Return the float32 code, a uint64, of a[k] * b[k] + c, rounded once, with tiny operands and results flushed.
 
-    Elements beyond the end of a and b are +0. c: uint64 float32 code that is not subnormal.
+    a, b: 1-D arrays of codes; elements beyond their end are +0. c: uint64 float32 code that is not subnormal. f:
+    Layouts, the formats of the instruction; u: UnitLayout, its constants. Operands and results below 2**-126 become
+    zeros.
     """
     least = _least_field(f.c)
     x, y = _operand(a, k, u.kept_a, f.a, least), _operand(b, k, u.kept_b, f.b, least)
@@ -74,7 +86,10 @@ def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> 
 
 @scalar
 def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return c, the uint64 code of the accumulator before an instruction; a subnormal becomes a zero of its sign."""
+    """Return c, the uint64 code of the accumulator before an instruction; a subnormal becomes a zero of its sign.
+
+    f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    """
     return _flushed_code(_flushed_input(unpack(c, f.c), _least_field(f.c)), f, u)
 
 
@@ -82,8 +97,10 @@ def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
 def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c after one fused multiply-add per product of an instruction, the last product first.
 
-    Each multiply-add is rounded to nearest even. a, b: 1-D arrays of codes, a row of A and a column of B. start: index
-    of the instruction's first product, int64. c: code of the accumulator, uint64.
+    Each one is rounded to nearest even; operands, c and results below 2**-126 become zeros of their sign.
+    a, b: 1-D arrays of codes, a row of A and a column of B; products beyond their end are +0. start: index of the first
+    product, int64. c: code of the accumulator; the result is the code of the new one, both uint64. f: Layouts, the
+    formats; u: UnitLayout, constants of the instruction.
     """
     total = _accumulator(c, f, u)
     for i in range(u.terms - 1, -1, -1):
@@ -93,7 +110,10 @@ def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitL
 
 @scalar
 def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of x + y, all uint64, rounded to nearest even; a result below 2**-126 becomes zero."""
+    """Return the float32 code of x + y, rounded to nearest even; a result below 2**-126 becomes a zero of its sign.
+
+    x, y: float32 codes as uint64, as is the result. f: Layouts, the formats of the instruction; u: UnitLayout.
+    """
     total, _ = add(unpack(x, f.c), unpack(y, f.c), NEAREST_EVEN)
     return _flushed_code(total, f, u)
 
@@ -102,8 +122,10 @@ def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
 def two_chains_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c + (even + odd): chains of fused multiply-adds from +0 over the even and the odd products.
 
-    All sums are rounded to nearest even. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the
-    instruction's first product, int64. c: code of the accumulator, uint64.
+    All sums are rounded to nearest even; operands, c and results below 2**-126 become zeros of their sign.
+    a, b: 1-D arrays of codes, a row of A and a column of B; the chains end at their end. start: index of the
+    instruction's first product, int64. c: code of the accumulator; the result is the code of the new one, both uint64.
+    f: Layouts, the formats; u: UnitLayout, constants of the instruction.
     """
     even, odd = ZERO, ZERO
     stop = min(i64(start + u.terms), i64(a.size))
