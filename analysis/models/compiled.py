@@ -93,10 +93,13 @@ def stance(word: str) -> AbstractContextManager[Any]:
 
 
 class HiddenProducts:
-    """Counter of the multiplications in a compiled module, which are computed from the shapes of inputs alone.
+    """Counter of the multiplications in a call of a module, found from the shapes of its inputs, not their values.
+
+    torch.compile hides the functions that a compiled module calls. So an uncompiled copy of the module, whose tensors
+    have shapes but no values (torch's meta device), runs instead.
 
     Args:
-      module: the compiled torch.nn.Module; it is neither run nor changed.
+      module: the torch.nn.Module, or what torch.compile made of it; it is neither run nor changed.
     """
 
     def __init__(self, module: Any) -> None:

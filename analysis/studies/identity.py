@@ -112,8 +112,12 @@ def _own_words(value: Any) -> str:
 def label(value: Any) -> Any:
     """Return a value as a table shows it: numbers, texts, bools and None as Python objects, other objects as text.
 
-    The text is the name of a format, matrix unit or Enum member; else the repr, or the text that `words` returns. Raise
-    a TypeError if no text identifies the value (see `words`).
+    NumPy integers, float64, bools and texts become Python objects. The text of a format, matrix unit or Enum member is
+    its name; that of another dataclass with a __repr__ method is its repr. Any other value has the text that `words`
+    returns: the repr, "module.name" for functions and classes, and the texts of the elements for tuples and lists.
+
+    Raises:
+      TypeError: no text identifies the value in another process, as for an array, a dictionary or a lambda.
 
     Example:
       >>> import fpsim as fp

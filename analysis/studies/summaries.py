@@ -81,10 +81,13 @@ def ordered(report: StudyResults) -> list[Recommendation]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that a user should look at, as pairs (recommendation, reasons for looking).
+    """Return the tensors that a user should look at, as pairs (recommendation, reasons as texts).
 
-    Operands come first, those without a good enough format and those of the worst SQNR before others; then other
-    tensors.
+    Reasons are that no candidate format is good enough for an operand of a product; that the tensor has NaN or Inf; and
+    that its SQNR is 3 dB or more below that of the recommended format on normally distributed data.
+
+    Operands come first: those without a good enough format, then those whose SQNR is farthest below that on normal
+    data. Other tensors follow. report: the results of the study.
     """
     reasons = [(row, peculiarities(report, row)) for row in ordered(report)]
     return [(row, why) for row, why in reasons if why]

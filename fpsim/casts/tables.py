@@ -307,10 +307,12 @@ def _beyond(fmt: TableFormat) -> Fraction:
 
 
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
-    """Return the ordered bits of the smallest float that rounds to `high` rather than `low`, two neighbouring results.
+    """Return the smallest float that rounds to `high` rather than `low`, as an integer (ordered bits).
 
-    Ordered bits are float bits as integers in the order of the values. rounding: a deterministic mode; those to nearest
-    break ties as fmt.ties says. width: bits of the floats, 32 or 64.
+    Ordered bits are a float's bits, changed so that unsigned integers have the order of the values, with -0 before +0.
+    low, high: two neighbouring results of a cast, each with its exact value and its code; low is the smaller one, or -0
+    next to +0. fmt: the table format. rounding: a deterministic mode; those to nearest break ties as fmt.ties says.
+    width: bits of the floats that are cast, 32 or 64.
     """
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)

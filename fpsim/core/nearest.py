@@ -26,11 +26,14 @@ LARGEST_FIELD = 254  # of a finite float32
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
     """Return whether `encode_nearest_32` gives the results of `encode_bits` for a source width, mode, kind and layout.
 
-    It does for float32 sources (width 32), mode nearest even and kinds PLAIN and FULL. The format must have 1 to 22
-    mantissa bits, and half its smallest subnormal must be a normal float32. The float32 exponent field from which on
-    values overflow the format, plus the number of mantissa bits that it drops, must be at most 254.
-    kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
-    layout: EncodeLayout, the constants of the format and its policies, with Python integers as fields.
+    It does for float32 sources, rounding to nearest even, and PLAIN and FULL encoders, if the format meets three
+    conditions: it has 1 to 22 mantissa bits; half its smallest subnormal is a normal float32; and e + d is at most 254,
+    the largest exponent field of a finite float32. Here e is the float32 exponent field of the smallest power of two
+    above the format's largest value, and d is the number of mantissa bits that the format drops, 23 minus its own.
+
+    width: bits of the source floats. mode: the number of a `fpsim.Rounding`. kind: the encoder, PLAIN (0: signed
+    formats with -0, Inf treated like overflow), FULL (1: any signed format) or UNUSUAL (2: any format). layout:
+    EncodeLayout, the constants of the format and its policies, with Python integers as fields.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False

@@ -49,9 +49,11 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 
 
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
-    """Raise a ValueError if x, the operand `name` of a float unit, is an array of int8 or of ml_dtypes' small integers.
+    """Raise a ValueError if x, an operand of a unit for floats, is an array of int8 or of integers of 1, 2 or 4 bits.
 
-    Codes of floats are unsigned: uint8 and wider. unit_name: the unit's name in the message.
+    The integers of 1, 2 and 4 bits are ml_dtypes' int1, int2, int4, uint1, uint2 and uint4. Arrays of int8 may be
+    NumPy's or torch's. Codes of floats are unsigned integers of 8 bits or more, and pass. unit_name, name: names of the
+    unit and of the operand in the message.
     """
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):

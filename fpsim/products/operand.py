@@ -148,12 +148,15 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
     """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
     Args:
-      codes: (M, K) of a or (K, N) of b, in the memory of the CPU or GPU in use.
+      codes: (M, K) of a or (K, N) of b, in the memory of the CPU or GPU in use: unsigned codes of the unit's input
+        format, or integers for an integer unit.
       name: "a" or "b".
       unit: the matrix unit, which errors name.
-      scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
-      blocks: how to read one scale per row of a (column of b) if K is at most 128, where that has two meanings. True:
-        the scale of a block of K, which multiplies partial sums. False: the scale of the whole row or column.
+      scales: float32, or float64 with float32 values. For a: one number, of shape (), (1,) or (1, 1), for the operand;
+        (M, 1), one per row; (M, ceil(K / 128)), one per row and 128 terms of K; or (ceil(M / 128), ceil(K / 128)), one
+        per 128x128 elements. For b: the same shapes with the axes exchanged, and N in place of M.
+      blocks: how to read a shape with two meanings, such as (M, 1) if K is at most 128. True: scales of blocks of K,
+        which multiply partial sums. False: scales of whole rows or columns.
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.

@@ -211,11 +211,11 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Yield lists of consecutive slices, each of which one kernel call can add.
+    """Yield all slices of K in order, as lists of consecutive slices that one kernel call can add.
 
-    The slices of a list have the same number of terms, but the last one may have fewer. A slice whose number of terms
-    is no multiple of an instruction's is the last of its list. plan: the order of additions of a schedule, with its
-    slices.
+    The slices of a list have the same number of terms, but the last one may have fewer. A first slice whose number of
+    terms is no multiple of `plan.step`, the terms of a matrix instruction, is the only one of its list. plan: the order
+    of additions for one K, with the slices into which K is divided.
     """
     group: list[Slice] = []
     for of in plan.slices:

@@ -111,10 +111,10 @@ def inner_loop(function: Function) -> Function:
 
 
 def reordered_sums(function: Function) -> Function:
-    """Compile a loop for calls inside kernels whose sums LLVM may reorder and fuse with products, to vectorise them.
+    """Compile a loop that kernels call, and let LLVM reorder the sums in this loop and fuse them with products.
 
-    Return its dispatcher. Functions that it calls keep their order: operations that must not be rearranged belong
-    there.
+    LLVM can then use vector instructions, but the last bits of the sums may change. Return the loop's dispatcher.
+    Functions that the loop calls keep their order: operations that must not be rearranged belong there.
     """
     compiled: Function = _helper(function, fastmath=SUMS)
     return compiled

@@ -122,7 +122,7 @@ def _both(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], name: s
 
 
 def _normal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of N(0, 1)."""
+    """Return codes for values of N(0, 1), in the format `kind`, such as "e4m3"; `size`: shape. `k` is not read."""
     return _encoded(rng.standard_normal(size), kind)
 
 
@@ -146,7 +146,11 @@ def _subnormal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: in
 
 
 def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values."""
+    """Return codes for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values.
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3" (in which Inf becomes NaN). k: number
+    of terms of a sum, K; each element is replaced with probability 0.7 / k.
+    """
     fmt = FORMATS[kind]
     specials = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
     specials[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN

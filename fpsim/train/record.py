@@ -65,7 +65,8 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 def require_version(digest: str) -> None:
     """Raise a ValueError unless a digest is of this version of training's arithmetic; the message lists the changes.
 
-    digest: text as `next_digest` returns it. A text of another form raises a ValueError too.
+    digest: a text that identifies the state after a training step: the version of the arithmetic, a hyphen and 32
+    hexadecimal digits. A text of another form raises a ValueError too.
     """
     version, _, digits = digest.partition("-")
     if not version.isdigit() or int(version) < 1 or len(digits) != DIGITS:

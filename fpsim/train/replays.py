@@ -273,9 +273,12 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first operation whose name or digest differs between the recorded run's trace and the replay's.
+    """Return the first operation at which the traces of a step in the recorded run and in its replay differ.
 
-    theirs, mine: the traces of a step in the recorded run and in the replay, lists of (name, digest).
+    theirs, mine: the traces of the recorded run and of the replay, lists of (name of an operation, digest of its
+    result) in order. They differ at the first index where the name or the digest differs, or where only one has an
+    operation. The result has this index and the operation's name (the recorded run's, if it has one); the name is ""
+    and the index None if the traces are equal.
     """
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):

@@ -113,9 +113,10 @@ def _loop(
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation.
+    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation, and with a bias.
 
-    lab: the settings of the validation.
+    lab: settings of the validation: functions that run products on the GPU, the GPU's architecture, the seed of the
+    inputs, and whether products are to be few and small.
     """
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
@@ -210,9 +211,13 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
-    """Return models of block-scaled products with every order of the scales, with K whole and in slices.
+    """Return models of how a library may compute a product whose operands have scales per block of 128 terms of K.
 
-    lab: the settings of the validation. k: number of terms, K.
+    The two scales of a partial sum are multiplied with it in one of three orders ("product", "a_first", "b_first"). The
+    models are cuBLAS's block-scaled kernels in their own order and in each of these; CUTLASS's in each; DeepGEMM's; and
+    cuBLAS's again with K divided into two or more slices of multiples of 128 terms.
+
+    lab: settings of the validation, which give the GPU's architecture. k: number of terms, K.
     """
     cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]

@@ -188,9 +188,10 @@ class Gpu(IntegerMatrices):
         return result
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place.
+        """Add the product of `product`, as its matrix unit computes it, to `total`, (M, N), in place on the GPU.
 
-        total: the values at which the sums start. product: a, b, their scales and the matrix unit.
+        total: the values at which the sums start: uint32 bit patterns of float32, or uint64 patterns of float64 for
+        units with float64 sums. product: the matrix unit, the operands a and b as codes, and their scales.
         """
         add_product(total, product, self)
 

@@ -110,15 +110,21 @@ def settler(s: ScaleChoices) -> Any:
 
 @cache
 def settle_kernel(s: ScaleChoices) -> Any:
-    """Return the GPU kernel that computes scales, the scale of one tile by one thread.
+    """Return the GPU kernel that computes the scales of tiles from their amax, one tile per thread.
 
-    Its arguments: `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`. The function of `settler`
-    is applied to each tile; its docstring describes numbers, plan and table.
+    s: choices that are compiled in, such as the rule by which amax becomes a scale.
 
-    s: choices that are compiled in. tops, specials: for each tile, bits of its amax, and flags of NaN and Inf. scales,
-    codes, factors: receive each tile's scale (float32 bits), the scale's code, and the bits of the float by which
-    elements are divided or multiplied. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of
-    ScaleReport (scaling/report.py).
+    Arguments of the kernel, in order; arrays without a size below have one element per tile:
+      tops: bits of the amax (largest finite magnitude), a float of s.width bits.
+      specials: the sum of flags HAS_NAN (a NaN in the tile) and HAS_INFINITY.
+      scales: written, uint32: bits of the float32 decode scale.
+      codes: written, the scale's code in the scale format; not touched if that format is FP32.
+      factors: written: bits of the float, of s.width bits, by which the tile's elements are divided or multiplied.
+      counts: 5 uint64, increased by the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to
+        the smallest one allowed, and with a scale lowered to the largest one.
+      numbers: floats, the fields of ScaleNumbers: largest values and limits of elements and scales.
+      plan: matrix of 64-bit integers, constants of the formats and rules; rows SCALE_ENCODER and RULES are read.
+      table: the values of the scale format's codes.
     """
     word: Any = word_of(s.width)
     settle = settler(s)

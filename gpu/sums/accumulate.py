@@ -265,7 +265,12 @@ def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> N
 
 
 def _launch(kernel: Any, problem: GpuSumProblem, out: Any, like: Any, *more: Any) -> None:
-    """Launch a kernel of sums; more: its arguments after `out`."""
+    """Run a GPU kernel, whose arguments are (a, b, rows, c, out, *more), to write the sums of a problem to `out`.
+
+    problem: the matrices a, b and c of codes; it also gives `rows`, the number of rows of b for each row of a (0 if all
+    rows of a use the same b). out: (M, N) codes of the result's format on the GPU. like: an array on the GPU; the
+    kernel runs on the stream of its library. more: the kernel's arguments after `out`.
+    """
     rows = problem.terms if problem.paired else 0
     launch(kernel, like, math.prod(out.shape), problem.a, problem.b, rows, problem.c, out, *more)
 

@@ -171,7 +171,12 @@ class UnderflowReport:
         return replace(self, rows=rows, amax=max(self.amax, other.amax), **sums)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each scale: log2_scale, lost, subnormal, saturated, lost_energy."""
+        """Return a pandas DataFrame with a row for each scale 2**k and the columns below.
+
+        log2_scale: k. lost, subnormal, saturated: shares of all elements (0 to 1) that are not 0 and become 0; that
+        become subnormal; and that are finite but beyond the format's range. lost_energy: sum of x**2 over the elements
+        that become 0, divided by that over all finite elements.
+        """
         return frame(self._dicts())
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -47,10 +47,11 @@ class Updates:
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update.
+        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update, for `after` to compare.
 
-        With each copy, the sum of squares of its gradient is stored, and which elements of that are not 0 (see
-        `Before`).
+        They are its float parameters with a gradient, as far as this object has their names. With each copy, two facts
+        on the parameter's gradient are stored: the sum of squares of its elements, and a bool mask of its elements that
+        are not 0. Copies of an earlier call are dropped.
         """
         with torch.no_grad():
             self._before = [

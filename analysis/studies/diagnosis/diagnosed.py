@@ -168,9 +168,12 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether only the error that a product causes in gradients (without a loss, in outputs) exceeds the limit.
+    """Return whether a product's own errors are within the diagnosis's limit, but the error that it causes exceeds it.
 
-    The product's own errors are then within the limit.
+    verdict: the measured errors of one product of a layer in one recipe. Its own errors are those of its result
+    compared with the exact product: over all elements (at most `diagnosis.limit`), and of its single rows or columns
+    (at most three times that). The error that it causes is that of the gradients of all parameters when this product
+    alone follows the recipe; without a loss, that of the model's outputs.
     """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
@@ -191,10 +194,14 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
     """Return the layers with a product that does not fit a recipe, the worst first.
 
-    Layers with products whose own errors exceed the limit come first, in the order of `Budget.ranking`. Layers whose
-    products only cause too large errors in gradients or outputs follow, the largest error first. If each product of a
-    layer that does not fit has an inherited error (caused by inexact inputs) larger than its own, the layer is moved to
-    the end.
+    A product does not fit if a plan cannot use the recipe for it, or if an error is too large for `diagnosis.limit`:
+    its own error, that of its result compared with the exact product, or the error that it causes in the gradients
+    (without a loss, in the model's outputs).
+
+    Layers whose products fail only by the errors that they cause come after the others, the largest such error first.
+    The others are in the order of `Budget.ranking`: the root mean square of the errors of all products of a layer, the
+    largest first. A layer is moved to the end if each of its products that do not fit has an inherited error (caused by
+    inexact inputs) larger than its own. recipe: name of the recipe.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

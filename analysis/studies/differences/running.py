@@ -292,7 +292,12 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count `count` multiplications of a forward product as compared, in `tally`, unless in a backward pass."""
+        """Add multiplications to `tally`, as covered by the comparison; do nothing during a backward pass.
+
+        Functions also run in a backward pass when activation checkpoints are recomputed; these calls are not counted
+        again. layer: name of the layer that multiplies. weight: the tensor by which it multiplies. count: number of
+        multiplications.
+        """
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 

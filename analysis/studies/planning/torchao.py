@@ -75,8 +75,11 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
-    """Return torchao's setting for a recipe with FP8 operands that has 128x128 scales for weights and 1x128 for
-    others.
+    """Return torchao's setting for a block-scaled recipe, with text on how its arithmetic differs from the recipe's.
+
+    recipe: a recipe, the same for all products of a layer, with E4M3 operands, 128x128 scales for weights, and 1x128
+    scales for inputs and gradients. The caller checks this. The result, a `Said`, holds the setting as Python code, and
+    the differences.
     """
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)

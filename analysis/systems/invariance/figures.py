@@ -76,7 +76,8 @@ def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
 def run_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative difference of each tensor in the order of computing: a curve for each step, darker if later.
 
-    report: the RunComparison. Return the matplotlib axes: `ax`, or new ones for None.
+    report: the RunComparison of two runs. ax: the matplotlib axes to draw in; None to draw in the axes of a new figure.
+    Return these axes.
     """
     rows = list(report.rows)
     with figure_style():

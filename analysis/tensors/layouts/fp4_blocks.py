@@ -14,12 +14,12 @@ NVFP4, MXFP4 = 16, 32  # codes that share a scale
 
 
 def packed_pairs(parts: WeightParts) -> Tensor:
-    """Return a weight of later DeepSeek checkpoints, in FP4 or FP8.
+    """Return a weight of later DeepSeek checkpoints, in FP4 or FP8, as a Tensor that is decoded when it is read.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
-    A tensor of int8 stores two E2M1 codes in a byte, the low nibble first, with an E8M0 scale per 32 elements; a tensor
-    of another dtype stores one FP8 code in a byte. Experts are FP4, all other layers FP8.
+    The Tensor yields float32 values. parts: the weight's stored tensors: `parts.codes`, and its scales,
+    `parts.beside["scale"]`. Codes of dtype int8 are FP4: two E2M1 codes in a byte, the low nibble first, with an E8M0
+    scale per 32 elements. Codes of another dtype are FP8: one code in a byte, with one scale per block of elements.
+    Experts are FP4, all other layers FP8.
 
     Raises:
       LayoutError: the shape of the scales does not fit the codes.

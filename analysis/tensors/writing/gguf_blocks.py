@@ -28,11 +28,14 @@ def write(weight: WeightToWrite, options: LayoutOptions, kind: str) -> WrittenWe
 
 
 def _offset(blocks: Array, bits: int) -> tuple[Array, ...]:
-    """Return the fields of Q4_0 or Q5_0 blocks, codes of 4 or 5 `bits`, for values (blocks, 32).
+    """Return the fields of Q4_0 or Q5_0 blocks, codes of 4 or 5 `bits`, for float32 values (blocks, 32).
 
-    They are float16 steps, for 5 bits the fifth bits of the codes, and low nibbles, two in a byte. With middle =
-    2^(bits - 1), step = e / -middle for the value e of largest magnitude, the first of several, so that e has code 0;
-    code = min(trunc(x * (1 / step) + middle + 0.5), 2 * middle - 1), from the float32 step.
+    They are steps, float16 (blocks, 1); for 5 bits, the fifth (highest) bits of the codes, uint8 (blocks, 4), where
+    code i has bit i % 8 of byte i // 8; and the low four bits of the codes, uint8 (blocks, 16), where byte i has those
+    of code i in its low half, and those of code i + 16 in its high half.
+
+    With middle = 2^(bits - 1), step = e / -middle for the value e of largest magnitude, the first of several, so that e
+    has code 0; code = min(trunc(x * (1 / step) + middle + 0.5), 2 * middle - 1), from the float32 step.
     """
     middle = 1 << bits - 1
     place = np.argmax(np.abs(blocks), axis=1)[:, None]
@@ -44,11 +47,14 @@ def _offset(blocks: Array, bits: int) -> tuple[Array, ...]:
 
 
 def _lifted(blocks: Array, bits: int) -> tuple[Array, ...]:
-    """Return the fields of Q4_1 or Q5_1 blocks, codes of 4 or 5 `bits`, for values (blocks, 32).
+    """Return the fields of Q4_1 or Q5_1 blocks, codes of 4 or 5 `bits`, for float32 values (blocks, 32).
 
-    They are float16 steps, float16 minima, for 5 bits the fifth bits of the codes, and low nibbles, two in a byte. With
-    top = 2^bits - 1, step = (max - min) / top, code = min(trunc((x - min) * (1 / step) + 0.5), top), from the float32
-    step and minimum; codes are 0 if the step is 0. A minimum of 0 has the sign of the block's first zero.
+    They are steps and minima, each float16 (blocks, 1); for 5 bits, the fifth (highest) bits of the codes, uint8
+    (blocks, 4), where code i has bit i % 8 of byte i // 8; and the low four bits of the codes, uint8 (blocks, 16),
+    where byte i has those of code i in its low half, and those of code i + 16 in its high half.
+
+    With top = 2^bits - 1, step = (max - min) / top, code = min(trunc((x - min) * (1 / step) + 0.5), top), from the
+    float32 step and minimum; codes are 0 if the step is 0. A minimum of 0 has the sign of the block's first zero.
     """
     top = (1 << bits) - 1
     low, high = (extremes[:, 0] for extremes in block_extremes(blocks, BLOCK))

@@ -107,10 +107,11 @@ def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
 
 @scalar
 def _multiply_scaled(p: Any, q: Any) -> Any:
-    """Return (p * q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q.
+    """Return the product of two BF16 values, scaled up if it may be too small for a normal float32, and the scale.
 
-    shift is 127 if one factor is below 2**-63 and the other below 2**7, where products may be too small for a normal
-    float32, else 0.
+    p, q: BF16 codes of the factors without signs, uint32. The result is (p's value * q's value * 2**shift, float32;
+    shift << 23, uint32). shift is 127 if one factor is below 2**-63 and the other below 2**7, else 0, that is, the
+    product is not scaled.
     """
     small, large = u32(min(p, q)), u32(max(p, q))
     shift = PRODUCT_SHIFT if (small < SMALL_FACTOR) & (large < FACTOR_BOUND) else ZERO
@@ -119,10 +120,11 @@ def _multiply_scaled(p: Any, q: Any) -> Any:
 
 @scalar
 def _divide_scaled(p: Any, q: Any) -> Any:
-    """Return (p / q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q.
+    """Return the quotient of two BF16 values, scaled up if it may be too small for a normal float32, and the scale.
 
-    shift is 118 if the dividend p is below 4 and the divisor q above 2**-7, where quotients may be too small for a
-    normal float32, else 0.
+    p, q: BF16 codes of the dividend and divisor without signs, uint32. The result is (p's value / q's value * 2**shift,
+    float32; shift << 23, uint32). shift is 118 if the dividend is below 4 and the divisor is above 2**-7, else 0, that
+    is, the quotient is not scaled.
     """
     shift = QUOTIENT_SHIFT if (p < DIVIDEND_BOUND) & (q > DIVISOR_BOUND) else ZERO
     return f32(f32(load_bfloat(p) * float_of(u32(ONE_BITS + shift))) / load_bfloat(q)), shift

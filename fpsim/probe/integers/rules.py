@@ -118,7 +118,11 @@ def bounds(box: BlackBox) -> tuple[int, int]:
 
 
 def can_leave(box: BlackBox, dtype: str) -> bool:
-    """Return whether sums of operands of the black box's dtypes can leave the range of a dtype."""
+    """Return whether the sum of a black box's terms can exceed the range of the integer dtype `dtype`, such as "int32".
+
+    box: a function that adds `box.n` terms: the elements of one integer operand, or products of the elements of two.
+    The dtypes of the operands limit the terms.
+    """
     low, high = bounds(box)
     ends = np.iinfo(dtype)
     return low < int(ends.min) or high > int(ends.max)

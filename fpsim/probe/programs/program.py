@@ -289,7 +289,8 @@ class Program:
     def _addition(self, operands: int) -> Addition:
         """Return the rule as an `Addition`, the record that the compiled loop over nodes takes.
 
-        operands: their number, 1 for sums of terms and 2 for sums of products.
+        operands: 1 if the terms of sums are the elements of one operand, 2 if they are products of two operands'
+        elements.
         """
         rule = self.rule
         least = rule.operand_exponents if operands == 2 else None
@@ -314,9 +315,10 @@ class Program:
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 
     def _product(self, values: Sequence[Array]) -> Array:
-        """Return the products of two operands, rounded to the rule's format of products if it has one.
+        """Return the elementwise products of two operands, rounded to the format `rule.product` unless that is None.
 
-        If sums begin at +0, products with a zero operand are +0.
+        values: the two operands, float32 or float64 arrays of one shape. If sums begin at +0 (`rule.zeros` is "begin"),
+        products with a zero operand are +0.
         """
         products: Array = values[0] * values[1]
         if self.rule.zeros == "begin":

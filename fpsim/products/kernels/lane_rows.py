@@ -265,8 +265,12 @@ _merge, _reduce_block = scalar(_merge), scalar(_reduce_block)
 def lane_product() -> Any:
     """Return the kernel (x, source, out, facts, room, m0, m1, n0, n1) -> None that writes x @ source to `out`.
 
-    It writes rows m0 .. m1 - 1 and columns n0 .. n1 - 1; n0 is a multiple of PANEL_COLUMNS. x: (M, K), source: (K, N),
-    or (N, K) if facts.transposed, out: (M, N), float32. facts: a LaneFacts. room: a RowRoom.
+    Only terms facts.start .. facts.stop - 1 of K are added, as GPU threads without matrix units add them: each output
+    is computed by several lanes (partial sums), which are then joined. Every multiply-add is one rounding to float32.
+
+    x, source, out: float32 matrices: (M, K); (K, N), or (N, K) if facts.transposed; (M, N). Only rows m0 .. m1 - 1 and
+    columns n0 .. n1 - 1 are written; n0 is a multiple of PANEL_COLUMNS (128). facts: a LaneFacts, the order of
+    additions. room: a RowRoom, scratch arrays.
     """
 
     def product(x: Any, source: Any, out: Any, u: Any, room: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

@@ -223,10 +223,11 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """Emit the sum of up to four int32 sums and the accumulator; return int32 vectors that add up to it.
+        """Emit additions of sums and an accumulator, as far as int32 cannot overflow; return int32 vectors.
 
-        The list has as few vectors as do not overflow. builder: llvmlite's IRBuilder. sums: a list of the vectors. old:
-        the accumulator in the unit of the sums, int32.
+        The vectors are the parts of the full sum: a single one for one sum, else one for each two sums and one for the
+        accumulator. builder: llvmlite's IRBuilder. sums: a list of one, two or four int32 vectors, one element per
+        column. old: the accumulator as an int32 vector, in multiples of the same power of two as the sums.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]

@@ -137,10 +137,11 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return a stack of codes in C order and a flag: (codes, False), or (transposed matrices, True).
+    """Return (codes, False), or, for matrices stored in Fortran order, (transposed matrices, True), in C order.
 
-    codes: (P, rows, columns). The flag is True if each matrix is stored in Fortran order; the result then has the shape
-    (P, columns, rows). Codes are copied only where they would otherwise have gaps or be read-only.
+    codes: a stack of P matrices, (P, rows, columns), of any dtype. The result has this shape, or (P, columns, rows) if
+    the flag is True. It shares the memory of `codes`, unless that has gaps between elements or is read-only; then it is
+    a copy.
     """
     turned = codes.strides[1] == codes.itemsize != codes.strides[2]
     codes = codes.swapaxes(1, 2) if turned else codes

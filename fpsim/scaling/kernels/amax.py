@@ -158,11 +158,14 @@ def specials_loop(width: int) -> Any:
 
 @cache
 def amax_strips(width: int, shape: int) -> Any:
-    """Return the loop (matrix, tops, rows, columns) -> highest that raises each tile's entry of `tops` to its amax.
+    """Return the loop (matrix, tops, rows, columns) -> highest that raises the entries of `tops` to the amax of tiles.
 
-    The amax is the largest magnitude of a tile, a block of elements with one scale. highest: the largest entry. matrix,
-    tops and highest are bit patterns of floats of `width` bits; NaN and Inf count as larger than all others. rows,
-    columns: the size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
+    The amax is the largest magnitude of a tile, a block of `rows` by `columns` elements with one scale; tiles at the
+    edges may be smaller. matrix: 2-D, bit patterns of floats of `width` bits, 32 or 64. tops: 2-D, an entry for each
+    tile, tops[i, j] for the i-th tile from the top and j-th from the left; bit patterns of the same width. An entry
+    that is larger already stays. highest: the largest entry afterwards. NaN and Inf count as larger than all others.
+
+    shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled in, else 0.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -241,10 +241,12 @@ class _ScaleState:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return a new object with the state that `save` wrote.
 
+        path: a file whose name ends in .npz or .safetensors, which decides the kind of file.
+
         Raises:
           FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or was saved by another class.
-          ImportError: safetensors is not installed.
+          ValueError: the name has another ending, the file is damaged, or it was saved by another class.
+          ImportError: the file is a .safetensors file, and the package safetensors is not installed.
 
         Example:
           >>> import fpsim as fp, pathlib, tempfile

@@ -75,9 +75,11 @@ def _scales(call: Call) -> Iterator[str]:
 
 
 def _outputs(call: Call) -> Iterator[str]:
-    """Yield a sentence for each reason why the kernel family refuses this number of outputs.
+    """Yield a sentence for each reason why a kernel family of cuBLAS cannot compute a product's M * N outputs.
 
-    gemv and dot compute one row or column; options of gemv limit M, or the outputs by the number of multiprocessors.
+    The families gemv and dot compute products with M = 1 or N = 1 only. Option 5 of gemv needs M = 1. Its option 10 has
+    at most 64 outputs per multiprocessor of the chip. call: the product's sizes, and the schedule with its family and
+    option.
     """
     family, outputs = call.schedule.family, call.m * call.n
     if family in ("gemv", "dot") and min(call.m, call.n) > 1:

@@ -210,10 +210,13 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane.
+    """Return the root node of the tree of additions by which torch sums terms 0 .. k - 1 on the CPU.
 
-    The terms after the last whole round of lanes are added first, from +0, then the lanes in order. row: the number of
-    lanes. how: the arithmetic of each addition.
+    Term i belongs to lane i mod `row.lanes`; each lane is added up by itself. The terms after the last whole round of
+    lanes are added first, from +0, then the lanes' sums in order. If k is smaller than `row.lanes`, all terms form one
+    lane.
+
+    row: the SumOrder, which gives the number of lanes. how: the arithmetic (format and rounding) of each addition.
     """
     if k < row.lanes:
         return _lane(0, k, 1, how)

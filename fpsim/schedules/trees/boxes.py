@@ -165,10 +165,15 @@ def _some(items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Bo
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours.
+    """Return boxes (rectangles of a picture) for the inputs of a butterfly sum, in an order that shows its additions.
 
-    If there are more inputs than `detail` allows, return boxes of the first and last ones in the order of the inputs,
-    and one box for those between.
+    Inputs that are added to each other first are neighbours. node: the sum. It adds input l + h to each input l that
+    has such a partner, then does the same with h / 2, and so on; h is half of the smallest power of two that is not
+    below the number of inputs.
+
+    detail: how many boxes to draw; detail.nodes has the numbers of first and last inputs. If the inputs are more than
+    these two numbers together, the result has boxes of the first and last ones in the order of the inputs, and one box
+    for those between.
     """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:

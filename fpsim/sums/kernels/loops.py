@@ -113,11 +113,16 @@ def _stochastic_kernel(outer_way: str) -> Any:
 
 @cache
 def pairwise_kernel(way: str) -> Any:
-    """Return the kernel that computes Pairwise sums, for tiles first .. stop - 1.
+    """Return the kernel that computes Pairwise sums, for tiles first .. stop - 1 of the results.
+
+    A tile is a run of up to 256 columns of one row of `out`; tiles are counted along rows, from 0.
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
     hold 64-bit words. chunk, single, fused: not used. f: a Targets, constants of the formats. r: a Randomness, rounding
-    mode and seed. way: representation of sums, as for `sequence_kernel`.
+    mode and seed.
+
+    way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
+    name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
     """
     if way == "stochastic":
         return _stochastic_pairs()

@@ -137,11 +137,11 @@ def _four_terms(a: Any, k: int, scale: Any) -> Any:
 def _steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; each product and sum is rounded.
+    """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; round products and sums.
 
-    t, a: 1-D float64 patterns; t changes. scale: float64. b: 2-D float64 patterns with len(a) rows, a multiple of
-    GROUP. counters: Philox counters at which the random words begin. fours: (8, len(t) + 1 or more) uint64 scratch
-    array for them. u: the bits that are kept, and the seed.
+    t, a: 1-D float64 patterns (uint64); t changes, and len(a) is a multiple of 4. scale: float64. b: 2-D float64
+    patterns, a row for each element of a. counters: Philox counters of the random words. fours: uint64 scratch array,
+    (8, len(t) + 1 or more). u: mask of the float64 bits that stochastic rounding keeps, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)

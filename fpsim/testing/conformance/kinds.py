@@ -291,9 +291,10 @@ KINDS: dict[str, tuple[Callable[[Vectors], tuple[Fields, Fields]], Callable[[Vec
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return a bool mask, (cases, numbers), of the output codes that stand for NaN; integers never do.
+    """Return a bool mask, in the shape of `outputs`, of the codes that stand for NaN; integers never do.
 
-    outputs: uint64 codes. fields: formats of the numbers of a case.
+    outputs: uint64 codes, (cases, numbers): one row per test case, one column per number that a case has as results.
+    fields: for each group of consecutive columns, in order, its format and its number of columns.
     """
     parts = [
         np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)

@@ -22,13 +22,14 @@ from fpsim.testing.products.report import ProductCoverage
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A kernel's results for one product, with the promised ones.
+    """The results of a tested kernel for one product, with the results that its promised arithmetic gives.
 
-    In a check of error bounds, `want` equals `got` wherever the kernel's result is within its bound, so that only
-    results outside the bounds count as different.
+    The promise is the arithmetic that the user claims for the kernel. In a check of error bounds, `want` has the
+    kernel's own result where that is within its bound, and the promised result elsewhere, so that only results outside
+    the bounds count as different.
 
     Attributes:
-      x: the operands, and promised scales and bias.
+      x: the operands, and the scales and bias that the promise includes.
       got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs.
     """
 

@@ -148,7 +148,10 @@ class Promise:
         return how if isinstance(how, MatrixUnit) else None
 
     def bits(self, x: KernelInputs) -> Array:
-        """Return the promised results for inputs as codes of `out`, (M, N), with the same code for every NaN."""
+        """Return the promised results as unsigned integers, (M, N): codes of the result format `self.out`.
+
+        Every NaN has the format's canonical NaN code. x: the operands, with any scales and bias.
+        """
         if isinstance(self.adding, Model):
             result = self.adding.matmul(x.a, x.b)
             return canonical(words(np.ascontiguousarray(result)), self.out)

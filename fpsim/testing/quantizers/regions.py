@@ -42,9 +42,14 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
 
 
 def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Return, for each input, the index of its kind in KINDS.
+    """Return, for each input, the index of its kind in KINDS, int64, and whether the code below it is odd, bool.
 
-    The kinds are 0 NaN, 1 Inf, 2 zeros, 3 too large, 4 values of the format, 5 ties, 6 below a tie, 7 above a tie.
+    The code below is that of the format's value that is nearest toward zero; codes count on beyond the largest value. A
+    tie is a midpoint of two neighbouring values. Kinds: 0 NaN, 1 Inf, 2 zeros, 3 too large (above the largest value), 4
+    values of the format, 5 ties, 6 between a value and the tie above it (in magnitude), 7 between a tie and the value
+    above it. Magnitudes between the tie above the largest value and the step after it have kind 7, not 3.
+
+    inputs: the inputs, flat, as signs and exact float64 magnitudes. fmt: the format of the quantizer's results.
     """
     grid = grid_of(fmt)
     magnitude = np.where(inputs.finite, inputs.magnitude, 0.0)

@@ -204,10 +204,13 @@ class ModelSearch:
     def certificate(
         self, start: QuantizerModel, model: QuantizerModel, cached: bool = False
     ) -> tuple[int, tuple[str, ...]]:
-        """Return the number of rivals of `model` that the results exclude, and clauses on the rivals not excluded.
+        """Return how many rival models the quantizer's results exclude, and a clause on each rival that they do not.
 
-        start: the promised model, whose variants with known faults are the rivals. cached: whether `model` reproduces
-        all results, so that a certificate of an earlier search is valid for these too.
+        Rivals are other arithmetics: each policy of `fpsim.encode`, and `start` with one fault; a rival that equals
+        `model` does not count. A clause is such as "it rounds to BF16 first".
+
+        start: the promised model. model: the model found. cached: True if `model` reproduces all results; the numbers
+        of an earlier search with the same two models then hold.
         """
         certificates, key = self.known.certificates, (start, model)
         if cached and key in certificates:

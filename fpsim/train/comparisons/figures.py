@@ -224,9 +224,12 @@ def probe_figure(comparison: Any) -> Any:
 
 
 def layer_figure(comparison: Any, metric: str) -> Any:
-    """Return a matplotlib figure with a small plot for each layer: a metric of its worst operand over the steps.
+    """Return a matplotlib figure with a plot for each layer: a metric of the layer's worst operand over training steps.
 
-    metric: "underflow", "saturation" or "sqnr_db". All plots have the same axes.
+    comparison: training runs of several recipes with the same seeds, as `fpsim.train.compare` returns them; each plot
+    has a curve for each recipe, averaged over the seeds. metric: "underflow" (share of values that become zero),
+    "saturation" (share of values beyond the range) or "sqnr_db". The worst operand has the smallest "sqnr_db", or the
+    largest other metric. The output layer, "head", is drawn only if there is no other. All plots have the same axes.
     """
     worst = worst_operands(comparison, metric)
     layers = list(dict.fromkeys(layer for _, layer in worst if layer != "head"))  # which few recipes quantise
