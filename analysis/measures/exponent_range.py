@@ -130,11 +130,10 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the lowest bin that, with all lower bins, holds `share` of the nonzero finite elements.
+        """Return the lowest bin that, with all lower bins, holds `share` (0 to 1) of the nonzero finite elements.
 
-        The bin is the number 32 * exponent + i, as in `bins`.
-
-        Return None if there are no such elements.
+        Return None if the array has no nonzero finite elements. The bin is a number 32 * exponent + i, as in `bins`:
+        each binade is divided into 32 bins, i = 0 .. 31.
         """
         total = sum(number for _, number in self.bins)
         seen = 0

@@ -68,9 +68,10 @@ SMALLEST_NORMAL_32 = 2.0**-126
 
 @inner_loop
 def count_normal(x: Any, table: Any) -> Any:
-    """Count float32 values, all normal or zero, by magnitude in `table` in place; return the number of zeros.
+    """Add float32 values, all normal or zero, to a histogram of magnitudes, in place; return the number of zeros.
 
-    table: int64 (BINS,); a magnitude is counted at index 32 * (exponent + 1074) + the upper five bits of its mantissa.
+    x: 1-D float32. table: int64 (BINS,), the counts. A value other than 0 adds 1 to the count at index 32 * (exponent +
+    1074) + i, where i is the number in the upper five bits of its mantissa. Zeros are not counted in `table`.
     """
     offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
     before = table[offset]  # count in the bin of 2**-127, to which the loop adds zeros

@@ -181,10 +181,12 @@ def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
 
 
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the measure at one point (parameter -> argument), and return its result as a dictionary.
+    """Call the measure at one point (parameter -> argument), and return its result as a dictionary, name -> value.
 
-    The values are numbers, texts, bools and None. A single value has the name "value". A name gets the prefix "result_"
-    if it is a parameter's, "error" or already taken. Raise a TypeError for other results.
+    The result may be a mapping, an object with a method `to_dict`, or a single value, which gets the name "value".
+    Values may be numbers, texts, bools and None, also as scalars of NumPy, ml_dtypes or torch; they become Python's.
+    The prefix "result_" is added to a name until it differs from every parameter, from "error", and from the names
+    before it. Raise a TypeError for a name that is no text, and for other values.
     """
     result = measure(**point)
     if hasattr(result, "to_dict"):

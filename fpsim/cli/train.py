@@ -127,9 +127,10 @@ def _silent(rank: int) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
-    """Print a table with a row for each recipe, the answer, and the path of the report.
+    """Print a table with a row for each recipe, a summary that says which recipes differ, and the path of the report.
 
-    comparison: the result of `fp.train.compare`. out: the folder of the report.
+    The summary is the text `comparison.answer`. Optional columns are left out if they are empty or the table is wider
+    than the console. comparison: the result of `fp.train.compare`. out: folder of the report.
     """
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
     rows = comparison.rows()

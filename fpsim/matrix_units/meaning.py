@@ -102,7 +102,8 @@ def _cut(unit: Described) -> Iterator[str]:
 def _scaled(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.SCALED` that a MatrixUnit breaks.
 
-    They are those of `_cut`, UE8M0 scales, and blocks of one step's terms or a multiple of these.
+    Scales must be UE8M0, and `block` must be a multiple of `terms`. The significands of both operands may have 62 bits
+    (PRODUCT_BITS) together. fraction_bits plus the bit length of `terms` may be at most 60 (SUM_BITS).
     """
     yield from _cut(unit)
     if unit.scale != "ue8m0":
@@ -131,7 +132,9 @@ def _grouped(unit: Described) -> Iterator[str]:
 def _two_passes(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a MatrixUnit breaks.
 
-    They are those of `_cut`, operands whose values FP16 holds, and steps in multiples of 4 terms.
+    FP16 must hold all values of both operands, and each operand's `carrier` (the format of its codes) must be its
+    `fmt`. The significands of both operands may have 62 bits (PRODUCT_BITS) together. fraction_bits plus the bit length
+    of `terms` may be at most 60 (SUM_BITS). `terms` must be a multiple of 4.
     """
     yield from _cut(unit)
     for element in (unit.a, unit.b):

@@ -49,11 +49,11 @@ class NormBackend(Protocol):
         """
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of an operation, rounded with `options`, as an array of the caller's library.
+        """Return the result of an operation, rounded as `options` says, as an array of the caller's library.
 
-        name: operation of `fpsim.arithmetic`, such as "divide". operands: arrays that broadcast against each other.
-        options: format and rounding of the result. typed: True for an array of the result format's dtype, if the
-        library has one; False for codes.
+        The library is NumPy for the CPU. name: operation of `fpsim.arithmetic`, such as "divide". operands: codes with
+        their formats; their shapes broadcast against each other. options: format and rounding of the result. typed:
+        True for an array of the result format's dtype, if the library has one; False for codes.
         """
 
     def rounded(self, x: Values, fmt: Format) -> Values:

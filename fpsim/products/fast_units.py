@@ -45,12 +45,14 @@ def is_centred(fmt: Format) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_of(unit: MatrixUnit) -> str:
-    """Return the name of the kernel over result rows that this processor runs, for a fast unit of `Rule.FUSED`.
+    """Return the name of the kernel that computes rows of a product by a unit on this processor.
 
-    The unit may also have a rule built from it, `Rule.SCALED` or `Rule.TWO_PASSES`. "chained": kernels/chained_row.py,
-    for AVX-512, `Rule.FUSED` and so few fraction bits that sums have at most 22 bits (CHAINED_BITS). "avx512" or
-    "avx2": kernels/vector_row.py, compiled for these vector instructions. "plain": kernels/fused_row.py, for any
-    processor.
+    unit: a unit with a fast kernel, of `Rule.FUSED`, `Rule.SCALED` or `Rule.TWO_PASSES`.
+
+    "chained" (kernels/chained_row.py) is for AVX-512 and units of `Rule.FUSED`, if sums have at most 22 bits, counted
+    from the last bit that is kept of a term, and the exponents of both operands' formats are within -20 .. 20. "avx512"
+    and "avx2" (kernels/vector_row.py, compiled for these instructions) are for other units of at most 25 fraction bits.
+    "plain" (kernels/fused_row.py) is for all other units and processors.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()

@@ -374,9 +374,10 @@ class Overflows:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
 
     def _look(self, where: str, role: str, array: Array) -> None:
-        """Set `first` to a text on an array if it is the first with Inf or NaN.
+        """Set `first` to a sentence if an array has Inf or NaN; do nothing if an earlier array has set `first`.
 
-        where, role: names of the operation and the array, such as "head, forwards" and "result".
+        where: name of the operation that reads or computes the array, such as "head, forwards". role: the array's name
+        in this operation, such as "result". Both are part of the sentence. array: floats.
         """
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:

@@ -119,10 +119,11 @@ def neighbour_kernel(downward: int) -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the GPU kernel (a, results, la, out) -> None of "negative", "absolute" or "classify".
+    """Return the GPU kernel (a, results, la, out) -> None of the operation "negative", "absolute" or "classify".
 
-    a: 1-D codes. results: receives codes, or the numbers of classes for "classify". la, out: the constants that decode
-    and encode the format, an UnpackLayout and an EncodeLayout, as integers.
+    a: 1-D unsigned integers, codes. results: 1-D unsigned integers, which receive the codes of -a or |a|. For
+    "classify" they receive the class of each code, a `fpsim.FloatClass` as a number from 0 (-Inf) to 9 (a quiet NaN).
+    la, out: the constants that decode and encode the format, the fields of an UnpackLayout and an EncodeLayout.
     """
 
     def negate(a: Any, codes: Any, la: Any, out: Any) -> None:

@@ -91,9 +91,10 @@ def _reader(way: CastWay) -> Any:
 
 @cache
 def _encoder(way: CastWay) -> Any:
-    """Return a compiled scalar function (float bits, random number, layout) -> code that rounds as `way` says.
+    """Return a compiled scalar function (bits, random, layout) -> code that rounds a float to a code.
 
-    way: the cast. layout: the constants of the result's format. The random number matters for stochastic rounding only.
+    bits: bit pattern of the float, of way.width bits. random: 32 random bits, read only by stochastic rounding. layout:
+    the constants of the result's format, an EncodeLayout. way: the cast; its field `mode` is the rounding mode.
     """
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64

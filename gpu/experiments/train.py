@@ -226,10 +226,11 @@ def _megabytes(backend: str) -> float:
 
 
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
-    """Return the report row of a run by torch itself, with losses, times and memory, or with the error it raised.
+    """Return the report row of a training run by torch itself, with losses, times and memory, or the error it raised.
 
-    name: the row's backend, such as "torch BF16". trainer: a function of TRAINERS. text: path of a text to train on;
-    None for Python's help topics. steps: number of training steps; 0 counts as 1.
+    name: the row's backend, such as "torch BF16". trainer: function (width, steps, text) -> TorchRun that trains. text:
+    path of a file of text to train on; None trains on Python's help topics. steps: number of training steps; 0 counts
+    as 1.
     """
     result = TrainingRow(case.name, name)
     try:

@@ -143,7 +143,8 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
 def about_of(silicon: Any) -> dict[str, str]:
     """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports.
 
-    silicon: an object with the function `about` of `fpsim.gpu.hardware`.
+    silicon: the module `fpsim.gpu.hardware`, which runs products on the GPU, or another object with its functions.
+    Its function `about` returns {name: text} on the GPU, its driver and its libraries.
     """
     about = dict(silicon.about())
     capability = about.get("capability", "")

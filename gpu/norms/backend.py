@@ -55,8 +55,8 @@ class GpuNorms:
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
         """Return the result of the operation `name`, such as "divide", as an array of the first operand's library.
 
-        options: format and rounding of the result. typed: True for an array of the format's dtype, if the library has
-        one; False for codes.
+        operands: codes with their formats; their shapes broadcast against each other. options: format and rounding of
+        the result. typed: True for an array of the result format's dtype, if the library has one; False for codes.
         """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")

@@ -137,9 +137,11 @@ class Tally:
         return Coverage(sizes, (*parts, *self._modules_of(unread, modules)))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a part that is not seen for each module in `unread`, unless a counted part has its name.
+        """Yield a `CoveredPart` for each module in `unread`, which says that its weights and products were not seen.
 
-        unread: name of a module -> its weights that no product read. modules: name -> module.
+        A part has the module's name (for the model itself the name of its first weight) and counts no multiplications.
+        A module is left out if a part of the same name that was not seen has been counted before. unread: name of a
+        module -> names of its weights that no product read. modules: name -> module.
         """
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():

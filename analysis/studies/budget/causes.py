@@ -100,9 +100,11 @@ def described(
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
-    """Return the operands a and b of a layer's product "fprop", "dgrad" or "wgrad" as exact float64 matrices.
+    """Return the operands of one product a @ b of a layer as exact float64 matrices.
 
-    `kept`: the recorded operands; dgrad and wgrad need its gradient.
+    In the product "fprop", a is the input, (tokens, inputs), and b the transposed weight, (inputs, outputs). In
+    "dgrad", a is the gradient of the output, (tokens, outputs), and b the weight. In "wgrad", a is that gradient
+    transposed, and b the input. `kept`: the recorded input, weight and gradient; dgrad and wgrad need its gradient.
     """
     x, w, dy = (None if x is None else x.astype(np.float64) for x in (kept.x, kept.weight, kept.gradient))
     assert x is not None

@@ -121,11 +121,11 @@ class BudgetRow:
         return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
-        """Return the relative error for a sum of squared errors, with its sign: sign(square) sqrt(|square| /
-        reference).
+        """Return the relative error sign(square) sqrt(|square| / reference) that a sum of squared errors stands for.
 
-        The reference is the exact product's sum of squares. Return NaN if `square` is None or NaN, or if the reference
-        is 0 and `square` is not.
+        reference: the sum of squares of the exact product. square: a sum or difference of squared errors; None if
+        unknown. Return 0 if `square` is 0, also if the reference is 0 too. Return NaN if `square` is None or NaN, or if
+        only the reference is 0.
         """
         reference = self.squares.reference
         if square is None:

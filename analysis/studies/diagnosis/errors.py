@@ -140,9 +140,10 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def replace(self, name: str, layer: str, one: Budget) -> None:
-        """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause.
+        """Replace the row of a layer in `budgets[name]` by the first row of `one`, whose error is split by cause.
 
-        The inherited error of the old row remains. Nothing happens if `one` has no rows.
+        The new row gets the old row's inherited error, which inexact inputs of the layer cause. If `one` has no rows,
+        nothing changes. `name`: the recipe. `layer`: the layer. `one`: the layer's budget in the recipe.
         """
         if not one.rows:  # a note says why
             return

@@ -71,10 +71,10 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the object that measures how forward products change the outputs.
+        """Return the object that measures by how much forward products in a recipe change the model's outputs.
 
-        Products in `errors.refused` are not measured. Finished measurements are stored in the folder `out`, unless it
-        is None.
+        errors: the products' own errors. Products that their recipe refuses, in `errors.refused`, are not measured.
+        Finished measurements are stored in the folder "sensitivity" of `out`, or nowhere if `out` is None.
         """
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = run_content(self.model, list(self.batches), None, self.seed, "emulated")

@@ -265,10 +265,14 @@ class _ProductComparison:
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product of the second run with the next of the first.
+        """Compare the next product of the second run with the next product of the first, and store what differs.
 
-        After the first difference, only results are compared. If the two are products of different layers, no later
-        products are compared.
+        Until a difference is found, the names, operands, bias and result of the two are compared bit by bit, and the
+        first difference is stored for `divergence`. Before and after it, the difference of the two results is appended
+        to `growth` if they have the same shape. If the two differ in layer or product ("fprop", "dgrad" or "wgrad"), or
+        the first run has no more products, later products of the first run are not compared.
+
+        `mine`: the second run's product.
         """
         from fpsim.analysis.studies.differences.growth import layer_difference
 

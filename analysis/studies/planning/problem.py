@@ -67,7 +67,10 @@ class ChoiceProblem(NamedTuple):
     coin: Fraction
 
     def open(self, unit: int) -> list[int]:
-        """Return the indices of the recipes that a unit (products that share a recipe), given by index, can follow."""
+        """Return the indices in `names` of the recipes that the products of a unit can follow.
+
+        `unit`: index in `units`. A unit is a set of products that must share one recipe.
+        """
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
@@ -109,7 +112,11 @@ class ChoiceProblem(NamedTuple):
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
-        """Return (layer, product) -> name of its recipe, for a choice (index of a recipe for each unit)."""
+        """Return the recipe of every product, as (layer, product) -> name of the recipe.
+
+        `choice`: for each unit in `units`, in order, the index in `names` of its recipe. A unit is a set of products
+        that must share one recipe.
+        """
         return {slot: self.names[r] for unit, r in zip(self.units, choice, strict=True) for slot in unit.slots}
 
 

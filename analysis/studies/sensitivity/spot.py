@@ -169,11 +169,12 @@ class Spot:
         """Return multiply(plan, seed) for one group of the layer; raise a RefusedProduct if it raises a ValueError.
 
         Args:
-          product: name of the product, for the error.
-          multiply: called with the plan of the recipe, as text, and the seed, an int64 tensor; the seed is None if the
-            plan draws no random numbers.
+          product: "fprop", "dgrad" or "wgrad", for the error.
+          multiply: function that computes the product. `plan` is JSON text that describes the casts and products of
+            `recipe`, and the keys of its random draws. `seed` is `draw` as an int64 tensor; None if no random numbers
+            are drawn.
           recipe: the recipe of the product.
-          draw: the seed as an int.
+          draw: the number that seeds stochastic rounding.
           group: index of the convolution's group, 0 for a linear layer; groups draw different random numbers.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name

@@ -120,9 +120,10 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, rounding: int) -> Array:
-        """Return values rounded to codes of `fmt`; update `overflowed`.
+        """Return float values rounded to codes of `fmt`; if `watches`, set `overflowed` to True once a value overflows.
 
-        rank, rounding: the rank that rounds, and the number of the rounding, such as CAST; they select random bits.
+        rank: the rank that rounds. rounding: number of the rounding, ADD, SEND, CAST or AVERAGE. Both only select the
+        random bits of stochastic rounding.
         """
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))

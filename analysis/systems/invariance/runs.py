@@ -231,9 +231,12 @@ def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
 
 
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
-    """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ.
+    """Return the difference between the arrays x and y of one tensor in two runs.
 
-    key: (step, layer, tensor). tolerance: relative difference up to which tensors count as equal; 0 for none.
+    The arrays are compared bit by bit if their dtypes are equal, otherwise value by value; any two NaNs are equal.
+    Arrays of different shapes differ. key: (number of the step, name of the layer, name of the tensor). tolerance: the
+    tensors also count as equal if the norm of y - x is at most this times the norm of x, both over finite elements, and
+    Inf and NaN are at the same places; 0 allows no difference.
     """
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = [float(np.abs(z[np.isfinite(z)]).max(initial=0.0)) for z in (p, q)]

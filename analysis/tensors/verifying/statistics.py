@@ -189,10 +189,13 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield a finding if zero points of compressed-tensors' packed integers differ from the mean codes of their groups.
+    """Yield a finding if zero points of compressed-tensors' packed integers are wrong, by the codes of their groups.
 
-    The first 512 rows at most are checked. `bits`: bits of a code. `n`, `k`: outputs and inputs of the weight. one: the
-    weight, with its stored tensors and layout.
+    They count as wrong if there are 24 groups or more, and the median over the groups of (mean code - zero point) is
+    above three limits in magnitude: 0.5 codes, 0.15 standard deviations of a group's codes, and 4 standard errors of
+    the median. Yield a note instead if these data could not show an error of one code. At most 512 rows are checked.
+
+    one: the weight, with its stored tensors and layout. bits: bits of a code. n, k: outputs and inputs of the weight.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]

@@ -69,9 +69,11 @@ code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
-    """Return the layout of a format of up to 8 bits as an int32 array with the fields of CodeFacts.
+    """Return the constants by which kernels decode the codes of matrix b: int32 (6,), the fields of CodeFacts.
 
-    turned: True if codes are stored column by column.
+    They are 8 minus the bits of a code; the magnitude codes of the largest finite value and of Inf (128 without Inf);
+    the number of mantissa bits; the exponent bias; and `turned` as 1 or 0. fmt: the format of b, of up to 8 bits.
+    turned: True if the codes of b are stored column by column, False if row by row.
     """
     infinity = int(NO_CODE) if fmt.infinity_code is None else fmt.infinity_code
     return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)

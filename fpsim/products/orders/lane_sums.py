@@ -13,14 +13,15 @@ Formats = tuple[Format, Format]
 
 
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
-    """Return a @ b, (M, N) float32, by the fast loops of the schedule without matrix units that a tree was made from.
+    """Return a @ b, (M, N) float32, by fast loops that add each element in lanes (partial sums); None if none applies.
 
-    The result is None if the tree was made from no such schedule, an operand is empty, or the loops' bits could differ.
+    The loops apply to trees that were made from a schedule without matrix units, in which all terms are dealt to lanes.
+    The result is None for other trees, if an operand is empty, or if the loops could give other bits.
 
     Args:
       tree: the tree of additions.
-      root: the tree's last node, or the node before it if that only rounds to the result's format. If it is another
-        object than the node that the schedule's order belongs to, the result is None.
+      root: the node of the tree that is to be computed. The result is None unless this is the very node that adds up
+        the lanes: the tree's last node, or the node before it if the last one only rounds to the result's format.
       a, b: (M, K) and (K, N) codes.
       formats: the formats of the codes of a and b, such as FP32 for TF32.
       elements: the formats of their values, such as TF32, which decide whether a product may underflow to -0.

@@ -38,8 +38,8 @@ class UnitSums(NamedTuple):
     Attributes:
       product: the unit, and the codes and scales of a and b.
       backend: the object that computes on the CPU or a GPU.
-      factors_at: a function from a list with the first term of K of each partial sum to their decode scales, a
-        `Factors` of scales of rows and of columns.
+      factors_at: function that returns the decode scales of partial sums, as a `Factors` (scales of rows and of
+        columns). Its argument is a list with one number for each partial sum, the index along K of its first term.
     """
 
     product: UnitProduct

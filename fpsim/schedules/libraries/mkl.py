@@ -123,7 +123,12 @@ def _cuts_of_two(shape: ProductShape) -> Cuts:
 
 
 def _shared(shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of two threads that take a half of K each."""
+    """Return the schedule of two threads, the first of which adds the first ceil(K / 2) terms, the second the rest.
+
+    Each half of K is cut into segments: one up to 384 terms, two halves (the larger first) up to 768 terms, and else
+    segments of 384 terms and the rest. The terms of a segment are added to +0 one after the other by fused
+    multiply-adds. Each thread adds its segments to +0 from left to right; at the end the two threads' sums are added.
+    """
     m, n, k = shape.m, shape.n, shape.k
     halves = [greedy_lengths(part) for part in (-(-k // 2), k // 2)]
     order = regions().SegmentLanes((*halves[0], *halves[1]), parts=(len(halves[0]), len(halves[1])))

@@ -154,10 +154,12 @@ def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Ar
 
 
 def _by_unit(unit: MatrixUnit) -> Joiner:
-    """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit.
+    """Return the function (list of terms and sums) -> sum that adds the members of one tuple by a matrix unit.
 
-    Terms are added by one instruction, to at most one sum. Two sums without terms are added in float32 (float64 for
-    units of FP64). The function raises a ValueError for other lists.
+    An order of additions is written as nested tuples of numbers of terms, such as ((0, 1), 2). The list has the members
+    of one such tuple: numbers of terms, and the sums of its inner tuples. Terms are added by one instruction, to at
+    most one sum. Two sums without terms are added in float32 (float64 for units of FP64). The function raises a
+    ValueError for other lists.
     """
     arithmetic = arithmetic_of(unit)
 

@@ -100,9 +100,10 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a mapping of keywords of `check_kernel` with the deprecated `out_format` renamed to `out_fmt`.
+    """Return keywords of `check_kernel`, with the deprecated name `out_format` replaced by its new name `out_fmt`.
 
-    A renaming warns. Any other argument is returned unchanged.
+    promise: a mapping of the keywords. A replacement issues a DeprecationWarning. If `promise` is no mapping, has no
+    `out_format`, or has `out_fmt` too, it is returned unchanged.
     """
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise

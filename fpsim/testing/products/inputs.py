@@ -147,10 +147,7 @@ def _allowed_shapes(promise: Promise, shapes: Any) -> list[Shape]:
 
 
 def shapes_for(promise: Promise) -> list[Shape]:
-    """Return shapes (M, N, K) around the boundaries of the schedule that its library accepts.
-
-    The first is the one for which every kind of inputs is made.
-    """
+    """Return allowed shapes (M, N, K) around a schedule's boundaries; every kind of inputs is made for the first."""
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
@@ -211,10 +208,11 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
+    """Return (main K, further K): the K of the shape for which every kind of inputs is made, and those of other shapes.
 
-    step, interval: terms of an instruction, and of a partial sum; interval 0 (none) is replaced by 4 steps, or by 64
-    if that is more. The main K has four partial sums and an incomplete one. block: all K are multiples of it, if not 0.
+    The main K has four partial sums and an incomplete one, but at most 2048 terms if `block` is 0. The further K,
+    ascending, are 1 and numbers next to multiples of a step and a partial sum. step: terms of an instruction. interval:
+    terms of a partial sum; 0 counts as 4 steps, or 64 if that is more. block: all K are multiples of it, if not 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -249,9 +247,11 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
-    """Return random scales of a (side 0) or b (side 1) for a product of `shape` (M, N, K); None without scales.
+    """Return random scales of a (side 0) or b (side 1) of a product of `shape` (M, N, K); None if `promise` has none.
 
-    They are float32 in the layout of `promise`, or block-scale codes in the dtype of their format. seed: their seed.
+    `promise` names their layout, such as "row" for (M, 1) of a and (1, N) of b. They are float32; for the layout
+    "block" they are codes in the dtype of the unit's scale format, (M, K / block) or (K / block, N). seed: seed of the
+    draws.
     """
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:

@@ -53,9 +53,11 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
 
 
 def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
-    """Return float64 values with each subnormal of the operand's format misread as Triton's interpreter does.
+    """Return values of an operand, with each subnormal value misread as Triton's interpreter misreads it.
 
-    It shifts the fraction until its leading bit is out, as for a normal number, but leaves the exponent field 0.
+    A subnormal value of m * 2^e, with 1 <= m < 2, becomes (m - 1) * the smallest normal value, with the sign kept; all
+    other values are unchanged. values: float64 values (not codes) of the operand's format. operand: its format decides
+    which values are subnormal.
     """
     size = np.abs(values)
     fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal

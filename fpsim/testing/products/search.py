@@ -344,7 +344,11 @@ POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the
 
 
 def _power(x: KernelInputs) -> int:
-    """Return a sort key of inputs that puts the kinds that exclude most variants first."""
+    """Return a sort key of inputs: the index of their kind (x.name) in POWER, or len(POWER) for other kinds.
+
+    POWER lists kinds of inputs, such as "masks". The kinds come first whose results exclude most variants, which are
+    the arithmetics that a wrong kernel might have.
+    """
     return POWER.index(x.name) if x.name in POWER else len(POWER)
 
 

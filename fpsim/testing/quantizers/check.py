@@ -229,11 +229,15 @@ def _check_properties(
     findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
     want: Words,
 ) -> None:  # fmt: skip
-    """Record in `findings` whether order, symmetry and independence hold.
+    """Record in `findings` whether results are monotone, symmetric, idempotent and functions of the input alone.
 
-    For stochastic rounding, only the results of a large array are compared. box: the quantizer. options: the promised
-    cast. x, apart: the inputs, as floats and split into signs and magnitudes. got, want: the results and the right
-    ones, as bit patterns of float64.
+    Monotone: a larger input never has a smaller result. Symmetric: the result for -x is that for x, negated.
+    Idempotent: quantizing a result again does not change it. Results must not depend on earlier calls, on an element's
+    index, or on the array's shape, size, memory layout or dtype. For stochastic rounding only the results of a large
+    array are compared with the right ones.
+
+    box: the quantizer. options: the promised cast. x: the inputs, floats. apart: x split into signs and magnitudes.
+    got, want: the results for x and the right ones, as uint64 bit patterns of float64.
     """
     try:
         if options.rounding is Rounding.STOCHASTIC:

@@ -91,12 +91,13 @@ class Carry:
 
 
 class ReadyInputs(NamedTuple):
-    """Inputs ready to be rounded.
+    """Magnitudes of inputs after all steps of a quantizer before the rounding, with masks of the same shape.
 
     Attributes:
-      clipped: their magnitudes after all steps before the rounding; 0 in place of Inf and NaN.
-      finite: mask of the finite inputs.
-      infinite, is_nan: masks of the infinite and of the NaN inputs; None if there are none.
+      clipped: the magnitudes, float64; 0 in place of Inf and NaN.
+      finite: mask of the finite magnitudes.
+      infinite: mask of the infinite magnitudes; None if none is infinite.
+      is_nan: mask of the NaNs; None if there is no NaN.
     """
 
     clipped: Doubles

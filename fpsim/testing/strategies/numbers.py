@@ -238,9 +238,10 @@ def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
 
 @lru_cache(maxsize=32)
 def simplest_values(fmt: Format) -> Doubles:
-    """Return every value of a format once, float64, those with few binary digits after the point first.
+    """Return every value of a format once, float64, the simplest first, since examples shrink toward the first values.
 
-    Examples shrink toward the first values. Inf and NaN are last.
+    Values with fewer binary digits after the point come first. Among values with equally many, those of smaller
+    magnitude come first, and a positive value before its negative. Inf, -Inf and NaN are last.
     """
     table = np.asarray(fmt.table(), np.float64)
     finite = table[np.isfinite(table)]

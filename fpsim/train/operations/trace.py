@@ -103,9 +103,11 @@ class OperationTrace:
 
     @property
     def place(self) -> str:
-        """Name of the module that runs now, else "behind NAME" for the module or matrix product that ran last.
+        """Name of the innermost module that runs now; between modules, a text on what ran last.
 
-        It is "before the first module" at the start.
+        The text is "behind NAME" if the last event was the end of the module NAME. It is "behind LAYER, PRODUCT" if the
+        last event was a product of a linear layer's backward pass ("dgrad" or "wgrad"). Before the first of these it is
+        "before the first module".
         """
         return self._places[-1] if self._places else self._last
 

@@ -72,10 +72,11 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3.
+    """Return name -> number for the affine quantiser round(x / s + z), s = 1/16 and z = 3, and for a cast to E4M3.
 
-    These are the share of its steps that are multiples of s, the largest over the smallest step of E4M3, the result for
-    1e6, and its gradient without and with a straight-through estimator. The result is a dict, name -> number.
+    The numbers are the share of steps between the quantiser's results that are multiples of s, the largest over the
+    smallest step between values of E4M3, the quantiser's result for 1e6, and its gradient by torch, without and with a
+    straight-through estimator (which passes the gradient through the rounding unchanged).
     """
     import torch
 

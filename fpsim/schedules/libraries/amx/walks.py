@@ -182,10 +182,11 @@ def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
 
 
 def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> bool:
-    """Return whether every thread gets a chunk of a division.
+    """Return whether every thread gets work if each thread's part of the product is rounded up to whole chunks.
 
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, number of kernels along
-    the columns if `across`, else along the rows).
+    by: the division of M, N and K among the threads. across: True if a thread visits its blocks of the result row by
+    row; chunks then extend along the columns, otherwise along the rows. terms: terms of K in a block. chunk: (number of
+    blocks of K, number of kernels along the columns or rows). A kernel computes by.rows x by.columns results at a time.
     """
     side, parts, size = (by.n, by.by_n, by.product.n) if across else (by.m, by.by_m, by.product.m)
     wide = chunk[1] * (by.columns if across else by.rows)

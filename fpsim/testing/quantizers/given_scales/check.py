@@ -122,9 +122,12 @@ class GivenScaleCheck(NamedTuple):
                 self.findings.record(kind, _broken(kind, array, got, want, f"an array that is {name}, "))
 
     def compare_large_matrix(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats x with the promise, and record whether they are right.
+        """Compare fn's results for a large matrix with those of `promise`; record the property "size" in `findings`.
 
-        If fn takes no scales as an argument, or refuses the large matrix with repeated scales, add a note instead.
+        The matrix repeats x, and its scales and zero points repeat those of `promise`. The property holds if all
+        results are right; otherwise the first wrong one is recorded. If fn takes no scales as an argument, or refuses
+        the matrix, only a note is added to `findings`. x: the inputs, 2-D, matrices of the shape `promise.matrix` one
+        below the other.
         """
         promise = self.promise
         assert promise.matrix is not None
