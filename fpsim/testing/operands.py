@@ -122,23 +122,35 @@ def _both(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], name: s
 
 
 def _normal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of N(0, 1), in the format `kind`, such as "e4m3"; `size`: shape. `k` is not read."""
+    """Return codes for values of N(0, 1).
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    """
     return _encoded(rng.standard_normal(size), kind)
 
 
 def _positive(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of U[0, 1), whose sums only grow, so that truncation errors accumulate."""
+    """Return codes for values of U[0, 1), whose sums only grow, so that truncation errors accumulate.
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    """
     return _encoded(rng.random(size), kind)
 
 
 def _wide(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of N(0, 1) times random powers of two, whose exponents SPAN limits."""
+    """Return codes for values of N(0, 1) times random powers of two, whose exponents SPAN limits.
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    """
     span = SPAN[kind]
     return _encoded(rng.standard_normal(size) * 2.0 ** rng.integers(-span, span, size), kind)
 
 
 def _subnormal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for subnormals and the smallest normal values, of both signs."""
+    """Return codes for subnormals and the smallest normal values, of both signs.
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    """
     fmt = FORMATS[kind]
     low = rng.integers(0, 2 << fmt.mantissa_bits, size)
     codes = (low | (rng.integers(0, 2, size) << (fmt.bits - 1))).astype(fmt.storage)
@@ -161,7 +173,8 @@ def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int)
 def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
     """Return codes of a for values from 2**-6 to 2**-3, but from 2**6 to 2**7 in one column in a hundred, at least one.
 
-    Most bits of the small terms are below a sum's last place.
+    Most bits of the small terms are below a sum's last place. size: (rows, columns) of the result. kind: the codes'
+    format, such as "e4m3". k: number of columns.
     """
     tiny = rng.uniform(1, 2, size) * 2.0 ** rng.integers(-6, -3, size) * rng.choice([-1.0, 1.0], size)
     large = 2.0**6 * (1 + rng.integers(0, 8, size) / 8)
@@ -171,12 +184,18 @@ def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: in
 
 
 def _similar(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values from 2**-3 to 2**4."""
+    """Return codes for values from 2**-3 to 2**4.
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    """
     return _encoded(rng.uniform(1, 2, size) * 2.0 ** rng.integers(-3, 4, size), kind)
 
 
 def _ties(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for powers of two from 2**-5 to 2**5, of both signs, whose sums often are ties or next to ties."""
+    """Return codes for powers of two from 2**-5 to 2**5, of both signs, whose sums often are ties or next to ties.
+
+    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    """
     return _encoded(rng.choice([-1.0, 1.0], size) * 2.0 ** rng.integers(-5, 6, size), kind)
 
 

@@ -55,6 +55,8 @@ def _tile(number: int, columns: int) -> SumTile:
 def sequence_kernel(way: str, outer_way: str) -> Any:
     """Return the kernel that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
 
+    A tile is a run of up to 256 columns of one row of `out`; tiles are counted along rows, from 0.
+
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
     hold 64-bit words. chunk, single, fused: the fields of a ChainOrder. f: a Targets, constants of the formats. r: a
     Randomness, rounding mode and seed.
@@ -87,9 +89,10 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 def _stochastic_kernel(outer_way: str) -> Any:
     """Return the kernel for sums of Sequential, FusedMultiplyAdd and Chunked with stochastic rounding.
 
-    It has the arguments of the kernels of `sequence_kernel` and writes the sums of tiles first .. stop - 1 to its
-    argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way: representation of Chunked's outer sums,
-    "stochastic", "double" or "core", as for `sequence_kernel`.
+    It has the arguments of the kernels of `sequence_kernel` and writes the sums of tiles first .. stop - 1 (runs of up
+    to 256 columns of one row) to its argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way:
+    representation of Chunked's outer sums: "stochastic", "double" (FP64 sums, as float64) or "core" (codes, added in
+    integer arithmetic).
     """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
