@@ -28,8 +28,8 @@ class ProductSums(NamedTuple):
       schedule, plan: the schedule, and its order of additions for this K.
       product: the unit, and the codes and scales of a and b, as the backend's kernels read them.
       backend: the object that computes on the CPU or a GPU.
-      factors_at: function from a list with the first term of K of each partial sum to their decode scales, a `Factors`
-        of scales of rows and of columns.
+      factors_at: function that returns the decode scales of partial sums, as a `Factors` (scales of rows and of
+        columns). Its argument is a list with one number for each partial sum, the index along K of its first term.
       out_fmt: format of the result, to which some merges round sums.
       join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
         an epilogue; None for other merges.

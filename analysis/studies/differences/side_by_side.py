@@ -270,7 +270,7 @@ class _ProductComparison:
         Until a difference is found, the names, operands, bias and result of the two are compared bit by bit, and the
         first difference is stored for `divergence`. Before and after it, the difference of the two results is appended
         to `growth` if they have the same shape. If the two differ in layer or product ("fprop", "dgrad" or "wgrad"), or
-        the first run has no more products, later products of the first run are not compared.
+        the first run has no more products, no later products are compared.
 
         `mine`: the second run's product.
         """
