@@ -38,7 +38,7 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     signs = chosen.negative
     if signs.all() or not signs.any():
         text += f"; all {'negative' if signs.all() else 'positive'}"
-    return f"{text}. {_faithful(inputs, differ, fmt, got)}"
+    return f"{text}. {_faithful(inputs, differ, fmt, got)}".rstrip()
 
 
 def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
@@ -47,7 +47,7 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], F
     The code below is that of the format's value that is nearest toward zero; codes count on beyond the largest value. A
     tie is a midpoint of two neighbouring values. Kinds: 0 NaN, 1 Inf, 2 zeros, 3 too large (above the largest value), 4
     values of the format, 5 ties, 6 between a value and the tie above it (in magnitude), 7 between a tie and the value
-    above it. Magnitudes between the tie above the largest value and the step after it have kind 7, not 3.
+    above it.
 
     inputs: the inputs, flat, as signs and exact float64 magnitudes. fmt: the format of the quantizer's results.
     """
@@ -60,12 +60,11 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], F
     kinds = np.select(
         [
             np.isnan(inputs.magnitude), np.isinf(inputs.magnitude), magnitude == 0,
-            below >= fmt.max_code + (magnitude > tie), magnitude == low, magnitude == tie, magnitude < tie,
+            magnitude > fmt.max, magnitude == low, magnitude == tie, magnitude < tie,
         ],
         [0, 1, 2, 3, 4, 5, 6],
         7,
     )  # fmt: skip
-    kinds = np.where((magnitude == fmt.max) & inputs.finite, 4, kinds)
     return kinds, (below & 1).astype(np.bool_)
 
 

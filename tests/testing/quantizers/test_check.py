@@ -335,3 +335,14 @@ def test_a_fall_behind_a_nan_names_the_smaller_result() -> None:
     words = np.array([3.0, np.nan, 2.0, 5.0, 4.0]).view(np.uint64)
     assert _falls(words, np.arange(5)).tolist() == [[0, 3], [2, 4]]
     assert _falls(words, np.array([4, 1, 0, 2])).tolist() == [[4, 0], [0, 2]]
+
+
+def test_wrong_results_just_above_the_largest_value_are_of_overflow() -> None:
+    def keeps_a_binade(x: Array) -> Array:
+        values, magnitude = fp.quantize(x, "e4m3"), np.abs(x.astype(np.float64))
+        in_range = (magnitude > 448) & (magnitude < 480)  # as if there were a next value, 480
+        return np.where(in_range, np.copysign(448.0, x.astype(np.float64)), values).astype(values.dtype)
+
+    wrong = report(keeps_a_binade)
+    assert [one.property for one in wrong.broken] == ["overflow"]
+    assert "too large; between 2**8 and 2**9, none below the smallest normal value.\n" in str(wrong)
