@@ -20,7 +20,7 @@ from llvmlite import binding
 
 from tests.soak.__main__ import AT_A_TIME, DIGESTS, ROOT
 
-PROCESSORS = ("generic", "haswell", "znver4", "")  # "" is this one
+PROCESSORS = ("generic", "haswell", "znver4")  # this one is that of `make soak` and `make test-numba`
 RECORD = """
 import json, numba
 from fpsim.runtime.compile import KERNELS
@@ -80,7 +80,8 @@ def main(words: list[str] | None = None) -> int:
         runs = {python: (python, dict[str, str]()) for python in options.python}
     else:
         x86 = platform.machine() in ("x86_64", "AMD64")
-        runs = {name or "native": (sys.executable, compiled_for(name)) for name in (PROCESSORS if x86 else ("",))}
+        names = PROCESSORS if x86 else ("",)  # "" is this one
+        runs = {name or "native": (sys.executable, compiled_for(name)) for name in names}
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         results = dict(zip(runs, pool.map(lambda run: wrong(*run), runs.values()), strict=True))
     for name, problem in results.items():
