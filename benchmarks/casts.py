@@ -17,6 +17,7 @@ import fpsim as fp
 from benchmarks.race import Work
 from benchmarks.row import RaceRow
 from fpsim.casts.loops import random_kernel
+from fpsim.casts.pipelines import MANY
 
 FORMATS = {
     "E4M3": ("float8_e4m3fn", ml_dtypes.float8_e4m3fn),
@@ -25,6 +26,7 @@ FORMATS = {
     "BF16": ("bfloat16", ml_dtypes.bfloat16),
 }
 GFLOAT_SIZE = 1 << 16
+REPEATED = 1 << 20  # elements of a cast that is repeated
 WORDS = 1 << 12  # 16 KiB
 OTHER_MODES = ("nearest_away", "toward_zero", "up", "down", "odd")
 
@@ -53,6 +55,25 @@ def encode_rows(x: Any, torch: Any, jax: Any) -> Iterator[RaceRow]:
         peer = "numpy astype" if name == "FP16" else "ml_dtypes astype"
         contestants[peer] = partial(x.astype, dtype)
         yield RaceRow(f"encode {name}", contestants, targets.get(name, {}))
+
+
+def repeated_rows(torch: Any) -> Iterator[RaceRow]:
+    """Yield the races of casts of 2^20 elements that a process has made so often that constants are compiled in."""
+    part = data(REPEATED)
+    codes, values = np.empty(part.size, np.uint8), np.empty(part.size, np.float32)
+    works: dict[str, Work] = {
+        "encode": partial(fp.encode, part, fp.E4M3, out=codes),
+        "quantize": partial(fp.quantize, part, fp.E4M3, out=values),
+        "decode": partial(fp.decode, codes, fp.E4M3, out=values),
+    }
+    for name, work in works.items():
+        for _ in range(MANY // part.size + 1):
+            work()
+        contestants = {"fpsim": work}
+        if torch and name == "encode":
+            target = torch.empty(part.size, dtype=torch.float8_e4m3fn)
+            contestants["torch copy_"] = partial(target.copy_, torch.from_numpy(part))
+        yield RaceRow(f"{name} E4M3, 2^20 elements again and again", contestants, {}, size=part.size)
 
 
 def jax_cast(jax: Any, x: Any, dtype: Any) -> Work:
@@ -128,6 +149,7 @@ def other_rows(x: Any, torch: Any) -> Iterator[RaceRow]:
         source = torch.from_numpy(x)
         contestants["torch to().float()"] = lambda: source.to(torch.float8_e4m3fn).float()
     yield RaceRow("quantize E4M3", contestants, {})
+    yield from repeated_rows(torch)
     for dtype in (np.float64, np.float16):
         wide = x.astype(dtype)
         contestants = {"fpsim": partial(fp.encode, wide, fp.E4M3, out=out)}

@@ -121,13 +121,13 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
     general = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)
-    before_rounding, after_rounding = Constants(plan.frozen, fmt, long), Constants(back.frozen, fmt, long)
+    constants = Constants((plan.frozen, back.frozen), fmt, long)
 
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
         if general is not None and bits.size <= SHORT < LARGE:
             general(bits, rounded, plan.layout, back.layout)
             return
-        frozen = (before_rounding.after(bits.size), after_rounding.after(bits.size))
+        frozen = constants.after(bits.size) or (None, None)
         by_sum = has_sum and frozen[0] is not None and processor.rounds_to_nearest()
         kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES, by_sum)
         kernel(bits, rounded, plan.layout, back.layout)
