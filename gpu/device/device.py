@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 
 from fpsim.gpu.device.toolkit import lend_row_stack, point_to_toolkit
@@ -35,7 +36,11 @@ def _missing() -> str:
     try:
         if not cuda.is_available():
             return "found no CUDA device"
-        return "" if is_simulated() else _trial()
+        if is_simulated():
+            return ""
+        if is_recording() and not _trial.cache_info().currsize:
+            return "torch is recording a CUDA graph, where a first call can't run (call a function of fpsim.gpu before)"
+        return _trial()
     except Exception as reason:  # numba-cuda without CUDA's libraries raises errors whose types differ by version
         said = str(reason).strip().splitlines() or [type(reason).__name__]
         return (
@@ -114,6 +119,14 @@ def device_number() -> int:
     from numba import cuda
 
     return 0 if is_simulated() else int(cuda.get_current_device().id)
+
+
+def is_recording() -> bool:
+    """Return whether torch is recording a CUDA graph on its current stream."""
+    torch = sys.modules.get("torch")
+    if torch is None or is_simulated() or not torch.cuda.is_initialized():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def is_simulated() -> bool:

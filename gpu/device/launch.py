@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numba import cuda
 
 from fpsim.arrays import is_cupy, is_torch
-from fpsim.gpu.device.device import GpuError, device_number, is_simulated
+from fpsim.gpu.device.device import GpuError, device_number, is_recording, is_simulated
 from fpsim.gpu.device.failures import one_sentence, size_in_words
 from fpsim.runtime.records import as_rows
 
@@ -161,6 +161,7 @@ def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> A
 
     device: index of the current GPU, so that each GPU has its own copy.
     """
+    refuse_capture()
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
@@ -207,10 +208,10 @@ def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
 
 def refuse_capture() -> None:
     """Raise a GpuError if torch is recording a CUDA graph, which cannot contain waits and allocations."""
-    torch = sys.modules.get("torch")
-    if torch is not None and not is_simulated() and torch.cuda.is_current_stream_capturing():
+    if is_recording():
         raise GpuError(
-            "this call waits for the GPU or allocates memory, which a CUDA graph can't record; call it elsewhere."
+            "this call waits for the GPU or allocates memory, which a CUDA graph can't record. Make the same call once "
+            "before the graph, or outside of it."
         )
 
 

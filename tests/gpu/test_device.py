@@ -159,8 +159,10 @@ def present(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda, "is_available", lambda: True)
     monkeypatch.setattr(device, "is_simulated", lambda: False)
     device._trial.cache_clear()
+    device.require_device.cache_clear()
     yield
     device._trial.cache_clear()
+    device.require_device.cache_clear()
 
 
 @pytest.mark.usefixtures("present")
@@ -194,13 +196,39 @@ def test_a_gpu_that_runs_a_kernel_is_available(monkeypatch: pytest.MonkeyPatch) 
     assert fp.gpu.available()
 
 
-@pytest.mark.parametrize("name", ["scratch", "zeroed"])
+@pytest.mark.usefixtures("present")
+def test_a_first_call_while_a_graph_is_recorded_is_refused_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found beside a GPU: the first kernel failed inside of the graph, and so did every later call."""
+    from fpsim.gpu.device import device
+
+    recorded = [True]
+    monkeypatch.setattr(device, "_run_nothing", lambda: None)
+    monkeypatch.setattr(device, "is_recording", lambda: recorded[0])
+    with pytest.raises(GpuError, match="torch is recording a CUDA graph, where a first call can't run"):
+        device.require_device()
+    recorded[0] = False
+    device.require_device()
+    recorded[0] = True
+    device.require_device()
+
+
+def test_a_torch_without_cuda_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by reading: its is_current_stream_capturing raises."""
+    from fpsim.gpu.device import device
+
+    monkeypatch.setattr(device, "is_simulated", lambda: False)
+    assert not device.is_recording()
+
+
+@pytest.mark.parametrize("name", ["scratch", "zeroed", "uploaded"])
 def test_a_call_that_takes_memory_is_refused_while_a_graph_is_recorded(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found beside a GPU: the graph was spoilt, and torch alone said so."""
-    recording = types.SimpleNamespace(cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: True))
-    monkeypatch.setitem(importlib.import_module("sys").modules, "torch", recording)
-    monkeypatch.setattr(launch, "is_simulated", lambda: False)
-    with pytest.raises(GpuError, match="a CUDA graph can't record; call it elsewhere"):
-        getattr(launch, name)(4, np.uint8)
+    cuda = types.SimpleNamespace(is_current_stream_capturing=lambda: True, is_initialized=lambda: True)
+    monkeypatch.setitem(importlib.import_module("sys").modules, "torch", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(importlib.import_module("fpsim.gpu.device.device"), "is_simulated", lambda: False)
+    monkeypatch.setattr(launch, "device_number", lambda: 0)
+    arguments = [np.array([3, 1, 4, 1, 5])] if name == "uploaded" else [4, np.uint8]
+    with pytest.raises(GpuError, match=r"a CUDA graph can't record\. Make the same call once before the graph"):
+        getattr(launch, name)(*arguments)
