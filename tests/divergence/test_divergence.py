@@ -257,7 +257,10 @@ def test_another_kernel_for_the_shape_is_named_where_a_machine_adds_otherwise() 
     y.result[2, 3] *= 2
     said = str(found_in(x, y))
     assert "Both name the same sum, so one of the machines adds otherwise." in said
-    assert "cuBLAS takes nvjet where K and N are multiples of 8; for K = 51, N = 8 it takes a CUTLASS kernel." in said
+    assert (
+        "cuBLAS takes nvjet for row-major operands where K and N are multiples of 8; for K = 51, N = 8 it takes a "
+        "CUTLASS kernel." in said
+    )
 
 
 def test_torch_is_said_to_add_in_an_order_of_its_own() -> None:

@@ -66,7 +66,7 @@ half, vector = ones(m=2), ones(m=1, n=8449)
 
 
 REFUSED = {
-    "fp8 m": (call(HOPPER_FP8, FP8[0][:15], FP8[1], PLAIN), r"M, N and K are multiples of 16 .*15 x 16 x 32"),
+    "xmma m": (call("ada_e4m3_f32", FP8[0][:15], FP8[1], s.cublas("sm_89")), r"M, N and K are .*15 x 16 x 32"),
     "fp8 n": (call(HOPPER_FP8, FP8[0], FP8[1][:, :8], PLAIN), r"multiples of 16 .*16 x 8 x 32\. Pad with zeros"),
     "fp8 k": (call(HOPPER_FP8, FP8[0][:, :17], FP8[1][:17], PLAIN), r"multiples of 16 .*16 x 16 x 17"),
     "xmma k": (call("ada_e4m3_f32", FP8[0][:, :17], FP8[1][:17], s.cublas("sm_89")), r"multiples of 16"),
@@ -126,15 +126,21 @@ def test_aligned_operands_are_not_refused() -> None:
         assert float(fp.matmul(a, b, accumulate=HOPPER, schedule=schedule)[0, 0]) == 32.0
 
 
+def test_fp8_on_hopper_takes_any_number_of_rows() -> None:
+    """An H200 multiplied one row, for which cuBLASLt names nvjet kernels."""
+    got = fp.matmul(FP8[0][:1], FP8[1], accumulate=HOPPER_FP8, schedule=PLAIN)
+    assert got.tobytes() == fp.matmul(FP8[0], FP8[1], accumulate=HOPPER_FP8, schedule=PLAIN)[:1].tobytes()
+
+
 def test_nvjet_without_alignment_is_computed_with_a_warning() -> None:
     a, b = ones(k=9)
-    with pytest.warns(
-        UserWarning, match=r"nvjet where K and N are multiples of 8; for K = 9, N = 16 it takes a CUTLASS"
-    ):
+    with pytest.warns(UserWarning, match=r"multiples of 8; for K = 9, N = 16 it takes a CUTLASS"):
         got = fp.matmul(a, b, accumulate=HOPPER, schedule=PLAIN)
     assert float(got[0, 0]) == 9.0
     with pytest.warns(UserWarning, match=r"for K = 32, N = 15 .* These are the bits of cublas\('sm_90'\)"):
         fp.matmul(ones()[0], ones()[1][:, :15], accumulate=HOPPER, schedule=PLAIN)
+    named = s.cublas("sm_90", family="nvjet")  # which cuBLAS takes for other layouts
+    assert float(fp.matmul(a, b, accumulate=HOPPER, schedule=named)[0, 0]) == 9.0
 
 
 # ---- bad input

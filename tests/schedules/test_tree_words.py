@@ -115,7 +115,7 @@ def test_an_explanation_tells_slices_and_lost_terms() -> None:
      (s.cublas(family="gemv", option=10), (1, 8, 1024), {}, "32 lanes share an output and take 4 terms in turn"),
      (s.cublas(family="dot", split_k=4), (1, 1, 2048), {}, "keeps 2 chains"),
      (s.deepgemm(), (8, 8, 512), {}, "joins a float32 total that starts at +0 as fma(scale_a * scale_b, p, total)"),
-     (s.cublas(), (8, 9, 64), {}, "Note: cuBLAS takes nvjet where"),
+     (s.cublas(), (8, 9, 64), {}, "Note: cuBLAS takes nvjet for row-major"),
      (s.cublas(), (8, 8, 65), {"accumulate": E4M3}, "Refused by the library: cuBLAS takes FP8 only where"),
      (s.cublas("sm_89", split_k=4, merge="pairwise"), (8, 8, 1024), {}, "The sum starts at the last slice")],
 )  # fmt: skip

@@ -51,6 +51,7 @@ CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were seen
 # CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
 GEMM_SN = {0: (2, 256), 1: (4, 128)}
 DOT_THREADS = 128
+NAMED = "named"  # the option of a schedule whose caller named the family
 GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 
 
@@ -162,9 +163,11 @@ def cublas(
     }  # fmt: skip
     schedule: Schedule = make[kind]()
     operands = "e4m3" if kind in ("xmma", "block_scaled") else "f16"
+    options = schedule.options if family is None else (*schedule.options, (NAMED, 1))
     return replace(
-        schedule, name=name, library="cuBLAS", family=kind, arch=arch, fast_accum=fast_accum, operands=operands
-    )
+        schedule, name=name, library="cuBLAS", family=kind, arch=arch, fast_accum=fast_accum, operands=operands,
+        options=options,
+    )  # fmt: skip
 
 
 # The fields of each family

@@ -8,7 +8,7 @@ from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
 from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
 from fpsim.schedules.call import Call, Library, other_chip
-from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES, HEURISTIC, ON, cublas
+from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES, HEURISTIC, NAMED, ON, cublas
 from fpsim.schedules.schedule import Schedule
 
 DOC = "cuBLAS manual, cublasLtMatmul"
@@ -43,15 +43,16 @@ def _operands(call: Call) -> Iterator[str]:
 def _alignment(call: Call) -> Iterator[str]:
     """Yield a sentence if sizes are not multiples of what cuBLAS requires.
 
-    FP8 needs M, N and K in multiples of 16; with scales of blocks, M of 4, N of 8 and K of 16.
+    FP8 needs N and K in multiples of 16, on Ada M too; with scales of blocks, M of 4, N of 8 and K of 16.
     """
     m, n, k = call.m, call.n, call.k
     if call.schedule.family == "block_scaled":
         if m % 4 or n % 8 or k % 16:
             yield f"cuBLAS's block scaling wants M % 4, N % 8 and K % 16 to be 0 ({TE_TEST}); got {m} x {n} x {k}. Pad."
-    elif call.is_fp8 and (m % 16 or n % 16 or k % 16):
+    elif call.is_fp8 and (n % 16 or k % 16 or (call.schedule.family == "xmma" and m % 16)):
+        sizes = "M, N and K" if call.schedule.family == "xmma" else "N and K"
         yield (
-            f"cuBLAS takes FP8 only where M, N and K are multiples of 16 ({DOC}: FP8 kernels; {HEURISTIC}); "
+            f"cuBLAS takes FP8 only where {sizes} are multiples of 16 ({DOC}: FP8 kernels; {HEURISTIC}); "
             f"got {m} x {n} x {k}. Pad with zeros."
         )
 
@@ -98,12 +99,13 @@ def _outputs(call: Call) -> Iterator[str]:
 def _shapes(call: Call) -> Iterator[str]:
     """Yield a sentence if cuBLAS's heuristic takes a CUTLASS kernel instead of nvjet for this shape.
 
-    It does for row-major 16-bit operands if K or N is no multiple of 8.
+    It does for row-major 16-bit operands if K or N is no multiple of 8. Nothing is said if the caller named nvjet.
     """
-    if call.is_half and call.schedule.family == "nvjet" and (call.k % 8 or call.n % 8):
+    schedule = call.schedule
+    if call.is_half and schedule.family == "nvjet" and not schedule.option(NAMED, 0) and (call.k % 8 or call.n % 8):
         yield (
-            f"cuBLAS takes nvjet where K and N are multiples of 8; for K = {call.k}, N = {call.n} it takes a CUTLASS "
-            "kernel."
+            "cuBLAS takes nvjet for row-major operands where K and N are multiples of 8; for "
+            f"K = {call.k}, N = {call.n} it takes a CUTLASS kernel."
         )
 
 

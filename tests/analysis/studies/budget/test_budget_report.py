@@ -182,8 +182,8 @@ def test_what_multiplies_nothing_is_named() -> None:
 def test_other_kernels_of_a_library_are_named() -> None:
     report = budget(one_layer(normal(64, 100), normal(32, 100, seed=1)), "BF16", on="H100 cuBLAS")
     assert report.notes[0] == (
-        "cuBLAS takes nvjet where K and N are multiples of 8; for K = 100, N = 32 it takes a CUTLASS kernel. These are "
-        "the bits of cublas('sm_90'): 0."
+        "cuBLAS takes nvjet for row-major operands where K and N are multiples of 8; for K = 100, N = 32 it takes a "
+        "CUTLASS kernel. These are the bits of cublas('sm_90'): 0."
     )
 
 
@@ -314,7 +314,7 @@ BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     ),
     (
         lambda r: budget(one_layer(normal(10, 128), normal(16, 128)), "FP8_TENSOR", on="H100 cuBLAS"), ValueError,
-        "0, fprop: cuBLAS takes FP8 only where M, N and K are multiples of 16 .* leave the layer out by layers=",
+        "0, fprop: cuBLAS takes FP8 only where N and K are multiples of 16 .* leave the layer out by layers=",
     ),
     (
         lambda r: budget(one_layer(normal(10, 128), normal(16, 128), normal(10, 16)), "NVFP4", on="B200"), ValueError,
