@@ -1,4 +1,4 @@
-"""The command `python -m fpsim.gpu` with its experiments on this machine's GPU: validate, bench, record, train."""
+"""The command `python -m fpsim.gpu` with its experiments on a GPU: validate, bench, record, train, choices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-EXPERIMENTS = ("validate", "bench", "record", "train")
+EXPERIMENTS = ("validate", "bench", "record", "train", "choices")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.experiments.bench import run as measure_rows
 from fpsim.gpu.experiments.bench import works_of
 from fpsim.gpu.experiments.checks import CHECKS, Check
+from fpsim.gpu.experiments.layer_cases import layers
 from fpsim.gpu.experiments.product_cases import PRODUCTS
 from fpsim.gpu.experiments.twins import TWINS
 from fpsim.gpu.lab.bench_report import Speed, speed_of
@@ -31,7 +32,7 @@ from fpsim.gpu.lab.processes import Ended, row_file, side_by_side
 from fpsim.gpu.lab.recording import Entry, store
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, row_of
 
-PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, **CHECKS, **TWINS}
+PARTS: dict[str, Callable[[Lab], Iterable[Any]]] = {**PRODUCTS, "layers": layers, **CHECKS, **TWINS}
 SPEED = "speed"  # the part that measures speeds; the others compare bits
 NAMES = (*PARTS, SPEED)
 SPEED_WEIGHT = 2  # time for speeds relative to another part: compilation alone takes half a minute
@@ -51,8 +52,8 @@ def validate(
         `fpsim.gpu.replay` reads. The first two files are written after every part, so that an interrupted validation
         keeps its results. None to write no files.
       minutes: time limit for all parts together; comparisons without time left are counted and left out.
-      parts: one or more of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "matmuls", "casts",
-        "arithmetic", "scaling", "sums", "functions", "elementary", "stacks", "speed"; None for all.
+      parts: one or more of "blockwise", "tensorwise", "rowwise", "halves", "cublaslt", "units", "layers", "matmuls",
+        "casts", "arithmetic", "scaling", "sums", "functions", "elementary", "stacks", "speed"; None for all.
       hardware: an object or module with the functions of `fpsim.gpu.hardware`, or the name of a module; None for the
         GPU.
       seed: seed of the inputs.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fpsim.lazy import attach
 
 if TYPE_CHECKING:
+    from fpsim.gpu.hardware.cublaslt import lt_fields as lt_fields
     from fpsim.gpu.hardware.cublaslt import lt_matmul as lt_matmul
     from fpsim.gpu.hardware.instructions import dot as dot
     from fpsim.gpu.hardware.instructions import ptx_cast as ptx_cast
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        "cublaslt": ["lt_matmul"],
+        "cublaslt": ["lt_fields", "lt_matmul"],
         "instructions": ["dot", "ptx_cast", "scaled_dot", "sweep", "torch_cast", "twin"],
         "products": ["about", "matmul", "scaled_mm"],
         "tensor_cores": ["chain_matmul"],

@@ -18,18 +18,17 @@ from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability
 from fpsim.gpu.hardware import tensors
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.tensors import FP8, Pair, Words, known, tensor, torch_module
-from fpsim.schedules.libraries.cublas_choice import Fields
+from fpsim.schedules.libraries.cublas_choice import LAYOUTS, Fields
 
 COMPUTE_32F = 68  # CUBLAS_COMPUTE_32F
 TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}  # cudaDataType_t
 TRANSPOSED = 1  # CUBLAS_OP_T
-ROW = 1  # CUBLASLT_ORDER_ROW
-LAYOUT_ORDER = 1  # CUBLASLT_MATRIX_LAYOUT_ORDER
-DESC_TRANSA, DESC_A_SCALE, DESC_B_SCALE, DESC_FAST_ACCUM = 3, 17, 18, 25  # CUBLASLT_MATMUL_DESC_...
-MAX_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+DESC_TRANSA, DESC_TRANSB, DESC_A_SCALE, DESC_B_SCALE, DESC_FAST_ACCUM = 3, 4, 17, 18, 25  # CUBLASLT_MATMUL_DESC_...
+MAX_WORKSPACE, REDUCTION_MASK = 1, 3  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, ..._REDUCTION_SCHEME_MASK
+# CUBLASLT_REDUCTION_SCHEME_INPLACE and COMPUTE_TYPE; OUTPUT_TYPE as well, which is the default
+IN_FLOAT32, ANY_REDUCTION = 1 | 2, 1 | 2 | 4
 WORKSPACE = 32 << 20  # bytes; bitequiv/cublas_match measured the heuristic with this size
 ALIGNED = 16  # bytes
-LAYOUTS = ("nn", "tn")  # both operands row-major; both contiguous along K
 
 
 class _Result(ctypes.Structure):
@@ -139,18 +138,51 @@ def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
-class Sides(NamedTuple):
-    """The operands and the result of a product as cuBLASLt's descriptors state them.
+class LtCall(NamedTuple):
+    """A product of cuBLASLt, as its descriptors state it.
 
-    a, b, d: (tensor, cudaDataType_t, rows, columns, leading dimension) of each. order: cublasLtOrder_t of all: ROW, or
-    0 for column-major. transposed: TRANSPOSED if a is transposed, else 0.
+    cuBLASLt stores matrices column after column. The product of row-major matrices is therefore called transposed: its
+    first operand is b, its second a.
+
+    Attributes:
+      shape: (M, N, K).
+      pair: formats of a and b, names in TYPES.
+      out: format of the result.
+      layout: layout of the operands, one of LAYOUTS.
+      fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM.
+      reduced: whether the sums of slices of K may be rounded to the result's format before they are added.
+      workspace: bytes of workspace that the algorithm may use.
     """
 
-    a: tuple[Any, int, int, int, int]
-    b: tuple[Any, int, int, int, int]
-    d: tuple[Any, int, int, int, int]
-    order: int
-    transposed: int
+    shape: tuple[int, int, int]
+    pair: Pair
+    out: str
+    layout: str
+    fast_accum: bool
+    reduced: bool
+    workspace: int
+
+    @property
+    def is_fp8(self) -> bool:
+        """True if both operands are in FP8."""
+        return set(self.pair) <= set(FP8)
+
+
+def _supported(call: LtCall) -> LtCall:
+    """Return a call, in layout "tn" for FP8; raise a ValueError if cuBLASLt does not support it."""
+    for kind, name in zip(call.pair, ("a's format", "b's format"), strict=True):
+        known(kind, (*FP8, "fp16", "bf16"), name)
+    known(call.out, ("fp16", "bf16", "fp32"), "out")
+    known(call.layout, LAYOUTS, "layout")
+    if (not call.is_fp8 and call.pair[0] != call.pair[1]) or call.pair == ("e5m2", "e5m2"):
+        raise ValueError(
+            f"cuBLASLt multiplies FP16 by FP16, BF16 by BF16, and FP8 except E5M2 by E5M2; got {call.pair}."
+        )
+    if call.is_fp8 and any(size % ALIGNED for size in call.shape[1:]):
+        m, n, k = call.shape
+        raise ValueError(f"FP8 in cuBLASLt requires N and K to be multiples of 16; got {m} x {n} x {k}. Pad.")
+    require_capability(FP8_CAPABILITY if call.is_fp8 else (8, 0), f"cuBLASLt's product of {call.pair[0]}")
+    return call._replace(layout="tn") if call.is_fp8 else call
 
 
 @in_one_sentence
@@ -168,7 +200,7 @@ def lt_matmul(
       scale_a, scale_b: decode scales of FP8 operands; ignored for others.
       fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM for FP8.
       workspace: bytes of workspace that the algorithm may use, on which the heuristic's selection depends.
-      layout: layout of FP16 and BF16 operands: "nn", both row-major; "tn", both contiguous along K. FP8 is always "tn".
+      layout: layout of FP16 and BF16 operands in memory, as in `lt_fields`. FP8 is always "tn".
 
     Returns:
       ((M, N) bit patterns of the result as unsigned NumPy integers, Fields). Fields are the configuration of the
@@ -185,69 +217,103 @@ def lt_matmul(
       >>> if fp.gpu.available():
       ...     d, fields = fp.gpu.hardware.lt_matmul(np.ones((16, 64), np.float16), np.ones((64, 16), np.float16))
     """
-    for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
-        known(kind, (*FP8, "fp16", "bf16"), name)
-    known(out, ("fp16", "bf16", "fp32"), "out")
-    known(layout, LAYOUTS, "layout")
-    fp8 = set(pair) <= set(FP8)
-    m, n, k = tensors.shapes_of(a, b)
-    if (not fp8 and pair[0] != pair[1]) or pair == ("e5m2", "e5m2"):
-        raise ValueError(f"cuBLASLt multiplies FP16 by FP16, BF16 by BF16, and FP8 except E5M2 by E5M2; got {pair}.")
-    if fp8 and (m % ALIGNED or n % ALIGNED or k % ALIGNED):
-        raise ValueError(f"FP8 in cuBLASLt requires M, N and K to be multiples of 16; got {m} x {n} x {k}. Pad.")
-    require_capability(FP8_CAPABILITY if fp8 else (8, 0), f"cuBLASLt's product of {pair[0]}")
-    torch, left = torch_module(), tensor(a, pair[0])
-    result = torch.empty((m, n), dtype=getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out]),
-                         device=left.device)  # fmt: skip
-    of_d = TYPES[out]
-    if fp8 or layout == "tn":  # column-major: the transposed product, b first, both contiguous along K
-        sides = Sides((tensors.column_major(b, pair[1]), TYPES[pair[1]], k, n, k), (left, TYPES[pair[0]], k, m, k),
-                      (result, of_d, n, m, n), 0, TRANSPOSED)  # fmt: skip
-    else:
-        sides = Sides((left, TYPES[pair[0]], m, k, k), (tensor(b, pair[1]), TYPES[pair[1]], k, n, n),
-                      (result, of_d, m, n, n), ROW, 0)  # fmt: skip
-    scales = (tensors.floats([scale_b]), tensors.floats([scale_a])) if fp8 else None
-    fields = _run(sides, scales, fast_accum, workspace)
-    return tensors.words(result), fields
-
-
-def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
-    """Run the first algorithm of cuBLASLt's heuristic on torch's stream, wait, and return the algorithm's fields.
-
-    sides: the operands and the result; the product is written into the tensor of `sides.d`. scales: for FP8,
-    one-element float32 tensors (scale of sides.a, scale of sides.b); None for other formats. fast_accum: value of
-    CUBLASLT_MATMUL_DESC_FAST_ACCUM. workspace: bytes of workspace that the algorithm may use.
-    """
+    shape = tensors.shapes_of(a, b)
+    call = _supported(LtCall(shape, pair, out, layout, fast_accum, True, workspace))
     torch = torch_module()
+    first = (tensors.column_major if call.layout == "tn" else tensor)(b, pair[1])
+    second = (tensors.column_major if call.layout == "nt" else tensor)(a, pair[0])
+    dtype = getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out])
+    result = torch.empty(shape[:2], dtype=dtype, device=first.device)
+    scales = (tensors.floats([scale_b]), tensors.floats([scale_a]))
+    with _asked(call, scales) as (best, operation, layouts):
+        of_first, of_second, of_d = layouts
+        room = torch.empty(max(workspace, 1), dtype=torch.uint8, device="cuda")
+        one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        _call("cublasLtMatmul", _handle(), operation, ctypes.byref(one), first.data_ptr(), of_first,
+              second.data_ptr(), of_second, ctypes.byref(zero), result.data_ptr(), of_d, result.data_ptr(), of_d,
+              ctypes.byref(best.algo), room.data_ptr(), workspace, torch.cuda.current_stream().cuda_stream)  # fmt: skip
+        torch.cuda.synchronize()
+        return tensors.words(result), _fields(best)
+
+
+@in_one_sentence
+def lt_fields(
+    m: int, n: int, k: int, pair: Pair = ("fp16", "fp16"), *, out: str = "fp16", layout: str = "nn",
+    fast_accum: bool = False, reduced: bool = True, workspace: int = WORKSPACE,
+) -> Fields:  # fmt: skip
+    """Return the configuration of the algorithm that cuBLASLt's heuristic selects for a product, without running it.
+
+    Args:
+      m, n, k: the product's shape: a is (m, k), b is (k, n).
+      pair, out: formats of a and b, and of the result, as for `lt_matmul`.
+      layout: layout of FP16 and BF16 operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
+        `x @ weight.t()`; "nt", a contiguous along M and b along N, as in `grad.t() @ x`. FP8 is always "tn".
+      fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM for FP8.
+      reduced: whether the sums of slices of K may be rounded to the result's format before they are added: torch's
+        default, which allow_bf16_reduced_precision_reduction and allow_fp16_reduced_precision_reduction change.
+      workspace: bytes of workspace that the algorithm may use; torch has 32 MiB on Hopper.
+
+    Returns:
+      Fields, which `fpsim.schedules.cublas_choice(fields=)` converts to a schedule.
+
+    Raises:
+      GpuError: no GPU, no cuBLASLt, or no algorithm for this product.
+      ValueError: an unknown format or layout, or a shape that cuBLASLt does not support.
+
+    Source: cuBLAS manual, cublasLtMatmulAlgoGetHeuristic.
+
+    Example:
+      >>> import fpsim as fp
+      >>> if fp.gpu.available():
+      ...     print(fp.gpu.hardware.lt_fields(4096, 4096, 4096, ("bf16", "bf16"), out="bf16", layout="tn"))
+    """
+    call = _supported(LtCall((m, n, k), pair, out, layout, fast_accum, reduced, workspace))
+    with _asked(call, _unit_scales() if call.is_fp8 else None) as (best, *_):
+        return _fields(best)
+
+
+@cache
+def _unit_scales() -> tuple[Any, Any]:
+    """Return two one-element float32 tensors on the GPU as scales of products that are not run; cached."""
+    return tensors.floats([1.0]), tensors.floats([1.0])
+
+
+@contextmanager
+def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Result, Any, list[Any]]]:
+    """Ask cuBLASLt's heuristic for its first algorithm; yield (its answer, the operation, layouts of b, a and result).
+
+    The descriptors are destroyed when the `with` block ends. scales: one-element float32 tensors (scale of b, scale of
+    a), which only FP8 uses.
+    """
+    m, n, k = call.shape
     with ExitStack() as made:
         enter = made.enter_context
         operation = enter(_made("MatmulDesc", COMPUTE_32F, TYPES["fp32"]))
-        if sides.transposed:
-            _set("MatmulDesc", operation, DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
-        if scales is not None:
+        for attribute, transposed in ((DESC_TRANSA, call.layout == "tn"), (DESC_TRANSB, call.layout == "nt")):
+            if transposed:
+                _set("MatmulDesc", operation, attribute, ctypes.c_int32(TRANSPOSED))
+        if call.is_fp8 and scales is not None:
             for attribute, scale in zip((DESC_A_SCALE, DESC_B_SCALE), scales, strict=True):
                 _set("MatmulDesc", operation, attribute, ctypes.c_void_p(scale.data_ptr()))
-            _set("MatmulDesc", operation, DESC_FAST_ACCUM, ctypes.c_int8(int(fast_accum)))
-        layouts = []
-        for _, *layout in (sides.a, sides.b, sides.d):
-            layouts.append(enter(_made("MatrixLayout", *layout)))
-            _set("MatrixLayout", layouts[-1], LAYOUT_ORDER, ctypes.c_int32(sides.order))
+            _set("MatmulDesc", operation, DESC_FAST_ACCUM, ctypes.c_int8(int(call.fast_accum)))
+        of_a, of_b, of_d = TYPES[call.pair[0]], TYPES[call.pair[1]], TYPES[call.out]
+        # (type, rows, columns, leading dimension) of b, a and the result
+        described = (
+            (of_b, k, n, k) if call.layout == "tn" else (of_b, n, k, n),
+            (of_a, m, k, m) if call.layout == "nt" else (of_a, k, m, k), (of_d, n, m, n),
+        )  # fmt: skip
+        layouts = [enter(_made("MatrixLayout", *layout)) for layout in described]
         preference = enter(_made("MatmulPreference"))
-        _set("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_uint64(workspace))
+        _set("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_uint64(call.workspace))
+        mask = ANY_REDUCTION if call.reduced else IN_FLOAT32
+        _set("MatmulPreference", preference, REDUCTION_MASK, ctypes.c_uint32(mask))
         best, count = _Result(), ctypes.c_int()
-        of_a, of_b, of_d = layouts
-        _call("cublasLtMatmulAlgoGetHeuristic", _handle(), operation, of_a, of_b, of_d, of_d, preference, 1,
-              ctypes.byref(best), ctypes.byref(count))  # fmt: skip
+        of_first, of_second, of_result = layouts
+        _call("cublasLtMatmulAlgoGetHeuristic", _handle(), operation, of_first, of_second, of_result, of_result,
+              preference, 1, ctypes.byref(best), ctypes.byref(count))  # fmt: skip
         if count.value < 1 or best.state:
             raise GpuError(f"cuBLASLt's heuristic knows no algorithm for these operands (state {best.state}).")
-        room = torch.empty(max(workspace, 1), dtype=torch.uint8, device="cuda")
-        one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        (a, *_), (b, *_), (d, *_) = sides.a, sides.b, sides.d
-        _call("cublasLtMatmul", _handle(), operation, ctypes.byref(one), a.data_ptr(), of_a, b.data_ptr(), of_b,
-              ctypes.byref(zero), d.data_ptr(), of_d, d.data_ptr(), of_d, ctypes.byref(best.algo), room.data_ptr(),
-              workspace, torch.cuda.current_stream().cuda_stream)  # fmt: skip
-        torch.cuda.synchronize()
-        return _fields(best)
+        yield best, operation, layouts
 
 
 def _fields(best: _Result) -> Fields:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability, require_device
-from fpsim.gpu.hardware.cublaslt import LAYOUTS, version
+from fpsim.gpu.hardware.cublaslt import version
 from fpsim.gpu.hardware.failures import in_one_sentence
 from fpsim.gpu.hardware.tensors import (
     DTYPES,
@@ -28,6 +28,7 @@ from fpsim.gpu.hardware.tensors import (
     words,
 )
 from fpsim.matrix_units.chips import capability_of
+from fpsim.schedules.libraries.cublas_choice import LAYOUTS
 
 HOPPER = capability_of("hopper")
 BLOCK = 128  # terms, rows or columns that share a scale
@@ -184,7 +185,8 @@ def matmul(
       a, b: (M, K) and (K, N) uint16 codes or floats; float32 for "tf32".
       kind: format of a and b, "fp16", "bf16" or "tf32".
       out: format of the result: `kind` or "fp32"; None for `kind`, and "fp32" for "tf32".
-      layout: layout of the operands: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`.
+      layout: layout of the operands: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`; "nt",
+        a contiguous along M and b along N, as in `grad.t() @ x`.
       reduced: whether slices of K may be added in reduced precision, torch's default, instead of in float32.
 
     Returns:
@@ -208,7 +210,8 @@ def matmul(
     shapes_of(a, b)
     require_capability((8, 0), f"a product of {kind} on tensor cores")
     torch = torch_module()
-    left, right = tensor(a, kind), (tensor if layout == "nn" else column_major)(b, kind)
+    left = (column_major if layout == "nt" else tensor)(a, kind)
+    right = (column_major if layout == "tn" else tensor)(b, kind)
     with _settings(torch, reduced):
         if result == kind or kind == "tf32":
             return words(torch.mm(left, right))

@@ -15,6 +15,7 @@ from fpsim.arrays import to_torch
 from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, instructions, products, tensors
+from fpsim.schedules.libraries.cublas_choice import LAYOUTS
 from fpsim.testing import operands as inputs
 from tests.kit.processes import python
 from tests.kit.sweeps import in_turn
@@ -135,8 +136,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "fast": (lambda: hardware.scaled_mm(ONES, ONES, recipe="1x128_1x128", fast_accum=True), "no fast accumulation"),
     "blocks": (lambda: hardware.scaled_mm(ONES[:, :64], ONES[:64], recipe="1x128_1x128"), "multiples of 128, and M"),
     "kind": (lambda: hardware.matmul(ONES, ONES, "fp8"), "kind must be one of fp16, bf16, tf32"),
-    "layout": (lambda: hardware.matmul(ONES, ONES, "fp16", layout="nt"), "layout must be one of nn, tn; got 'nt'"),
-    "lt layout": (lambda: hardware.lt_matmul(ONES, ONES, layout="nt"), "layout must be one of nn, tn; got 'nt'"),
+    "layout": (lambda: hardware.matmul(ONES, ONES, "fp16", layout="tt"), "layout must be one of nn, tn, nt; got 'tt'"),
+    "lt layout": (lambda: hardware.lt_matmul(ONES, ONES, layout="tt"), "layout must be one of nn, tn, nt; got 'tt'"),
     "result": (
         lambda: hardware.matmul(ONES, ONES, "fp16", out="bf16"),
         "out must be 'fp16' or 'fp32' for torch.mm of fp16; got 'bf16'",
@@ -147,7 +148,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "c": (lambda: hardware.dot(ONES, ONES, np.zeros((2, 2))), r"c must have the result's shape \(128, 128\)"),
     "target": (lambda: hardware.ptx_cast(np.zeros(3, np.float32), "e2m1"), "target must be one of e4m3, e5m2"),
     "lt pair": (lambda: hardware.lt_matmul(ONES, ONES, ("fp16", "bf16")), "FP16 by FP16, BF16 by BF16, and FP8"),
-    "lt shape": (lambda: hardware.lt_matmul(ONES[:24], ONES, ("e4m3", "e4m3")), "M, N and K to be multiples of 16"),
+    "lt shape": (lambda: hardware.lt_fields(128, 24, 128, ("e4m3", "e4m3")), "N and K to be multiples of 16"),
 }
 
 
@@ -187,7 +188,7 @@ def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("layout", cublaslt.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["fp16", "bf16", "tf32"])
 def test_products_of_halves_have_their_places(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     strides = []
@@ -201,7 +202,7 @@ def test_products_of_halves_have_their_places(kind: str, layout: str, monkeypatc
     fmt = inputs.FORMATS[kind]
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((8, 24), (24, 16)))
     got = hardware.matmul(a, b, kind, layout=layout)
-    assert strides == [((24, 1), (16, 1) if layout == "nn" else (1, 24))]
+    assert strides == [((1, 8) if layout == "nt" else (24, 1), (1, 24) if layout == "tn" else (16, 1))]
     assert np.array_equal(got, fp.encode(fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64), fmt))
 
 

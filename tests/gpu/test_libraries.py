@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import re
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import fpsim as fp
 from fpsim.gpu import hardware
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.hardware import cublaslt, tensors
-from fpsim.gpu.hardware.cublaslt import Sides
 from fpsim.gpu.lab.model import LibraryModel, built
 from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 from fpsim.testing import operands as inputs
@@ -27,31 +27,33 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 # ---- cuBLASLt
 
 
-def read_as(side: tuple[Any, int, int, int, int], order: int) -> Any:
-    """Return a side of a product as its descriptor says: rows x columns in column or row order."""
-    held, _, rows, columns, leading = side
-    flat = torch.as_strided(held, (held.numel(),), (1,))  # the memory
-    return torch.as_strided(flat, (rows, columns), (leading, 1) if order == cublaslt.ROW else (1, leading))
+def column_major(held: Any, rows: int, columns: int) -> Any:
+    """Return the memory of a tensor as cuBLASLt reads it: rows x columns, stored column after column."""
+    return torch.as_strided(held, (rows, columns), (1, rows))
 
 
 @pytest.mark.parametrize(
-    ("pair", "layout"), [(("e4m3", "e4m3"), "nn"), (("fp16", "fp16"), "nn"), (("fp16", "fp16"), "tn")]
+    ("pair", "layout"),
+    [(("e4m3", "e4m3"), "nn"), (("fp16", "fp16"), "nn"), (("fp16", "fp16"), "tn"), (("bf16", "bf16"), "nt")],
 )
 def test_descriptors_describe_the_product(
     monkeypatch: pytest.MonkeyPatch, pair: tuple[str, str], layout: str
 ) -> None:  # fmt: skip
+    """Run a library in the place of cuBLASLt that multiplies what the descriptors say, b first."""
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
     monkeypatch.setattr(cublaslt, "require_capability", lambda *_: None)
-
-    def run(sides: Sides, scales: Any, fast_accum: bool, workspace: int) -> Fields:
-        assert sides.transposed == (pair[0] == "e4m3" or layout == "tn")
-        a, b, d = (read_as(side, sides.order) for side in (sides.a, sides.b, sides.d))
-        a, b = a.to(torch.float32), b.to(torch.float32)
-        factor = 1.0 if scales is None else float(scales[0] * scales[1])
-        d.copy_(((a.t() if sides.transposed else a) @ b) * factor)
-        return Fields(66, 0, 1, 2, 0, 0, 36, 0, 0)
-
-    monkeypatch.setattr(cublaslt, "_run", run)
+    library = FakeLibrary()
+    monkeypatch.setattr(cublaslt, "_call", library.call)
+    monkeypatch.setattr(cublaslt, "_handle", lambda: None)
+    monkeypatch.setattr(cublaslt, "_fields", lambda best: Fields(66, 0, 1, 2, 0, 0, 36, 0, 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, device=None, **k: library.held(empty(*a, **k)))
+    monkeypatch.setattr(cublaslt, "tensor", lambda x, kind: library.held(tensors.tensor(x, kind)))
+    turned = tensors.column_major
+    monkeypatch.setattr(tensors, "column_major", lambda x, kind: library.held(turned(x, kind)))
+    monkeypatch.setattr(tensors, "floats", lambda x: library.held(torch.tensor(x)))
     fmt = inputs.FORMATS[pair[0]]
     rng = np.random.default_rng(9)
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((16, 48), (48, 32)))
@@ -61,6 +63,68 @@ def test_descriptors_describe_the_product(
     assert np.array_equal(found.view(np.float32), wanted.astype(np.float32))
     assert fields.algo == 66
     assert str(fields).startswith("algo 66, tile 0, split_k 1, reduction 2")
+    assert library.preferences == {cublaslt.MAX_WORKSPACE: 32 << 20, cublaslt.REDUCTION_MASK: 7}
+    answer = hardware.lt_fields(16, 32, 48, pair, out="fp32", layout=layout, reduced=False, workspace=1 << 20)
+    assert answer == fields
+    assert library.preferences == {cublaslt.MAX_WORKSPACE: 1 << 20, cublaslt.REDUCTION_MASK: 3}
+    assert not library.open
+
+
+class FakeLibrary:
+    """A cuBLASLt on the CPU, which multiplies float matrices as its descriptors say.
+
+    open: the descriptors that were created and not yet destroyed; preferences: attributes of the last preference.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[int, tuple[Any, ...]] = {}
+        self.attributes: dict[tuple[int, int], int] = {}
+        self.preferences: dict[int, int] = {}
+        self.tensors: dict[int, Any] = {}
+
+    def held(self, x: Any) -> Any:
+        """Return a tensor, whose memory a call names by its address."""
+        self.tensors[x.data_ptr()] = x
+        return x
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Do as cuBLASLt's function of this name."""
+        if name.endswith("Create"):
+            number = len(self.attributes) + len(self.open) + 1
+            arguments[0]._obj.value = number
+            self.open[number] = arguments[1:]
+        elif name.endswith("Destroy"):
+            del self.open[arguments[0].value]
+        elif name.endswith("SetAttribute"):
+            where, attribute, value, size = arguments
+            assert ctypes.sizeof(value._obj) == size
+            if "Preference" in name:
+                self.preferences[attribute] = value._obj.value
+            else:
+                self.attributes[where.value, attribute] = value._obj.value
+        elif name == "cublasLtMatmulAlgoGetHeuristic":
+            arguments[-1]._obj.value = 1
+        else:
+            assert name == "cublasLtMatmul"
+            self.multiply(arguments)
+
+    def multiply(self, arguments: tuple[Any, ...]) -> None:
+        """Write the product of two matrices, each transposed if the operation says so, times the scales."""
+        _, operation, _, first, of_first, second, of_second, _, _, _, result, of_result = arguments[:12]
+        sides = []
+        for address, layout, attribute in (
+            (first, of_first, cublaslt.DESC_TRANSA), (second, of_second, cublaslt.DESC_TRANSB),
+        ):  # fmt: skip
+            _, rows, columns, leading = self.open[layout.value]
+            assert rows == leading
+            side = column_major(self.tensors[address], rows, columns).to(torch.float64)
+            sides.append(side.t() if self.attributes.get((operation.value, attribute)) else side)
+        scales = [self.attributes.get((operation.value, a)) for a in (cublaslt.DESC_A_SCALE, cublaslt.DESC_B_SCALE)]
+        factor = 1.0
+        for scale in filter(None, scales):
+            factor *= float(self.tensors[scale][0])
+        _, rows, columns, _ = self.open[of_result.value]
+        column_major(self.tensors[result], rows, columns).copy_((sides[0] @ sides[1]) * factor)
 
 
 def test_the_library_takes_the_descriptors() -> None:
@@ -75,10 +139,11 @@ def test_the_library_takes_the_descriptors() -> None:
         cublaslt._set("MatmulDesc", operation, cublaslt.DESC_FAST_ACCUM, ctypes.c_int8(1))
         with pytest.raises(GpuError, match=r"cublasLtMatmulDescSetAttribute of cuBLASLt returned status 7"):
             cublaslt._set("MatmulDesc", operation, 9999, ctypes.c_int32(1))
-    with cublaslt._made("MatrixLayout", cublaslt.TYPES["e4m3"], 512, 64, 512) as layout:
-        cublaslt._set("MatrixLayout", layout, cublaslt.LAYOUT_ORDER, ctypes.c_int32(cublaslt.ROW))
+    with cublaslt._made("MatrixLayout", cublaslt.TYPES["e4m3"], 512, 64, 512):
+        pass
     with cublaslt._made("MatmulPreference") as preference:
         cublaslt._set("MatmulPreference", preference, cublaslt.MAX_WORKSPACE, ctypes.c_uint64(cublaslt.WORKSPACE))
+        cublaslt._set("MatmulPreference", preference, cublaslt.REDUCTION_MASK, ctypes.c_uint32(cublaslt.IN_FLOAT32))
     assert library is cublaslt.library()
 
 

@@ -13,7 +13,7 @@ import fpsim as fp
 from fpsim.gpu.experiments.record import main, record
 from fpsim.gpu.lab.model import LibraryModel
 from fpsim.gpu.lab.recording import MOST_BYTES, replay
-from tests.gpu.fake_hardware import FakeGpu
+from tests.gpu.experiments.fake_hardware import FakeGpu
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.npz"))
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
@@ -117,7 +117,7 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(capsys: pyt
     with pytest.raises(ValueError, match="results go to a folder that can be written to"):
         record("/dev/null/x.npz", hardware=gpu, parts=["blockwise"])
     assert not gpu.calls
-    assert main(["--hardware", "tests.gpu.fake_hardware", "--out", "/dev/null/x.npz"]) == 2
+    assert main(["--hardware", "tests.gpu.experiments.fake_hardware", "--out", "/dev/null/x.npz"]) == 2
     assert capsys.readouterr().err.startswith("results go to a folder")
 
 
@@ -128,7 +128,7 @@ def test_a_recording_has_the_name_that_was_asked_for(tmp_path: Path) -> None:
 
 def test_the_command_records_and_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new" / "fake.npz"
-    assert main(["--hardware", "tests.gpu.fake_hardware", "--out", str(path), "--parts", "blockwise"]) == 0
+    assert main(["--hardware", "tests.gpu.experiments.fake_hardware", "--out", str(path), "--parts", "blockwise"]) == 0
     assert "3 equal in every bit" in capsys.readouterr().out
     assert len(fp.gpu.replay(path)) == 3
 

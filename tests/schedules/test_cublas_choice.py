@@ -14,6 +14,7 @@ import pytest
 import fpsim as fp
 from fpsim.schedules import Chain, Lanes
 from fpsim.schedules.libraries.cublas_choice import LAYOUTS, RECORDED, Fields
+from fpsim.schedules.libraries.cublas_table import NOT_ASKED, SIDES, TOKENS, calls, packed, sides, table
 from fpsim.schedules.plan import plan_of
 from tests.kit.processes import ROOT
 
@@ -79,8 +80,8 @@ def test_every_published_plan_is_the_schedule_of_its_fields(chip: str) -> None:
             assert "was seen with STAGES_ID" in got.reason, where
             counts["constructed"] += 1
             continue
-        assert (got.schedule is None) == (plan is None), where
         assert bool(got.reason) != bool(got.source), where
+        assert (got.schedule is None) == (plan is None), where
         if plan is None:
             counts["declined"] += 1
             continue
@@ -135,7 +136,65 @@ def test_what_was_not_recorded_is_declined() -> None:
         choice("H100", 1, 1, 1, layout="tt")
     with pytest.raises(ValueError, match="m must be an integer >= 1; got 0"):
         choice("H100", 0, 1, 1)
-    assert LAYOUTS == ("nn", "tn")
+    assert LAYOUTS == ("nn", "tn", "nt")
+    got = choice("H100", 8, 8, 64, layout="tn", fields=Fields(11, 0, 1, 0, 0, 0, 0, 0, 0))
+    assert got.reason == "the order of gemmSN kernels is known for layout 'nn' only; got 'tn'."
+
+
+def test_results_of_an_h200_are_those_of_the_choices() -> None:
+    """Compare products of cublasLtMatmul, whose operands are drawn again from their seeds, with the emulator."""
+    with np.load(ROOT / "tests/data/cublaslt_h200.npz") as recording:
+        products, held = json.loads(bytes(recording["meta"]))["products"], recording["words"]
+    start, counts = 0, Counter[str]()
+    for row in products:
+        (m, n, k), out = row["shape"], fp.format(row["out"])
+        words = held[start : start + m * n * out.storage.itemsize].view(out.storage).reshape(m, n)
+        start += words.nbytes
+        fields, pair = Fields(*row["fields"]), tuple(row["pair"])
+        got = choice("H100", m, n, k, fmt=pair, layout=row["layout"], fast_accum=row["fast"], fields=fields)
+        if got.schedule is None:
+            assert (fields.algo, row["layout"]) == (11, "tn")
+            counts["declined"] += 1
+            continue
+        a, b = fp.testing.product_operands("normal", (m, n, k), pair, row["seed"])
+        name = {"fp16": "f16"}.get(pair[0], pair[0])
+        result = fp.matmul(
+            a, b, accumulate=f"hopper_{name}_f32", schedule=got.schedule, strict=False,
+            out_fmt=None if row["out"] == "fp32" else out,
+        )  # fmt: skip
+        assert np.array_equal(np.ascontiguousarray(result).view(out.storage), words), row
+        counts["split"] += fields.split_k > 1
+        looked_up = choice("H100", m, n, k, fmt=pair, out_fmt=out, layout=row["layout"], fast_accum=row["fast"])
+        if looked_up.schedule is not None and m in TOKENS and n in SIDES and k in SIDES:
+            assert str(looked_up.schedule) == str(got.schedule)
+            assert looked_up.workspace == 4 * m * n * fields.split_k
+            counts["in the table"] += 1
+    assert start == held.size
+    assert counts == {"declined": 9, "split": 115, "in the table": 16}
+
+
+def test_the_table_has_kernels_of_layers() -> None:
+    recorded = table()
+    assert recorded.numbers.shape == (len(calls()), len(TOKENS), len(sides()))
+    present = recorded.numbers != NOT_ASKED
+    for call, has, numbers in zip(calls(), present, recorded.numbers, strict=True):
+        kernels = recorded.kernels[numbers[has]]
+        split = float((kernels[:, 1] > 1).mean())
+        assert has.all() == (call.a not in ("e4m3", "e5m2")), call
+        # forward passes with few tokens split K; weight gradients have enough results without that
+        assert (0.19 < split < 0.29) if call.tokens == "m" else split < 0.02, (call, split)
+        if call.a in ("e4m3", "e5m2"):
+            assert set(kernels[:, 0]) == {66}
+
+
+def test_a_table_is_packed_without_fields_that_do_not_matter() -> None:
+    def fields(**values: int) -> list[int]:
+        return list(Fields(66, 5, 1, 2, 1, 3, 35, 0, 7)._replace(**values))
+
+    answers = np.array([[[fields(), fields(tile=9), fields(split_k=2), [-1] * 9]]], np.int32)
+    small = packed(answers, "a GPU")
+    assert small.numbers.tolist() == [[[1, 1, 2, NOT_ASKED]]]
+    assert small.kernels.tolist()[1:] == [[66, 1, 0, 0, 35], [66, 2, 2, 0, 35]]
 
 
 def test_tail_loss_is_part_of_the_choice() -> None:

@@ -1,7 +1,7 @@
-"""cublas_choice: the schedule of the kernel that cuBLAS chose, by the fields of its algorithm or from recorded calls.
+"""cublas_choice: the schedule of the kernel that cuBLAS chose, by the fields of its algorithm or from recorded choices.
 
 cuBLAS's heuristic is not public. Its answer fixes the order of additions, and can be read on the GPU (`Fields`).
-Without it, the choice is known only for the calls that were recorded; every other call is declined.
+Without it, the choice is known only for the shapes that were recorded; every other shape is declined.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from fpsim.formats.named import format as find_format
 from fpsim.formats.named import format_argument
 from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
+from fpsim.schedules.libraries.cublas_table import recorded_kernel, table
 from fpsim.schedules.plan import BLOCK_BITS
 from fpsim.schedules.schedule import Schedule
 
-LAYOUTS = ("nn", "tn")
+LAYOUTS = ("nn", "tn", "nt")  # both operands row-major; both contiguous along K; a along M and b along N
 NVJET = 66
 STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
 # Outputs up to which the order of gemv's option 10 was seen: threads of the GPU that has them, by lane (EQUIV).
@@ -53,11 +54,15 @@ class CublasChoice(NamedTuple):
       schedule: the kernel's order of additions; None where it is not known.
       reason: why there is no schedule, as a sentence; empty where there is one.
       source: where the choice was published or recorded, with the version of cuBLAS; empty without a schedule.
+      workspace: bytes of workspace that the kernel needs for the sums of its slices; 0 for one slice. If the caller's
+        workspace is not larger, cuBLAS takes another kernel. torch has 32 MiB for torch.mm on Hopper, and 1 MiB for FP8
+        and for addmm with a bias, which the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes.
     """
 
     schedule: Schedule | None
     reason: str = ""
     source: str = ""
+    workspace: int = 0
 
 
 class RecordedChoice(NamedTuple):
@@ -83,9 +88,11 @@ def _recorded() -> list[RecordedChoice]:
     """
     square, deep, odd = (32, 32, 512), (16, 16, 2048), (9, 24, 100)
     rows = [
-        RecordedChoice(square, (kind, kind), kind, layout, False, {}) for kind in ("FP16", "BF16") for layout in LAYOUTS
+        RecordedChoice(square, (kind, kind), kind, layout, False, {})
+        for kind in ("FP16", "BF16")
+        for layout in ("nn", "tn")
     ]
-    rows += [RecordedChoice(square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in LAYOUTS]
+    rows += [RecordedChoice(square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in ("nn", "tn")]
     stages = {"family": 23, "stages": 20}
     rows += [RecordedChoice(odd, ("FP16", "FP16"), out, "nn", False, stages) for out in ("FP16", "FP32")]
     rows.append(RecordedChoice(odd, ("BF16", "BF16"), "BF16", "nn", False, {**stages, "split_k": 264, "merge": 2}))
@@ -110,10 +117,11 @@ def cublas_choice(
       m, n, k: shape of the product.
       fmt: format of both operands, or (format of a, format of b).
       out_fmt: format of the result; None for that of the operands, float32 for FP8.
-      layout: "nn", both operands row-major, or "tn", both contiguous along K, which FP8 always is.
+      layout: layout of the operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
+        `x @ weight.t()`, which FP8 always is; "nt", a contiguous along M and b along N, as in `grad.t() @ x`.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8.
-      fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_matmul` reads them. They
-        alone decide then, and out_fmt and layout have no effect.
+      fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
+        nothing is looked up, and out_fmt has no effect.
 
     Returns:
       A CublasChoice. `.schedule` is the order of additions, and `.source` says where the choice was recorded; if it is
@@ -124,16 +132,20 @@ def cublas_choice(
 
     Source:
       Fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1). Its published plans begin with
-      fields as well: none says what the heuristic chose for a shape. Calls without fields: recordings of this project.
+      fields as well: none says what the heuristic chose for a shape. Calls without fields: recordings of this project
+      on an H200 for Hopper (docs/schedules.md): 25 numbers of tokens from 1 to 32,768, with sides of layers from 64 to
+      65,536 and sizes of vocabularies.
 
     Example:
       >>> import fpsim as fp
       >>> fp.schedules.cublas_choice("H100", 9, 24, 100).schedule
       cublas('sm_90', family=23, stages=20)
-      >>> unknown = fp.schedules.cublas_choice("H100", 4096, 4096, 4096)
+      >>> fp.schedules.cublas_choice("H100", 64, 4096, 14336, fmt="bf16", layout="tn").schedule
+      cublas('sm_90', family=66, split_k=4)
+      >>> unknown = fp.schedules.cublas_choice("H100", 4097, 4096, 4096)
       >>> unknown.schedule is None, unknown.reason
-      (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4096 x 4096 x 4096 was not recorded. Pass fields=,
-      which fp.gpu.hardware.lt_matmul reads on the GPU.")
+      (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4097 x 4096 x 4096 was not recorded. Pass fields=,
+      which fp.gpu.hardware.lt_fields reads on the GPU.")
     """
     known = chip_of(chip, "cuBLAS", tuple(ON))
     for name, value in (("m", m), ("n", n), ("k", k)):
@@ -143,29 +155,48 @@ def cublas_choice(
     operands = find_format(sides[0]), find_format(sides[1])
     narrow = max(operands[0].bits, operands[1].bits) <= 8
     if fields is not None:
-        reason = _refusal(fields, known.sm, (m, n, k), narrow)
-        if reason:
-            return CublasChoice(None, reason)
-        return CublasChoice(schedule_of(fields, known.sm, fast_accum=fast_accum), source=EQUIV)
+        return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, EQUIV)
     out = format_argument("out_fmt", out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
     if known.sm == "sm_90":
         for row in RECORDED:
             if row[:-1] == wanted:
                 return CublasChoice(cublas(known.sm, **row.options), source=RECORDING)
+        formats = (operands[0].name.lower(), operands[1].name.lower(), out.name.lower())
+        kernel = recorded_kernel((m, n, k), formats, wanted[3], fast_accum)
+        if kernel is not None:
+            algo, split_k, reduction, option, stages = kernel
+            read = Fields(algo, 0, split_k, reduction, 0, option, stages, 0, 0)
+            return _choice_of(read, known.sm, (m, n, k), wanted[3], fast_accum, narrow, table().about)
     product = f"{operands[0]} x {operands[1]} -> {out}, {wanted[3]}{', fast accumulation' * fast_accum}"
     return CublasChoice(
         None,
         f"cuBLAS's choice for {product}, {m} x {n} x {k} was not recorded. Pass fields=, which "
-        "fp.gpu.hardware.lt_matmul reads on the GPU.",
+        "fp.gpu.hardware.lt_fields reads on the GPU.",
     )
+
+
+def _choice_of(
+    fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, fast_accum: bool, narrow: bool, source: str
+) -> CublasChoice:
+    """Return the choice for an algorithm's fields: its schedule, or the reason why it has none that is known.
+
+    sm: the chip's target, such as "sm_90". shape: (M, N, K). narrow: operands have at most 8 bits. source: where the
+    fields, or their meaning, were published or recorded.
+    """
+    reason = _refusal(fields, sm, shape, layout, narrow)
+    if reason:
+        return CublasChoice(None, reason)
+    m, n, _ = shape
+    workspace = 4 * m * n * fields.split_k if fields.split_k > 1 else 0
+    return CublasChoice(schedule_of(fields, sm, fast_accum=fast_accum), "", source, workspace)
 
 
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
     """Return the schedule of a cuBLASLt algorithm by its fields.
 
     Args:
-      fields: fields of the algorithm, as `fp.gpu.hardware.lt_matmul` returns them.
+      fields: fields of the algorithm, as `fp.gpu.hardware.lt_fields` returns them.
       chip: as for `fpsim.schedules.cublas`.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
 
@@ -189,10 +220,10 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
     return cublas(chip, **options)
 
 
-def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool) -> str:
+def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, narrow: bool) -> str:
     """Return the reason, as a sentence, why fields and a shape (M, N, K) have no known schedule; "" if they have one.
 
-    sm: the chip's target, such as "sm_90". narrow: operands have at most 8 bits.
+    sm: the chip's target, such as "sm_90". layout: as for `cublas_choice`. narrow: operands have at most 8 bits.
     """
     m, n, k = shape
     family = ALGORITHMS.get(fields.algo, "")
@@ -203,6 +234,8 @@ def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool)
         return f"FP8 was seen with nvjet kernels (66) only; got algorithm {fields.algo}."
     if family in ("gemv", "dot") and m != 1 and n != 1:
         return f"algorithm {fields.algo} multiplies by a vector; got {m} x {n} outputs."
+    if family == "gemm_sn" and layout != "nn":
+        return f"the order of gemmSN kernels is known for layout 'nn' only; got {layout!r}."
     if family in ("gemm_sn", "magma") and (fields.split_k > 1 or (family == "magma" and fields.option)):
         return f"algorithm {fields.algo} was seen without split-K and options only; got {fields}."
     if family == "gemv" and fields.option == 5 and m != 1:
@@ -219,9 +252,9 @@ def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool)
         schedule = schedule_of(fields, sm)
     except ValueError as unknown:
         return str(unknown)
-    if family in ("nvjet", "cutlass") and fields.split_k > 1:
-        grain = BLOCK_BITS // bits if family == "nvjet" else 64 if k % 64 == 0 else 8
+    if family == "nvjet" and fields.split_k > 1:
+        grain = BLOCK_BITS // bits
         chunk = grain * math.ceil(math.ceil(k / grain) / fields.split_k)
-        if chunk > k or (family == "nvjet" and chunk == k):
+        if chunk >= k:
             return f"{schedule} cuts K into slices of {chunk} terms; got K = {k}, for which it was not seen."
     return ""

@@ -18,7 +18,7 @@ from fpsim.files import write_whole
 from fpsim.gpu.experiments.validate import PARTS, main, validate
 from fpsim.gpu.lab.lab import Lab
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, difference
-from tests.gpu.fake_hardware import FakeGpu
+from tests.gpu.experiments.fake_hardware import FakeGpu
 
 Words = npt.NDArray[Any]
 
@@ -55,7 +55,10 @@ def test_all_that_compare_share_the_time_and_what_measures_follows(monkeypatch: 
     module = sys.modules["fpsim.gpu.experiments.validate"]  # whose name in its package is that of a function
     monkeypatch.setattr(module, "_in_processes", lambda parts, seconds, *_: calls.append((parts, seconds)))
     validate(
-        parts=["speed", "casts", "arithmetic", "matmuls"], hardware="tests.gpu.fake_hardware", minutes=10, isolated=True
+        parts=["speed", "casts", "arithmetic", "matmuls"],
+        hardware="tests.gpu.experiments.fake_hardware",
+        minutes=10,
+        isolated=True,
     )
     (together, compared), (alone, measured) = calls
     assert (together, alone) == (["casts", "arithmetic", "matmuls"], ["speed"])
@@ -64,7 +67,7 @@ def test_all_that_compare_share_the_time_and_what_measures_follows(monkeypatch: 
 
 
 def test_speeds_come_from_a_process_of_their_own() -> None:
-    report = validate(parts=["speed"], hardware="tests.gpu.fake_hardware", small=True, isolated=True)
+    report = validate(parts=["speed"], hardware="tests.gpu.experiments.fake_hardware", small=True, isolated=True)
     assert report.rows == ()
     assert len(report.speeds) == 9
     assert not any(row.error for row in report.speeds)
@@ -90,8 +93,16 @@ def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path) -> None:
 def test_the_command_shows_what_was_found_before_an_interrupt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.gpu.fake_hardware.scaled_mm", Interrupted().scaled_mm)
-    arguments = ["--hardware", "tests.gpu.fake_hardware", "--small", "--together", "--out", str(tmp_path), "--parts"]
+    monkeypatch.setattr("tests.gpu.experiments.fake_hardware.scaled_mm", Interrupted().scaled_mm)
+    arguments = [
+        "--hardware",
+        "tests.gpu.experiments.fake_hardware",
+        "--small",
+        "--together",
+        "--out",
+        str(tmp_path),
+        "--parts",
+    ]
     assert main([*arguments, "blockwise", "rowwise"]) == 130
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("3 of 4 comparisons equal")
@@ -102,7 +113,8 @@ def planted_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, sca
     """Return a module of hardware that all processes find, whose scaled products begin with some lines."""
     lines = "".join(f"    {line}\n" for line in (*scaled_mm.splitlines(), "return _GPU.scaled_mm(*a, **k)"))
     (folder / f"{name}.py").write_text(
-        "import os, signal, time\nfrom tests.gpu.fake_hardware import *\nfrom tests.gpu.fake_hardware import _GPU\n"
+        "import os, signal, time\nfrom tests.gpu.experiments.fake_hardware import *\n"
+        "from tests.gpu.experiments.fake_hardware import _GPU\n"
         f"def scaled_mm(*a, **k):\n{lines}"
     )
     monkeypatch.syspath_prepend(folder)
@@ -131,7 +143,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(capsys: p
     with pytest.raises(ValueError, match="results go to a folder that can be written to; got '/dev/null/none'"):
         validate("/dev/null/none", parts=["blockwise"], hardware=gpu)
     assert not gpu.calls
-    assert main(["--hardware", "tests.gpu.fake_hardware", "--small", "--out", "/dev/null/none"]) == 2
+    assert main(["--hardware", "tests.gpu.experiments.fake_hardware", "--small", "--out", "/dev/null/none"]) == 2
     assert capsys.readouterr().err.startswith("results go to a folder")
 
 
@@ -193,7 +205,9 @@ def test_nans_are_equal_and_counted() -> None:
 
 
 def test_the_command_runs_every_part_in_its_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["--hardware", "tests.gpu.fake_hardware", "--small", "--out", str(tmp_path), "--parts", "blockwise"])
+    code = main(
+        ["--hardware", "tests.gpu.experiments.fake_hardware", "--small", "--out", str(tmp_path), "--parts", "blockwise"]
+    )
     said = capsys.readouterr().out
     assert code == 0, said
     assert said.splitlines()[-1].startswith("3 of 3 comparisons equal")

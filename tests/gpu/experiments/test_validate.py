@@ -23,7 +23,7 @@ from fpsim.gpu.lab.recording import replay
 from fpsim.gpu.lab.report import ValidationReport, difference
 from fpsim.matrix_units.catalogue import float_units, integer_units
 from fpsim.schedules.libraries.cublas_choice import Fields
-from tests.gpu.fake_hardware import FakeGpu
+from tests.gpu.experiments.fake_hardware import FakeGpu
 
 Words = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ from fpsim.gpu.experiments.bench import bench, main, run, works_of
 from fpsim.gpu.lab.bench_report import BenchReport, Speed
 from fpsim.gpu.lab.bench_rows import ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, BenchWork
 from fpsim.testing import assert_bits_equal
-from tests.gpu.fake_hardware import FakeGpu
+from tests.gpu.experiments.fake_hardware import FakeGpu
 from tests.gpu.simulator import bench as simulator
 from tests.kit.processes import simulate
 
@@ -167,7 +167,7 @@ def test_unknown_parts_and_folders_that_are_none_are_refused(tmp_path: Path) -> 
 
 
 def test_the_command_prints_its_table_and_writes_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--hardware", "tests.gpu.fake_hardware", "--out", str(tmp_path), "--short"]
+    arguments = ["--hardware", "tests.gpu.experiments.fake_hardware", "--out", str(tmp_path), "--short"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[-1].startswith("7 of 7 speeds reach their targets; 0 of 9 rows failed")

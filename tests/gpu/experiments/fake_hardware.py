@@ -89,7 +89,7 @@ class FakeGpu:
         problem = ProductProblem("", unit_name("hopper", pair), a, b, None, scale_a, scale_b, bias, out)
         return self._returned(recipe, predict(problem, self.models.get(recipe, model)))
 
-    def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str) -> Words:
+    def matmul(self, a: Words, b: Words, kind: str, *, out: str, layout: str, reduced: bool = False) -> Words:
         """Do as fpsim.gpu.hardware.matmul."""
         self._starts("matmul")
         aligned = a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0
@@ -110,6 +110,14 @@ class FakeGpu:
         first, second = (None if scale is None else np.array(scale, np.float32) for scale in (scale_a, scale_b))
         problem = ProductProblem("", unit_name("hopper", pair), a, b, None, first, second, out=out)
         return self._returned("lt_matmul", predict(problem, model)), fields
+
+    def lt_fields(
+        self, m: int, n: int, k: int, pair: tuple[str, str], *, out: str, layout: str, fast_accum: bool,
+        workspace: int = 1 << 25,
+    ) -> Fields:  # fmt: skip
+        """Do as fpsim.gpu.hardware.lt_fields, for a library without split-K."""
+        self._starts("lt_fields")
+        return Fields(66, 0, 1, 2, 0, 0, 36 if pair[0] == "e4m3" else 35, 0, 0)
 
     def twin(self, name: str, *arrays: Any, **options: Any) -> Any:
         """Do as fpsim.gpu.hardware.twin."""
@@ -153,6 +161,6 @@ class FakeGpu:
 _GPU = FakeGpu()
 chain_matmul = _GPU.chain_matmul
 about, dot, scaled_dot, scaled_mm = _GPU.about, _GPU.dot, _GPU.scaled_dot, _GPU.scaled_mm
-matmul, lt_matmul = _GPU.matmul, _GPU.lt_matmul
+matmul, lt_matmul, lt_fields = _GPU.matmul, _GPU.lt_matmul, _GPU.lt_fields
 twin, torch_cast, ptx_cast, sweep = _GPU.twin, _GPU.torch_cast, _GPU.ptx_cast, _GPU.sweep
 measure, room = _GPU.measure, _GPU.room

@@ -1,0 +1,94 @@
+"""choices: asks cuBLASLt's heuristic which kernels it takes for the shapes of layers, and stores them in a table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fpsim.files import INTERRUPTED, path_of, require_folder, whole_file
+from fpsim.gpu.device.device import GpuError
+from fpsim.gpu.lab.lab import REAL, about_of
+from fpsim.schedules.libraries.cublas_choice import Fields
+from fpsim.schedules.libraries.cublas_table import TOKENS, CublasCall, CublasTable, calls, packed, sides
+
+NONE = (-1,) * len(Fields._fields)  # in place of the fields of a product that cuBLASLt does not support
+
+
+def kernels_of(
+    hardware: Any, call: CublasCall, tokens: Sequence[int] = TOKENS, pairs: Sequence[tuple[int, int]] | None = None
+) -> npt.NDArray[np.int32]:
+    """Return the fields that cuBLASLt's heuristic answers for every recorded shape of a kind of products.
+
+    hardware: a module or object with `lt_fields` of `fpsim.gpu.hardware`. call: the kind. tokens, pairs: the sizes;
+    None for `sides()`. The result is int32 (tokens, pairs, 9), -1 where cuBLASLt has no kernel. Raises a GpuError if it
+    has none at all.
+    """
+    options = {"out": call.out, "layout": call.layout, "fast_accum": call.fast_accum}
+    rows = []
+    for count in tokens:
+        for first, second in sides() if pairs is None else pairs:
+            shape = (count, first, second) if call.tokens == "m" else (first, second, count)
+            try:
+                rows.append(tuple(hardware.lt_fields(*shape, (call.a, call.b), **options)))
+            except (GpuError, ValueError) as reason:
+                failed = reason
+                rows.append(NONE)
+    answers = np.array(rows, np.int32).reshape(len(tokens), -1, len(NONE))
+    if (answers < 0).all():
+        raise GpuError(f"cuBLASLt answers for no shape of {call}: {failed}")
+    return answers
+
+
+def _kernels_of(name: str, call: CublasCall) -> npt.NDArray[np.int32]:
+    """Do as `kernels_of`, with the name of the hardware's module."""
+    return kernels_of(importlib.import_module(name), call)
+
+
+def choices(hardware: str = REAL, processes: int | None = None) -> CublasTable:
+    """Return the kernels that cuBLASLt's heuristic takes on this machine's GPU for every recorded shape.
+
+    hardware: name of a module with `about` and `lt_fields` of `fpsim.gpu.hardware`. processes: how many ask at the same
+    time; None for one per core. One process takes about 13 minutes. Raises a GpuError if there is no GPU.
+    """
+    about = about_of(importlib.import_module(hardware))
+    kinds = calls()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes or os.cpu_count() or 1, len(kinds)), context) as pool:
+        answers = np.stack(list(pool.map(_kernels_of, [hardware] * len(kinds), kinds)))
+    said = f"{about['gpu']} ({about.get('multiprocessors', '?')} multiprocessors) on {about['date'][:10]}"
+    return packed(answers, f"{said}, cuBLASLt {about.get('cublaslt', 'unknown')}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 if a table was written, 2 without a GPU or a writable folder, 130 after Ctrl-C.
+
+    arguments: None for those of the process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m fpsim.gpu choices", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", "-o", required=True, help="the file, .npz")
+    parser.add_argument("--processes", type=int, help="how many ask at the same time; one per core without it")
+    parser.add_argument("--hardware", default=REAL, metavar="MODULE", help="ask this module's functions")
+    options = parser.parse_args(arguments)
+    try:
+        require_folder(path_of(options.out).parent)
+        table = choices(options.hardware, options.processes)
+    except (GpuError, ValueError) as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted; no table was written.", file=sys.stderr)
+        return INTERRUPTED
+    with whole_file(Path(options.out)) as file:
+        np.savez_compressed(file, about=np.array(table.about), kernels=table.kernels, numbers=table.numbers)
+    print(f"{table.numbers.size} products of {table.about} in {options.out}, by {len(table.kernels)} kernels")
+    return 0

@@ -1,0 +1,1 @@
+"""The experiments of fpsim.gpu without a GPU: the emulator is in its place."""
