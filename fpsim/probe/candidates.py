@@ -24,7 +24,7 @@ from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
 from fpsim.schedules.call import Call
 from fpsim.schedules.catalogue import ROWS
-from fpsim.schedules.libraries.cublas import cublas
+from fpsim.schedules.libraries.cublas import TF32_BLOCKS, cublas
 from fpsim.schedules.libraries.cutlass import cutlass_2xacc
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.limits import refusals
@@ -220,6 +220,8 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
         if unit.a.fmt.bits == 16:
             steps: list[dict[str, Any]] = [{}, {"step": 8}, {"step": 8, "merge": "output_type"}]
             options += [{"family": "cutlass"} | step for step in steps]
+        if unit.a.fmt == TF32:
+            options += [{"family": "cutlass_tf32", "block_k": terms} for terms in TF32_BLOCKS]
         for keywords in options:
             with suppress(ValueError):
                 yield cublas(unit.arch, split_k=len(parts), **keywords)

@@ -10,6 +10,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import Chain, Lanes, Schedule
 
 BLOCK_BITS = 1024  # bits of K that nvjet kernels process at a time: 64 terms of 16 bits, 128 of 8 (docs/schedules.md)
+VECTOR_BITS = 128  # bits of K that a thread of a CUTLASS kernel loads at a time
 
 
 class Span(NamedTuple):
@@ -125,7 +126,8 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
         kept = count if slicing.merge == "from_both_ends" else max(min(count, len(tiles)), 1)
         return tuple(tuple(tiles[s::count]) for s in range(kept)), k
     if slicing.rule == "cutlass":
-        grain = 64 if k % 64 == 0 else 8
+        line = BLOCK_BITS // unit.a.carrier.bits
+        grain = line if k % line == 0 else VECTOR_BITS // unit.a.carrier.bits
     if slicing.rule == "floor":
         # no library splits so few terms: the rule would add none of them
         chunk = grain * max(_ceiling(k // count, grain), 1)

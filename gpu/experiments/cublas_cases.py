@@ -46,8 +46,11 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
     for shape, (kind, out) in product(shapes, (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))):
         yield _half(lab, shape, kind, out, half_models(lab, shape))
     for shape in [(16, 16, 256)] if lab.small else shapes[:2]:
-        slices = [LibraryModel("FLAT", slices=s, grain=32) for s in splits_of(shape[2], 32)[1:]]
-        yield _half(lab, shape, "tf32", "fp32", [LibraryModel("FLAT"), *slices])
+        call = f"cublas({lab.arch!r}, family='cutlass_tf32', block_k="
+        slices = [
+            LibraryModel(f"{call}{terms}, split_k={s})") for terms in (16, 32) for s in splits_of(shape[2], 32)[1:]
+        ]
+        yield _half(lab, shape, "tf32", "fp32", [LibraryModel("FLAT"), *(slices if lab.chip == "hopper" else ())])
 
 
 def _half(

@@ -59,6 +59,8 @@ def test_every_unit_is_found_by_its_name(units: Sequence[fp.MatrixUnit]) -> None
 @sweep("rows", SOME_ROWS, ROWS)
 def test_every_schedule_is_found_by_its_name(rows: Sequence[Schedule]) -> None:
     for row in rows:
+        if row.family == "cutlass_fp32":  # takes float32, which no unit of NVIDIA does
+            continue
         with case(row):
             unit = unit_of(row)
             model = probed(unit, row, 512 if rows is ROWS else 320)

@@ -66,6 +66,8 @@ half, vector = ones(m=2), ones(m=1, n=8449)
 
 
 REFUSED = {
+    "half in tf32": (call(HOPPER, *half, s.cublas(family="cutlass_tf32")), "kernels take TF32; got hopper_f16_f32"),
+    "half in fp32": (call(HOPPER, *half, s.cublas(family="cutlass_fp32")), r"Pass accumulate=fp\.FusedMultiply"),
     "xmma m": (call("ada_e4m3_f32", FP8[0][:15], FP8[1], s.cublas("sm_89")), r"M, N and K are .*15 x 16 x 32"),
     "fp8 n": (call(HOPPER_FP8, FP8[0], FP8[1][:, :8], PLAIN), r"multiples of 16 .*16 x 8 x 32\. Pad with zeros"),
     "fp8 k": (call(HOPPER_FP8, FP8[0][:, :17], FP8[1][:17], PLAIN), r"multiples of 16 .*16 x 16 x 17"),

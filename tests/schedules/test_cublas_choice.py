@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.gpu.lab.model import LibraryModel, built
 from fpsim.schedules import Chain, Lanes
 from fpsim.schedules.libraries.cublas_choice import LAYOUTS, RECORDED, Fields
 from fpsim.schedules.libraries.cublas_table import NOT_ASKED, SIDES, TOKENS, calls, packed, sides, table
@@ -171,6 +172,28 @@ def test_results_of_an_h200_are_those_of_the_choices() -> None:
             counts["in the table"] += 1
     assert start == held.size
     assert counts == {"declined": 9, "split": 115, "in the table": 16}
+
+
+def test_float32_products_of_an_h200_are_those_of_the_schedules() -> None:
+    with np.load(ROOT / "tests/data/cublaslt_h200.npz") as recording:
+        products, words = json.loads(bytes(recording["meta"]))["float32"], recording["float32"]
+    start, counts = 0, Counter[str]()
+    for row in products:
+        m, n, k = row["shape"]
+        if row["operands"] == "tf32":
+            a, b = fp.testing.product_operands("normal", (m, n, k), ("tf32", "tf32"), row["seed"])
+        else:
+            rng = np.random.default_rng(row["seed"])
+            a, b = (rng.standard_normal(shape, np.float32).view(np.uint32) for shape in ((m, k), (k, n)))
+        accumulate: Any = row["unit"]
+        if accumulate == "fp32":
+            accumulate, a, b = fp.FusedMultiplyAdd("fp32"), a.view(np.float32), b.view(np.float32)
+        got = fp.matmul(a, b, accumulate=accumulate, schedule=built(LibraryModel(row["schedule"])))
+        assert np.array_equal(np.ascontiguousarray(got).view(np.uint32).ravel(), words[start : start + m * n]), row
+        start += m * n
+        counts[row["unit"]] += 1
+    assert start == words.size
+    assert counts == {"fp32": 54, "hopper_tf32_f32": 67}
 
 
 def test_the_table_has_kernels_of_layers() -> None:

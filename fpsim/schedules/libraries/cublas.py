@@ -28,11 +28,22 @@ TE = "TransformerEngine, tests/pytorch/references/blockwise_fp8_gemm_reference.p
 ALGORITHMS = {66: "nvjet", 12: "cutlass", 21: "cutlass", 23: "cutlass", 24: "cutlass", 11: "gemm_sn", 16: "magma",
               13: "gemv", 14: "dot"}  # fmt: skip
 ALIASES = {"simt": "gemm_sn"}
-FAMILIES = ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled", "xmma")
+FAMILIES = (
+    "nvjet",
+    "cutlass",
+    "cutlass_tf32",
+    "cutlass_fp32",
+    "gemm_sn",
+    "magma",
+    "gemv",
+    "dot",
+    "block_scaled",
+    "xmma",
+)
 # The families that are known on an architecture, the default first
 ON = {
     "ada": ("xmma",),
-    "hopper": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot", "block_scaled"),
+    "hopper": ("nvjet", "cutlass", "cutlass_tf32", "cutlass_fp32", "gemm_sn", "magma", "gemv", "dot", "block_scaled"),
     "blackwell": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot"),
 }
 
@@ -47,6 +58,8 @@ UNDEFINED_STAGES = (32, 8)  # STAGES_ID 0: block_k, and terms of an instruction
 KNOWN_STAGES = (*range(7, 21), 25)
 INSTRUCTION = 16  # terms of an instruction of the other CUTLASS kernels
 CUTLASS_BLOCKS = (32, 64, 128)  # block_k of the CUTLASS kernels that were seen
+TF32_BLOCKS, TF32_STEP = (16, 32), 8  # those of TF32, and the terms of its instruction
+LAYERS = "one H200 with cuBLAS 13.1.0, docs/schedules.md"
 
 # CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
 GEMM_SN = {0: (2, 256), 1: (4, 128)}
@@ -106,9 +119,10 @@ def cublas(
       chip: Ada, Hopper or Blackwell: a target ("sm_89", "sm_90", "sm_100" or "sm_103"), or any other name of a chip
         ("H100", "hopper", "9.0").
       family: the kernel family, or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with
-        aligned K and N), "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma"
-        (16), "gemv" (13) and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or
-        128x128), "xmma" (FP8 on Ada).
+        aligned K and N), "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "cutlass_tf32" (TF32),
+        "cutlass_fp32" (float32 without tensor cores, with accumulate=fp.FusedMultiplyAdd("fp32")), "gemm_sn" (11,
+        "simt"), "magma" (16), "gemv" (13) and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with
+        scales per 1x128 or 128x128), "xmma" (FP8 on Ada).
       split_k: SPLITK_NUM, the number of slices of K.
       merge: how the sums of slices are added. Of "cutlass", REDUCTION_SCHEME: 2 "compute_type" (the default: in
         float32), 4 "output_type" (each is rounded to the output format first), 0 "none" or 1 "in_place" (the running
@@ -117,7 +131,7 @@ def cublas(
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM: FP8 sums stay in the tensor cores' accumulator.
       stages: STAGES_ID of "cutlass", 0, 7 to 20 or 25, which fixes block_k and step.
       block_k, step: terms of a tile (32 by default, 64 or 128) and of an instruction (16 by default, or 8) of
-        "cutlass", where stages is not given.
+        "cutlass", where stages is not given. Of "cutlass_tf32", block_k is 16 (the default) or 32.
       option: CUSTOM_OPTION, which decides the lanes of threads: of "gemm_sn" 0 (the default) or 1; of "gemv", which has
         no default.
       scale_order: of "block_scaled": "product", "a_first" or "b_first"; None is what cuBLAS 13.1 does on an H100:
@@ -156,13 +170,15 @@ def cublas(
     make = {
         "nvjet": lambda: _nvjet(arch, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
         "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
+        "cutlass_tf32": lambda: _cutlass_tf32(count, block_k),
+        "cutlass_fp32": lambda: _of_float32(Lanes(1, lanes_from_zero=True), count),
         "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(known, option, count),
         # dot_kernel, whose blocks' sums reduce_1Block_kernel adds (docs/schedules.md)
         "dot": lambda: _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count)),
         "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
     schedule: Schedule = make[kind]()
-    operands = "e4m3" if kind in ("xmma", "block_scaled") else "f16"
+    operands = OPERANDS.get(kind, "f16")
     options = schedule.options if family is None else (*schedule.options, (NAMED, 1))
     return replace(
         schedule, name=name, library="cuBLAS", family=kind, arch=arch, fast_accum=fast_accum, operands=operands,
@@ -173,9 +189,14 @@ def cublas(
 # The fields of each family
 FIELDS = {
     "nvjet": ("split_k", "fast_accum", "tail_loss"), "xmma": ("split_k", "merge", "fast_accum"),
-    "cutlass": ("split_k", "merge", "stages", "block_k", "step"), "gemm_sn": ("option",), "magma": (),
+    "cutlass": ("split_k", "merge", "stages", "block_k", "step"), "cutlass_tf32": ("split_k", "block_k"),
+    "cutlass_fp32": ("split_k",), "gemm_sn": ("option",), "magma": (),
     "gemv": ("split_k", "option"), "dot": ("split_k",), "block_scaled": ("scale_order", "fast_accum"),
 }  # fmt: skip
+
+
+# Operands of examples of the families that take no FP16: an element of a matrix unit
+OPERANDS = {"xmma": "e4m3", "block_scaled": "e4m3", "cutlass_tf32": "tf32"}
 
 
 def _family(family: str | int | None, arch: str) -> str:
@@ -248,6 +269,25 @@ def _cutlass(
     return Schedule(
         "", sums=Chain(residue=block_k, step=step), slicing=Slicing(count, 0, "cutlass", how),
         epilogue=Epilogue(source="first", adds_c=True), source=EQUIV, evidence="hardware",
+    )  # fmt: skip
+
+
+def _cutlass_tf32(count: int, block_k: int | None) -> Schedule:
+    """Return the schedule of CUTLASS's TF32 kernels (named s1688gemm), whose slices begin with an incomplete tile.
+
+    count: slices of K. block_k: terms of a tile, None for 16.
+    """
+    tile = TF32_BLOCKS[0] if block_k is None else positive(block_k, "block_k")
+    if tile not in TF32_BLOCKS:
+        raise ValueError(f"block_k must be 16 or 32, which are those of cuBLAS's TF32 kernels; got {tile}.")
+    return _of_float32(Chain(residue=tile, step=TF32_STEP), count)
+
+
+def _of_float32(sums: Chain | Lanes, count: int) -> Schedule:
+    """Return the schedule of CUTLASS's kernels of float32 or TF32: `count` slices of K, each added by `sums`."""
+    return Schedule(
+        "", sums=sums, slicing=Slicing(count, 0, "cutlass"), epilogue=Epilogue(source="first", adds_c=True),
+        source=LAYERS, evidence="hardware",
     )  # fmt: skip
 
 

@@ -22,11 +22,22 @@ GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outp
 def _operands(call: Call) -> Iterator[str]:
     """Yield a sentence for each format of an operand, sum or result that the kernel family does not support.
 
-    nvjet takes FP8 and 16-bit operands, xmma and block_scaled FP8 alone, all others 16 bits alone; sums are float32.
+    nvjet takes FP8 and 16-bit operands, xmma and block_scaled FP8 alone, cutlass_tf32 TF32, cutlass_fp32 no unit's, all
+    others 16 bits alone; sums are float32.
     """
     family, unit = call.schedule.family, call.unit
-    takes_half, takes_fp8 = family not in ("xmma", "block_scaled"), family in ("nvjet", "xmma", "block_scaled")
-    if not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
+    if family == "cutlass_fp32" and unit.a.fmt != FP32:
+        yield (
+            f"cuBLAS's cutlass_fp32 kernels take float32, without a matrix unit; got {unit.name}. Pass "
+            "accumulate=fp.FusedMultiplyAdd('fp32')."
+        )
+    if family == "cutlass_tf32" and unit.a.name != "tf32":
+        yield f"cuBLAS's cutlass_tf32 kernels take TF32; got {unit.name}."
+    takes_half, takes_fp8 = (
+        family not in ("xmma", "block_scaled", "cutlass_tf32", "cutlass_fp32"),
+        family in ("nvjet", "xmma", "block_scaled"),
+    )
+    if (takes_half or takes_fp8) and not (takes_half and call.is_half) and not (takes_fp8 and call.is_fp8):
         kinds = " or ".join(["FP16 or BF16"] * takes_half + ["FP8"] * takes_fp8)
         source = "mmaemu" if family == "xmma" else HEURISTIC
         yield f"cuBLAS's {family} kernels take {kinds} ({source}); got {unit.name}."
