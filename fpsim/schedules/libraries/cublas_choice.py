@@ -141,7 +141,7 @@ def cublas_choice(
       >>> fp.schedules.cublas_choice("H100", 9, 24, 100).schedule
       cublas('sm_90', family=23, stages=20)
       >>> fp.schedules.cublas_choice("H100", 64, 4096, 14336, fmt="bf16", layout="tn").schedule
-      cublas('sm_90', family=66, split_k=4)
+      cublas('sm_90', family=66, split_k=3)
       >>> unknown = fp.schedules.cublas_choice("H100", 4097, 4096, 4096)
       >>> unknown.schedule is None, unknown.reason
       (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4097 x 4096 x 4096 was not recorded. Pass fields=,
