@@ -1,7 +1,7 @@
 """The schedule of each library on each chip, by the operands' format and scales, as a table.
 
-A case for which fpsim knows no source is not listed. cuBLAS's heuristic chooses the number of slices of K, so the
-entries for cuBLAS have one slice.
+A case for which fpsim knows no source is not listed. The number of slices of K depends on the shape
+(`fpsim.schedules.cublas_choice`), so the entries for cuBLAS have one slice.
 """
 
 from __future__ import annotations
