@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.measures.drift.bounds import ALIGNING, unit_roundoff
+from fpsim.analysis.measures.drift.bounds import unit_roundoff
 from fpsim.matrix_units.catalogue import float_units
 from tests.kit.sweeps import case, in_turn, sweep
-from tests.kit.units import UNCUT
 
 Array = npt.NDArray[Any]
 
@@ -150,11 +149,10 @@ def check_bounds(unit: str) -> None:
             assert unknown or row.max_relative <= row.deterministic_bound
 
 
-def test_every_unit_has_bounds() -> None:
-    rules = (*ALIGNING, *UNCUT)
-    units = [unit.name for unit in float_units() if unit.rule in rules and isinstance(unit.a.fmt, fp.Format)]
+@sweep("units", list(SOME_UNITS.values()), [unit.name for unit in float_units()])
+def test_every_unit_has_bounds(units: list[str]) -> None:
     rows = drift("normal", "normal", accumulators=units, lengths=40, trials=2).rows
-    assert len(rows) == len(float_units())
+    assert len(rows) == len(units)
     assert [row.accumulator for row in rows if math.isnan(row.deterministic_bound)] == []
 
 
