@@ -128,6 +128,20 @@ def test_the_tree_is_what_matmul_computes(schedule: Schedule, unit: str, out_fmt
             assert same(got.astype(np.float32).reshape(-1), values(wanted)), (k, n)
 
 
+def test_trees_of_float32_products_are_cut_by_the_width_of_float32() -> None:
+    how, k = fp.schedules.cublas(family="cutlass_fp32", split_k=3), 100  # 100 terms: slices of 36 float32, 40 of FP16
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((4, k), (k, 8)))
+    want = fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd("fp32"), schedule=how)
+    assert np.array_equal(fp.matmul(a, b, schedule=tree(how, k)), want)
+    text = str(fp.schedules.explain(how, 4, 8, k))
+    assert "terms 0..35, 36..71, 72..99." in text
+    assert "Refused" not in text
+    tf32 = fp.schedules.cublas(family="cutlass_tf32", split_k=3)
+    for pair in ((how, tf32), (tf32, how)):
+        assert fp.schedules.compare(*pair, k).sentence.startswith("terms 0..35: ")
+
+
 def test_no_terms_are_plus_zero() -> None:
     everything: list[Any] = [
         *(schedule for schedule, _ in RUN),

@@ -195,8 +195,8 @@ FIELDS = {
 }  # fmt: skip
 
 
-# Operands of examples of the families that take no FP16: an element of a matrix unit
-OPERANDS = {"xmma": "e4m3", "block_scaled": "e4m3", "cutlass_tf32": "tf32"}
+# Operands of examples of the families that take no FP16: an element of a matrix unit, or float32 without one
+OPERANDS = {"xmma": "e4m3", "block_scaled": "e4m3", "cutlass_tf32": "tf32", "cutlass_fp32": "fp32"}
 
 
 def _family(family: str | int | None, arch: str) -> str:

@@ -11,7 +11,7 @@ from fpsim.errors import is_integer, require_integer, require_kind, shown
 from fpsim.formats.named import FP32, Format, find_by_name, format_argument
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import named_unit
-from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.matrix_units.matrix_unit import ELEMENTS, MatrixUnit, Rule
 from fpsim.schedules.plan import Span, plan_of
 from fpsim.schedules.regions import Regions, SegmentLanes
 from fpsim.schedules.schedule import Lanes, Schedule
@@ -34,6 +34,9 @@ from fpsim.sums.accumulators import Accumulator
 
 FormatLike = str | Format
 LARGEST_K = 1 << 63
+# fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the schedules whose operands are float32
+F32 = ELEMENTS["f32"]
+FLOAT32_CHAIN = MatrixUnit("fused_multiply_add", "", F32, F32, F32, Rule.EXACT, 1, evidence="hardware")
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,10 @@ def tree(
       k: number of terms; None for that of an order.
       n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) for its `operands`
-        with float32 results, such as "hopper_e4m3_f32". Of an order: an accumulator that adds two numbers
-        (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0; `fp.Pairwise`: sums start at their first
-        product), or a unit: the terms of a tuple are one instruction, and two sums are added in float32. None is
-        `fp.Pairwise(fp.FP32)`.
+        with float32 results, such as "hopper_e4m3_f32", or float32 fused multiply-adds for "fp32". Of an order: an
+        accumulator that adds two numbers (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0;
+        `fp.Pairwise`: sums start at their first product), or a unit: the terms of a tuple are one instruction, and two
+        sums are added in float32. None is `fp.Pairwise(fp.FP32)`.
       out_fmt: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
       scaled: whether partial sums are multiplied by block scales; None for yes if the schedule is for such operands.
 
@@ -220,14 +223,17 @@ def compare(
       >>> s.compare(s.cutlass_2xacc(128), s.FLAT, 128).equal
       True
     """
-    shared = next((unit for unit in map(_own_unit, (x, y)) if unit is not None), None)
+    units = [_own_unit(how) for how in (x, y)]
+    shared = next((unit for unit in units if unit is not None), None)
     shared = shared if accumulate is None else named_unit("accumulate", accumulate)
+    if accumulate is not None or FLOAT32_CHAIN not in units:  # no matrix unit adds in the place of float32 sums
+        units = [shared, shared]
     first, second = (
         tree(
-            how, k, n=n, accumulate=shared, out_fmt=out_fmt,
+            how, k, n=n, accumulate=unit or shared, out_fmt=out_fmt,
             scaled=scaled if isinstance(how, Schedule) and how.block_scaled else None,
         )
-        for how in (x, y)
+        for how, unit in zip((x, y), units, strict=True)
     )  # fmt: skip
     return first.compare(second, (str(x), str(y)))
 
@@ -269,6 +275,8 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
     """
     if accumulate is not None:
         return find_unit(accumulate)
+    if schedule.operands == "fp32":
+        return FLOAT32_CHAIN
     return find_unit(f"{schedule.arch or 'hopper'}_{schedule.operands}_f32")
 
 
