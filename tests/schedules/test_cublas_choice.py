@@ -168,7 +168,7 @@ def test_results_of_an_h200_are_those_of_the_choices() -> None:
         looked_up = choice("H100", m, n, k, fmt=pair, out_fmt=out, layout=row["layout"], fast_accum=row["fast"])
         if looked_up.schedule is not None and m in TOKENS and n in SIDES and k in SIDES:
             assert str(looked_up.schedule) == str(got.schedule)
-            assert looked_up.workspace == 4 * m * n * fields.split_k
+            assert looked_up.workspace == 4 * m * n * fields.split_k  # nvjet's, whose slices' sums are float32
             counts["in the table"] += 1
     assert start == held.size
     assert counts == {"declined": 9, "split": 115, "in the table": 16}
@@ -208,6 +208,28 @@ def test_the_table_has_kernels_of_layers() -> None:
         assert (0.19 < split < 0.29) if call.tokens == "m" else split < 0.02, (call, split)
         if call.a in ("e4m3", "e5m2"):
             assert set(kernels[:, 0]) == {66}
+
+
+def test_workspace_holds_the_sums_of_slices_that_are_not_added_in_the_result() -> None:
+    recorded, needed = table(), []
+    in_place = choice("H100", 64, 50257, 4096, fmt="bf16", layout="tn")
+    assert (str(in_place.schedule), in_place.workspace) == (
+        "cublas('sm_90', family=24, split_k=2, merge=1, stages=0)",
+        0,
+    )
+    of_output = choice("H100", 64, 4096, 50257, fmt="bf16", layout="nn")
+    assert "split_k=8, merge=4" in str(of_output.schedule)
+    assert of_output.workspace == 2 * 64 * 4096 * 8
+    same = Fields(24, 0, 8, 4, 0, 0, 0, 0, 0)
+    assert choice("H100", 64, 4096, 50257, fmt="bf16", out_fmt="fp32", fields=same).workspace == 4 * 64 * 4096 * 8
+    # the choices were asked for with 32 MiB
+    call = calls().index(("bf16", "bf16", "bf16", "tn", False, "m"))
+    for (count, pair), number in np.ndenumerate(recorded.numbers[call]):
+        if recorded.kernels[number, 0] == 24 and recorded.kernels[number, 1] > 1:
+            got = choice("H100", TOKENS[count], *sides()[pair], fmt="bf16", layout="tn")
+            needed.append(got.workspace)
+    assert len(needed) > 1000
+    assert max(needed) == 32 << 20
 
 
 def test_a_table_is_packed_without_fields_that_do_not_matter() -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from fpsim.errors import require_integer, require_word
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import Format, format_argument
 from fpsim.formats.named import format as find_format
-from fpsim.formats.named import format_argument
 from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
 from fpsim.schedules.libraries.cublas_table import recorded_kernel, table
@@ -54,9 +54,10 @@ class CublasChoice(NamedTuple):
       schedule: the kernel's order of additions; None where it is not known.
       reason: why there is no schedule, as a sentence; empty where there is one.
       source: where the choice was published or recorded, with the version of cuBLAS; empty without a schedule.
-      workspace: bytes of workspace that the kernel needs for the sums of its slices; 0 for one slice. If the caller's
-        workspace is not larger, cuBLAS takes another kernel. torch has 32 MiB for torch.mm on Hopper, and 1 MiB for FP8
-        and for addmm with a bias, which the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes.
+      workspace: bytes of workspace that the kernel needs for the sums of its slices; 0 for one slice, and for slices
+        that are added in the result (REDUCTION_SCHEME 1). If the caller's workspace is smaller, or of nvjet not larger,
+        cuBLAS takes another kernel. torch has 32 MiB for torch.mm on Hopper, and 1 MiB for FP8 and for addmm with a
+        bias, which the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes.
     """
 
     schedule: Schedule | None
@@ -121,7 +122,7 @@ def cublas_choice(
         `x @ weight.t()`, which FP8 always is; "nt", a contiguous along M and b along N, as in `grad.t() @ x`.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8.
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
-        nothing is looked up, and out_fmt has no effect.
+        nothing is looked up, and out_fmt counts for `workspace` alone.
 
     Returns:
       A CublasChoice. `.schedule` is the order of additions, and `.source` says where the choice was recorded; if it is
@@ -154,9 +155,9 @@ def cublas_choice(
     sides = fmt if isinstance(fmt, tuple) else (fmt, fmt)
     operands = find_format(sides[0]), find_format(sides[1])
     narrow = max(operands[0].bits, operands[1].bits) <= 8
-    if fields is not None:
-        return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, EQUIV)
     out = format_argument("out_fmt", out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
+    if fields is not None:
+        return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
     if known.sm == "sm_90":
         for row in RECORDED:
@@ -167,7 +168,7 @@ def cublas_choice(
         if kernel is not None:
             algo, split_k, reduction, option, stages = kernel
             read = Fields(algo, 0, split_k, reduction, 0, option, stages, 0, 0)
-            return _choice_of(read, known.sm, (m, n, k), wanted[3], fast_accum, narrow, table().about)
+            return _choice_of(read, known.sm, (m, n, k), wanted[3], fast_accum, narrow, out, table().about)
     product = f"{operands[0]} x {operands[1]} -> {out}, {wanted[3]}{', fast accumulation' * fast_accum}"
     return CublasChoice(
         None,
@@ -177,19 +178,22 @@ def cublas_choice(
 
 
 def _choice_of(
-    fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, fast_accum: bool, narrow: bool, source: str
-) -> CublasChoice:
+    fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, fast_accum: bool, narrow: bool, out: Format,
+    source: str,
+) -> CublasChoice:  # fmt: skip
     """Return the choice for an algorithm's fields: its schedule, or the reason why it has none that is known.
 
-    sm: the chip's target, such as "sm_90". shape: (M, N, K). narrow: operands have at most 8 bits. source: where the
-    fields, or their meaning, were published or recorded.
+    sm: the chip's target, such as "sm_90". shape: (M, N, K). narrow: operands have at most 8 bits. out: the result's
+    format. source: where the fields, or their meaning, were published or recorded.
     """
     reason = _refusal(fields, sm, shape, layout, narrow)
     if reason:
         return CublasChoice(None, reason)
     m, n, _ = shape
-    workspace = 4 * m * n * fields.split_k if fields.split_k > 1 else 0
-    return CublasChoice(schedule_of(fields, sm, fast_accum=fast_accum), "", source, workspace)
+    schedule = schedule_of(fields, sm, fast_accum=fast_accum)
+    # cuBLAS manual, cublasLtReductionScheme_t: the workspace holds slices' sums of the compute or the output type
+    held = {"in_place": 0, "output": out.bits // 8}.get(schedule.slicing.merge, 4)
+    return CublasChoice(schedule, "", source, held * int(m) * int(n) * fields.split_k if fields.split_k > 1 else 0)
 
 
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
