@@ -15,9 +15,10 @@ import fpsim as fp
 from fpsim.gpu.lab.model import LibraryModel, built
 from fpsim.schedules import Chain, Lanes
 from fpsim.schedules.libraries.cublas_choice import LAYOUTS, RECORDED, Fields
-from fpsim.schedules.libraries.cublas_table import NOT_ASKED, SIDES, TOKENS, calls, packed, sides, table
+from fpsim.schedules.libraries.cublas_table import NOT_ASKED, SIDES, TOKENS, CublasCall, calls, packed, sides, table
 from fpsim.schedules.plan import plan_of
 from tests.kit.processes import ROOT
+from tests.kit.sweeps import in_turn
 
 choice = fp.schedules.cublas_choice
 MERGES = {"float32": 0, "output": 2, "in_place": 3}  # the numbers of the published plans
@@ -142,6 +143,34 @@ def test_what_was_not_recorded_is_declined() -> None:
     assert got.reason == "the order of gemmSN kernels is known for layout 'nn' only; got 'tn'."
 
 
+@in_turn(
+    "keywords, message",
+    [({"fields": (66, 0, 9, 2, 0, 0, 35, 0, 0)}, r"fields must be Fields, as fp.gpu.hardware.lt_fields returns them;"),
+     ({"fields": Fields(66, 0, -1, 2, 0, 0, 35, 0, 0)}, r"fields\.split_k must be an integer >= 0; got -1"),
+     ({"fmt": ("bf16",)}, "fmt must name one format, or 2 for a product; got 1"),
+     ({"fmt": ("bf16",) * 3}, "fmt must name one format, or 2 for a product; got 3"),
+     ({"fast_accum": 1}, "fast_accum must be True or False; got 1")],
+)  # fmt: skip
+def test_bad_arguments_are_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        choice("H100", 64, 4096, 4096, **keywords)
+
+
+@in_turn("pair", [("tf32", "tf32"), ("fp32", "fp32"), ("bf16", "fp16"), ("bf16", "e4m3"), ("e5m2", "e5m2"), "e2m1"])
+def test_operands_that_no_recorded_kernel_takes_are_declined(pair: Any) -> None:
+    for fields in (None, Fields(66, 0, 4, 2, 0, 0, 35, 0, 0), Fields(66, 0, 4, 2, 0, 0, 36, 0, 0)):
+        got = choice("H100", 64, 4096, 4096, fmt=pair, fields=fields)
+        assert got.schedule is None
+        assert got.reason.startswith("choices are known for FP16, BF16, and FP8 except E5M2 by E5M2; got ")
+
+
+def test_fast_accumulation_is_of_fp8_alone() -> None:
+    shape = ("H100", 64, 4096, 14336)
+    assert choice(*shape, fmt="bf16", fast_accum=True) == choice(*shape, fmt="bf16")
+    ada = choice("RTX 4090", 1, 8, 64, fields=Fields(13, 0, 1, 0, 0, 10, 0, 0, 0))
+    assert ada.reason.startswith("family must be one of those known on ada")
+
+
 def test_results_of_an_h200_are_those_of_the_choices() -> None:
     """Compare products of cublasLtMatmul, whose operands are drawn again from their seeds, with the emulator."""
     with np.load(ROOT / "tests/data/cublaslt_h200.npz") as recording:
@@ -223,7 +252,7 @@ def test_workspace_holds_the_sums_of_slices_that_are_not_added_in_the_result() -
     same = Fields(24, 0, 8, 4, 0, 0, 0, 0, 0)
     assert choice("H100", 64, 4096, 50257, fmt="bf16", out_fmt="fp32", fields=same).workspace == 4 * 64 * 4096 * 8
     # the choices were asked for with 32 MiB
-    call = calls().index(("bf16", "bf16", "bf16", "tn", False, "m"))
+    call = calls().index(CublasCall("bf16", "bf16", "bf16", "tn", False, "m"))
     for (count, pair), number in np.ndenumerate(recorded.numbers[call]):
         if recorded.kernels[number, 0] == 24 and recorded.kernels[number, 1] > 1:
             got = choice("H100", TOKENS[count], *sides()[pair], fmt="bf16", layout="tn")

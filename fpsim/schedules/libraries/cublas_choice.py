@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from fpsim.errors import require_integer, require_word
+from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import Format, format_argument
+from fpsim.formats.named import BF16, E4M3, E5M2, FP16, Format, format_argument
 from fpsim.formats.named import format as find_format
 from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
@@ -120,7 +120,7 @@ def cublas_choice(
       out_fmt: format of the result; None for that of the operands, float32 for FP8.
       layout: layout of the operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
         `x @ weight.t()`, which FP8 always is; "nt", a contiguous along M and b along N, as in `grad.t() @ x`.
-      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8.
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8; ignored for others.
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
         nothing is looked up, and out_fmt counts for `workspace` alone.
 
@@ -129,7 +129,8 @@ def cublas_choice(
       not known, `.schedule` is None and `.reason` says why.
 
     Raises:
-      ValueError: an unknown chip, format or layout, or a shape without elements.
+      ValueError: an unknown chip, format or layout, a shape without elements, or a negative field.
+      TypeError: a size or a field that is no integer, fields that are no Fields, or fast_accum that is no bool.
 
     Source:
       Fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1). Its published plans begin with
@@ -152,11 +153,22 @@ def cublas_choice(
     for name, value in (("m", m), ("n", n), ("k", k)):
         require_integer(name, value, 1)
     require_word("layout", layout, LAYOUTS)
-    sides = fmt if isinstance(fmt, tuple) else (fmt, fmt)
+    require_kind("fast_accum", fast_accum, bool, "True or False")
+    sides = fmt if isinstance(fmt, (tuple, list)) else (fmt, fmt)
+    if len(sides) != 2:
+        raise ValueError(f"fmt must name one format, or 2 for a product; got {len(sides)}: {fmt!r}.")
     operands = find_format(sides[0]), find_format(sides[1])
-    narrow = max(operands[0].bits, operands[1].bits) <= 8
+    narrow = set(operands) <= {E4M3, E5M2}
+    fast_accum = fast_accum and narrow
     out = format_argument("out_fmt", out_fmt) if out_fmt is not None else find_format("fp32") if narrow else operands[0]
+    if not (narrow or operands in ((FP16, FP16), (BF16, BF16))) or operands == (E5M2, E5M2):
+        pair = f"{operands[0]} by {operands[1]}"
+        return CublasChoice(None, f"choices are known for FP16, BF16, and FP8 except E5M2 by E5M2; got {pair}.")
     if fields is not None:
+        if not isinstance(fields, Fields):
+            raise TypeError(f"fields must be Fields, as fp.gpu.hardware.lt_fields returns them; got {shown(fields)}.")
+        for name, value in fields._asdict().items():
+            require_integer(f"fields.{name}", value, 0)
         return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
     if known.sm == "sm_90":
@@ -244,7 +256,7 @@ def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, 
         return f"algorithm {fields.algo} was seen without split-K and options only; got {fields}."
     if family == "gemv" and fields.option == 5 and m != 1:
         return f"option 5 of gemv was seen with one row only; got {m}."
-    if family == "gemv" and fields.option == GEMV_BUTTERFLY and max(m, n) > GEMV_OUTPUTS[sm]:
+    if family == "gemv" and fields.option == GEMV_BUTTERFLY and max(m, n) > GEMV_OUTPUTS.get(sm, math.inf):
         return (
             f"option {GEMV_BUTTERFLY} of gemv takes as many lanes as the GPU has room for, and was seen with up to "
             f"{GEMV_OUTPUTS[sm]} outputs; got {max(m, n)}."
