@@ -25,8 +25,8 @@ TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}  # cudaDataTy
 TRANSPOSED = 1  # CUBLAS_OP_T
 DESC_TRANSA, DESC_TRANSB, DESC_A_SCALE, DESC_B_SCALE, DESC_FAST_ACCUM = 3, 4, 17, 18, 25  # CUBLASLT_MATMUL_DESC_...
 MAX_WORKSPACE, REDUCTION_MASK = 1, 3  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, ..._REDUCTION_SCHEME_MASK
-# CUBLASLT_REDUCTION_SCHEME_INPLACE and COMPUTE_TYPE; OUTPUT_TYPE as well, which is the default
-IN_FLOAT32, ANY_REDUCTION = 1 | 2, 1 | 2 | 4
+# CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; INPLACE and OUTPUT_TYPE as well, the default: both add in the result's format
+IN_FLOAT32, ANY_REDUCTION = 2, 1 | 2 | 4
 WORKSPACE = 32 << 20  # bytes; bitequiv/cublas_match measured the heuristic with this size
 ALIGNED = 16  # bytes
 
