@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
+from fpsim.errors import require_integer
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability
 from fpsim.gpu.hardware import tensors
 from fpsim.gpu.hardware.failures import in_one_sentence
@@ -169,11 +170,18 @@ class LtCall(NamedTuple):
 
 
 def _supported(call: LtCall) -> LtCall:
-    """Return a call, in layout "tn" for FP8; raise a ValueError if cuBLASLt does not support it."""
+    """Return a call, in layout "tn" for FP8; raise a ValueError if cuBLASLt does not support it.
+
+    Raises:
+      TypeError: a size that is no integer.
+    """
     for kind, name in zip(call.pair, ("a's format", "b's format"), strict=True):
         known(kind, (*FP8, "fp16", "bf16"), name)
     known(call.out, ("fp16", "bf16", "fp32"), "out")
     known(call.layout, LAYOUTS, "layout")
+    for name, size in zip("mnk", call.shape, strict=True):
+        require_integer(name, size, 1)
+    require_integer("workspace", call.workspace, 0)
     if (not call.is_fp8 and call.pair[0] != call.pair[1]) or call.pair == ("e5m2", "e5m2"):
         raise ValueError(
             f"cuBLASLt multiplies FP16 by FP16, BF16 by BF16, and FP8 except E5M2 by E5M2; got {call.pair}."
@@ -258,7 +266,8 @@ def lt_fields(
 
     Raises:
       GpuError: no GPU, no cuBLASLt, or no algorithm for this product.
-      ValueError: an unknown format or layout, or a shape that cuBLASLt does not support.
+      ValueError: an unknown format or layout, a negative size, or a shape that cuBLASLt does not support.
+      TypeError: a size that is no integer.
 
     Source: cuBLAS manual, cublasLtMatmulAlgoGetHeuristic.
 

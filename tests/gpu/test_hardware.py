@@ -149,6 +149,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "target": (lambda: hardware.ptx_cast(np.zeros(3, np.float32), "e2m1"), "target must be one of e4m3, e5m2"),
     "lt pair": (lambda: hardware.lt_matmul(ONES, ONES, ("fp16", "bf16")), "FP16 by FP16, BF16 by BF16, and FP8"),
     "lt shape": (lambda: hardware.lt_fields(128, 24, 128, ("e4m3", "e4m3")), "N and K to be multiples of 16"),
+    "lt rows": (lambda: hardware.lt_fields(-16, 32, 64), "m must be an integer >= 1; got -16"),
+    "lt workspace": (lambda: hardware.lt_fields(16, 32, 64, workspace=-1), "workspace must be an integer >= 0; got -1"),
 }
 
 
