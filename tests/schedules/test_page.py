@@ -11,6 +11,7 @@ import pytest
 import fpsim as fp
 from fpsim.schedules import Schedule, cublas
 from fpsim.schedules.libraries.cublas import FIELDS, GEMV, GemvRow
+from fpsim.schedules.libraries.cublas_table import NOT_ASKED, TOKENS, calls, table
 from fpsim.schedules.plan import plan_of
 from fpsim.testing import assert_bits_equal
 from tests.kit.processes import ROOT
@@ -39,6 +40,25 @@ def test_the_table_of_gemv_is_that_of_the_page(chip: str) -> None:
         row = GemvRow(int(run), int(lanes), int(of_chip[0]), butterfly=join == "butterfly")
         found |= {int(option): row for option in options.split(",")}
     assert found == GEMV[chip]
+
+
+def test_the_shares_of_split_k_are_those_of_the_table() -> None:
+    def shares(tokens: str, formats: tuple[str, ...], least: int, most: int) -> list[int]:
+        """The smallest and the largest share of products with split-K among the kinds of calls, in percent."""
+        recorded, found = table(), []
+        for call, numbers in zip(calls(), recorded.numbers, strict=True):
+            if call.tokens == tokens and call.a in formats:
+                rows = numbers[[least <= count <= most for count in TOKENS]]
+                found.append(100 * float((recorded.kernels[rows[rows != NOT_ASKED], 1] > 1).mean()))
+        return [round(min(found)), round(max(found))]
+
+    half, fp8 = ("bf16", "fp16"), ("e4m3", "e5m2")
+    page = " ".join((ROOT / "docs" / "schedules.md").read_text().split())
+    assert shares("m", half, 1, 16)[0] > 50
+    assert "for {} to {} % in FP8".format(*shares("m", fp8, 1, 16)) in page
+    assert "with 1,024 tokens for {} to {} %".format(*shares("m", half + fp8, 1024, 1024)) in page
+    assert f"with 16,384 for {shares('m', half + fp8, 16384, 16384)[1]} % at most" in page
+    assert f"for up to {shares('k', half, 32768, 32768)[1]} % with 32,768 tokens" in page
 
 
 def test_the_keywords_of_cublas_are_those_of_the_page() -> None:

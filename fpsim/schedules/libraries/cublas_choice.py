@@ -136,7 +136,8 @@ def cublas_choice(
       Fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1). Its published plans begin with
       fields as well: none says what the heuristic chose for a shape. Calls without fields: recordings of this project
       on an H200 for Hopper (docs/schedules.md): 25 numbers of tokens from 1 to 32,768, with sides of layers from 64 to
-      65,536 and sizes of vocabularies.
+      65,536 and sizes of vocabularies, with 32 MiB of workspace and every scheme of reduction, as torch.mm allows by
+      default. GPUs with other than 132 multiprocessors, such as the H100 PCIe and the H20, may have other choices.
 
     Example:
       >>> import fpsim as fp
