@@ -19,7 +19,7 @@ from fpsim.files import INTERRUPTED, path_of, require_folder, whole_file
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.lab.lab import REAL, about_of
 from fpsim.schedules.libraries.cublas_choice import Fields
-from fpsim.schedules.libraries.cublas_table import TOKENS, CublasCall, CublasTable, calls, packed, sides
+from fpsim.schedules.libraries.cublas_table import NOT_ASKED, TOKENS, CublasCall, CublasTable, calls, packed, sides
 
 NONE = (-1,) * len(Fields._fields)  # in place of the fields of a product that cuBLASLt does not support
 
@@ -90,5 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     with whole_file(Path(options.out)) as file:
         np.savez_compressed(file, about=np.array(table.about), kernels=table.kernels, numbers=table.numbers)
-    print(f"{table.numbers.size} products of {table.about} in {options.out}, by {len(table.kernels)} kernels")
+    known = table.numbers[table.numbers != NOT_ASKED]
+    print(f"{known.size} products of {table.about} in {options.out}, by {np.unique(known).size} kernels")
     return 0

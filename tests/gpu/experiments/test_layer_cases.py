@@ -13,7 +13,7 @@ from fpsim.gpu.experiments import choices
 from fpsim.gpu.experiments.layer_cases import FP8_WORKSPACE
 from fpsim.gpu.experiments.validate import validate
 from fpsim.schedules.libraries.cublas_choice import Fields
-from fpsim.schedules.libraries.cublas_table import CublasCall, CublasTable
+from fpsim.schedules.libraries.cublas_table import NOT_ASKED, CublasCall, CublasTable
 from tests.gpu.experiments import fake_hardware
 from tests.gpu.experiments.fake_hardware import FakeGpu
 
@@ -80,10 +80,11 @@ def test_choices_are_asked_and_stored(
     with pytest.raises(GpuError, match="cuBLASLt answers for no shape of"):
         choices.kernels_of(Asked(), backward, (7,), [(64, 64)])
 
-    table = CublasTable("a GPU", np.ones((3, 5), np.int32), np.zeros((2, 2, 2), np.uint16))
+    numbers = np.array([[[0, 1], [2, NOT_ASKED]], [[0, 0], [1, NOT_ASKED]]], np.uint16)
+    table = CublasTable("a GPU", np.ones((4, 5), np.int32), numbers)
     monkeypatch.setattr(choices, "choices", lambda hardware, processes: table)
     assert choices.main(["--out", str(tmp_path / "table.npz"), "--hardware", fake_hardware.__name__]) == 0
-    assert capsys.readouterr().out == f"8 products of a GPU in {tmp_path / 'table.npz'}, by 3 kernels\n"
+    assert capsys.readouterr().out == f"6 products of a GPU in {tmp_path / 'table.npz'}, by 3 kernels\n"
     with np.load(tmp_path / "table.npz") as stored:
         assert set(stored.files) == {"about", "kernels", "numbers"}
 
