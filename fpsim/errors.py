@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from numbers import Integral
+from typing import Any
 
 SHOWN = 3  # words that a message shows of a long list
 LONGEST = 100  # characters of a value in a message
@@ -76,6 +77,21 @@ def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
+
+
+def require_same(
+    nouns: str, first: object, second: object, names: Iterable[str], text: Callable[[Any], str] = str
+) -> None:
+    """Raise a ValueError unless two objects to merge have equal attributes of these names.
+
+    nouns: the kind of the objects, such as "reports". names: names of attributes; "fmt" is called "format" in the
+    message. text: function that returns a value as the message shows it.
+    """
+    for name in names:
+        mine, others = getattr(first, name), getattr(second, name)
+        if mine != others:
+            word = "format" if name == "fmt" else name
+            raise ValueError(f"{nouns} to merge must have the same {word}; got {text(mine)} and {text(others)}.")
 
 
 def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:

@@ -15,7 +15,7 @@ from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.display.optional import Axes, DataFrame, frame, load
 from fpsim.display.tables import html_pairs
 from fpsim.display.wording import decibels, percent, plural
-from fpsim.errors import unknown
+from fpsim.errors import require_same, unknown
 from fpsim.formats.element import Element
 from fpsim.scaling.report import ScaleReport
 from fpsim.scaling.scaling import Scaling
@@ -267,11 +267,7 @@ class ErrorReport:
           >>> parts[0].merge(parts[1]).exact_rate == fp.analysis.error(x, fp.E4M3).exact_rate
           True
         """
-        for name in ("fmt", "rounding", "overflow", "subnormals", "scaling"):
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                setting = "format" if name == "fmt" else name
-                raise ValueError(f"reports to merge must have the same {setting}; got {mine} and {others}.")
+        require_same("reports", self, other, ("fmt", "rounding", "overflow", "subnormals", "scaling"))
         return dataclasses.replace(
             self,
             scale=self.scale if self.scale == other.scale else math.nan,

@@ -21,7 +21,7 @@ from fpsim.arrays import Array
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_paragraphs
 from fpsim.display.wording import decibels, plural
-from fpsim.errors import require_kind, shown
+from fpsim.errors import require_kind, require_same, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import Format
 from fpsim.lazy import public
@@ -216,12 +216,7 @@ class Recording:
           ValueError: the recordings are of different models, formats, samples or seeds.
         """
         require_kind("other", other, Recording, "a Recording")
-        for name in SETTINGS:
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                raise ValueError(
-                    f"recordings to merge must have the same {name}; got {shown(mine)} and {shown(others)}."
-                )
+        require_same("recordings", self, other, SETTINGS, shown)
         merged = Recording(*(getattr(self, name) for name in SETTINGS))
         merged.steps = tuple(sorted({*self.steps, *other.steps}))
         merged.monitors = self.monitors.merge(other.monitors)

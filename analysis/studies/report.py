@@ -11,6 +11,7 @@ from typing import Any
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.analysis.studies.worst import or_zero
 from fpsim.display.optional import Axes, DataFrame, frame
+from fpsim.errors import require_same
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,7 @@ class StudyReport(StudyResults):
         Raises:
           ValueError: the studies have different settings, or have a tensor and step in common.
         """
-        for name in ("candidates", "roundings", "seed", "requirements"):
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                raise ValueError(
-                    f"studies to merge must have the same {name}; got {_shown(mine)} and {_shown(others)}."
-                )
+        require_same("studies", self, other, ("candidates", "roundings", "seed", "requirements"), _shown)
         shared = {(r.tensor, r.step) for r in self.ranges} & {(r.tensor, r.step) for r in other.ranges}
         if shared:
             raise ValueError(f"studies to merge must hold different tensors; both have {min(t for t, _ in shared)!r}.")

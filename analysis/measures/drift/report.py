@@ -16,7 +16,7 @@ from fpsim.analysis.tensors.chunks import Floats
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import plural
-from fpsim.errors import shown
+from fpsim.errors import require_same, shown
 
 FIGURES = (
     "trials", "mean_relative", "rms_relative", "max_relative", "bias", "norm_relative", "deterministic_bound",
@@ -238,10 +238,7 @@ class DriftReport:
         Raises:
           ValueError: the terms, the format or the confidence differ, or both have rows from the same draws.
         """
-        for name in ("a", "b", "format", "chance"):
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                raise ValueError(f"reports to merge must have the same {name}; got {mine} and {others}.")
+        require_same("reports", self, other, ("a", "b", "format", "chance"))
         rows = {(row.accumulator, row.length): row for row in self.rows}
         for row in other.rows:
             key = row.accumulator, row.length

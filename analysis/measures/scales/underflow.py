@@ -19,7 +19,7 @@ from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural, power
-from fpsim.errors import is_integer, shown
+from fpsim.errors import is_integer, require_same, shown
 from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding, rounding_mode
@@ -152,11 +152,7 @@ class UnderflowReport:
         Raises:
           ValueError: format, rounding, subnormals or scales differ.
         """
-        for name in ("fmt", "rounding", "subnormals", "scales"):
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                setting = "format" if name == "fmt" else name
-                raise ValueError(f"reports to merge must have the same {setting}; got {mine} and {others}.")
+        require_same("reports", self, other, ("fmt", "rounding", "subnormals", "scales"))
         rows = tuple(
             UnderflowRow(
                 a.log2_scale, a.lost + b.lost, a.subnormal + b.subnormal, a.saturated + b.saturated,

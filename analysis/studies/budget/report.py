@@ -18,7 +18,7 @@ from fpsim.analysis.studies.budget.tiles import WorstTile
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural, printable, short
-from fpsim.errors import require_kind, require_word
+from fpsim.errors import require_kind, require_same, require_word
 from fpsim.recipes.linear_recipe import PRODUCTS
 
 HEADINGS = {
@@ -167,10 +167,7 @@ class Budget:
           ValueError: the other budget's model, recipe or hardware is another one.
         """
         require_kind("other", other, Budget, "a Budget")
-        for name in ("model", "recipe", "on"):
-            mine, others = getattr(self, name), getattr(other, name)
-            if mine != others:
-                raise ValueError(f"budgets to merge must have the same {name}; got {mine} and {others}.")
+        require_same("budgets", self, other, ("model", "recipe", "on"))
         steps = tuple(sorted({*self.steps, *other.steps}))
         notes = tuple(dict.fromkeys((*self.notes, *other.notes)))
         rows, coverage = added((*self.rows, *other.rows)), self.coverage.merge(other.coverage)
