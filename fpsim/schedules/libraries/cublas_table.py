@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +84,7 @@ class CublasTable(NamedTuple):
 @cache
 def table() -> CublasTable:
     """Return the recorded choices, read from the package's file once."""
-    with files(__package__).joinpath(FILE).open("rb") as file, np.load(file) as arrays:
+    with np.load(Path(__file__).with_name(FILE)) as arrays:
         return CublasTable(str(arrays["about"]), arrays["kernels"], arrays["numbers"])
 
 
