@@ -164,6 +164,15 @@ def test_operands_that_no_recorded_kernel_takes_are_declined(pair: Any) -> None:
         assert got.reason.startswith("choices are known for FP16, BF16, and FP8 except E5M2 by E5M2; got ")
 
 
+@pytest.mark.parametrize("chip", ["H20", "h20 cuBLAS", "H100 PCIe"])
+def test_chips_with_fewer_multiprocessors_are_declined(chip: str) -> None:
+    """The heuristic depends on their number."""
+    got = choice(chip, 64, 4096, 14336, fmt="bf16", layout="tn")
+    assert got.reason.startswith(f"cuBLAS's choices were recorded with 132 multiprocessors, and {chip} has fewer.")
+    for same in ("H200", "GH200", "H100", "sm_90"):
+        assert choice(same, 64, 4096, 14336, fmt="bf16", layout="tn").schedule is not None
+
+
 def test_fast_accumulation_is_of_fp8_alone() -> None:
     shape = ("H100", 64, 4096, 14336)
     assert choice(*shape, fmt="bf16", fast_accum=True) == choice(*shape, fmt="bf16")

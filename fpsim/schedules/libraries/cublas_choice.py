@@ -21,6 +21,10 @@ from fpsim.schedules.schedule import Schedule
 
 LAYOUTS = ("nn", "tn", "nt")  # both operands row-major; both contiguous along K; a along M and b along N
 NVJET = 66
+FEWER = (
+    "h20",
+    "pcie",
+)  # in names of Hopper's chips with fewer multiprocessors than the recorded GPUs; H200 has as many
 STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
 # Outputs up to which the order of gemv's option 10 was seen: threads of the GPU that has them, by lane (EQUIV).
 GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2048 // 32, "sm_103": 152 * 2048 // 32}
@@ -172,6 +176,12 @@ def cublas_choice(
             require_integer(f"fields.{name}", value, 0)
         return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
+    if known.sm == "sm_90" and any(word in chip.lower().replace("h200", "") for word in FEWER):
+        return CublasChoice(
+            None,
+            f"cuBLAS's choices were recorded with 132 multiprocessors, and {chip} has fewer. Pass fields=, which "
+            "fp.gpu.hardware.lt_fields reads on the GPU.",
+        )
     if known.sm == "sm_90":
         for row in RECORDED:
             if row[:-1] == wanted:
