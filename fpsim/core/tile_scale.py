@@ -307,12 +307,13 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
             beyond = f32(f32(1) / lowest) > limit  # its reciprocal exceeds the limit; that of the next one does not
             lowest = u32(f32(lowest).view(u32) + u32(1)).view(f32) if beyond else lowest
             encode_scale = lowest if (encode_scale < lowest) & (amax < infinite) else encode_scale
-            encode_scale = f32(1) if encode_scale == f32(0) else encode_scale
+            encode_scale = f32(1) if amax == infinite else encode_scale
             factor = real(real(encode_scale) * real(one / largest))
             return f32(f32(1) / encode_scale), factor, clamped
         scale = f32(real(amax / highest))
         scale = f32(1) if empty else scale
         scale = limit if (scale > limit) & (amax < infinite) else scale
+        scale = f32(infinite) if amax == infinite else scale  # Inf / Inf is not: `highest` may be Inf
         clamped = scale < SMALLEST_TENSOR_SCALE
         return SMALLEST_TENSOR_SCALE if clamped else scale, one, clamped
 

@@ -69,22 +69,27 @@ def test_an_array_beyond_float32_gets_the_largest_scale_that_its_encode_scale_ca
     assert larger == t or np.float64(larger) * scale_format.max > np.finfo(np.float32).max
 
 
+@pytest.mark.parametrize("scale_format", [fp.E4M3, fp.BF16], ids=str)  # with BF16 float32 cannot hold Smax * max
 @pytest.mark.parametrize("division", ["divide", "multiply"])
-def test_an_infinite_amax_makes_two_levels_nan_throughout(division: str) -> None:
+def test_an_infinite_amax_makes_two_levels_nan_throughout(division: str, scale_format: fp.Format) -> None:
     x = np.array([[INF] + [1.0] * 31], np.float32)
-    q = fp.encode_scaled(x, fp.E2M1, fp.scalings.NVFP4.replace(infinity="propagate", division=division))
+    how = fp.scalings.NVFP4.replace(infinity="propagate", division=division, scale_format=scale_format)
+    q = fp.encode_scaled(x, fp.E2M1, how)
     assert q.tensor_scale == INF
     assert_bits_equal(q.scales, np.array([[np.nan, INF]], np.float32))
     assert np.isnan(q.decode()).all()
     assert counted(q) == {"infinite_tiles": 1, "clamped_low": 1}
 
 
-def test_an_infinite_amax_leaves_transformer_engines_other_tiles_with_t_1() -> None:
+@pytest.mark.parametrize(("scale_format", "one"), [(fp.E4M3, 1.03125), (fp.BF16, 1.001953125)], ids=str)
+def test_an_infinite_amax_leaves_transformer_engines_other_tiles_with_t_1(scale_format: fp.Format, one: float) -> None:
     x = np.array([[INF] + [1.0] * 31], np.float32)
-    q = fp.encode_scaled(x, fp.E2M1, fp.scalings.TE_NVFP4.replace(infinity="propagate"))
+    how = fp.scalings.TE_NVFP4.replace(infinity="propagate", scale_format=scale_format)
+    q = fp.encode_scaled(x, fp.E2M1, how)
     assert q.tensor_scale == 1
-    assert q.scales[0, 0] == 448
-    assert (q.decode()[0, 0], q.decode()[0, 20]) == (448 * 6, 1.03125)
+    assert q.scales[0, 0] == scale_format.max
+    decoded = q.decode(dtype=np.float64)
+    assert (decoded[0, 0], decoded[0, 20]) == (scale_format.max * 6, one)
     assert counted(q) == {"infinite_tiles": 1, "clamped_high": 1}
 
 

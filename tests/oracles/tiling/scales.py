@@ -177,16 +177,17 @@ def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) ->
     amax = whole_array.amax
     if amax == 0:
         return TensorScale(np.float32(1), real(1))
+    if amax == math.inf:
+        return TensorScale(np.float32(1 if scaling.quotient == "1/(max/amax)" else math.inf), real(1))
     both = real(largest(scaling.scale_format)) * real(largest(fmt))
-    most = largest_tensor_scale(largest(scaling.scale_format)) if amax < math.inf else math.inf
+    most = largest_tensor_scale(largest(scaling.scale_format))
     if scaling.quotient == "1/(max/amax)":
         g = np.float32(both / amax)
         if g > LARGEST_FLOAT32:
             report.clamped_low += 1
             g = np.float32(LARGEST_FLOAT32)
-        while amax < math.inf and np.float32(1) / g > most:
+        while np.float32(1) / g > most:
             g = max(np.nextafter(g, np.float32(math.inf)), np.float32(0.999) / np.float32(most))
-        g = np.float32(1) if g == 0 else g
         return TensorScale(np.float32(1) / g, real(g))
     t = min(np.float32(amax / both), np.float32(most))
     if t < SMALLEST_TENSOR_SCALE:
