@@ -27,7 +27,8 @@ class Outcome:
         in the rounding modes that round such a value toward zero.
       infinite: the result for an infinite input.
       below: the result for a value below the lowest of an unsigned format (a negative one; in a format without zero,
-        zero too): "nan", "lowest" (the lowest value of the format) or "magnitude" (the input without its sign, cast).
+        zero too): "nan", "lowest" (the lowest value of the format) or "magnitude" (the input, rounded with its sign,
+        without the sign).
       nan: the result for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero with the opposite sign).
     """
 
