@@ -32,7 +32,7 @@ class Counter:
     Attributes:
       alive: indices of the terms that the black box includes in its sum.
       large, small: exponents of M and of the small terms, which are powers of two.
-      capacity: number of small terms that can be nonzero at once.
+      capacity: number of small terms that can be nonzero at once: the result counts them all, and M hides their sum.
       bits: precision, in bits, of a sum of two terms in the result.
 
     Raises:
@@ -52,7 +52,7 @@ class Counter:
                 f"the terms reach from 2**{self.small} to 2**{self.large}, too near for one of them to hide another; "
                 "operands of a wider range would reveal the order"
             )
-        self.capacity = 1 << min(self.bits, between - HIDDEN, 30)
+        self.capacity = 1 << min(between - HIDDEN, self._hidden(), 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
         """Return, for each pair (first[p], second[p]), how many of the terms `small` survive in the sum.
@@ -182,3 +182,25 @@ class Counter:
         rows[:, first], rows[:, last] = 2.0 ** (self.small + np.arange(1, most + 1)), 2.0**self.small
         exact = self.box.values(rows) - rows[:, first] == 2.0**self.small
         return int(np.argmin(exact)) + 1 if not exact.all() else most
+
+    def _hidden(self) -> int:
+        """Return the largest d for which M and -M hide 2**(small + d), at most `bits`: sums in float64 hide little.
+
+        M, -M and that term are at the first, a middle and the last included term, in three orders. Orders in which the
+        smallest power survives, because M and -M cancel before it is added, don't count.
+        """
+        places, most = sorted(set(self._ends())), self.bits
+        if len(places) < 3:
+            return most
+        for order in (places, places[1:] + places[:1], places[2:] + places[:2]):
+            smallest, largest = self._lost(order, np.array([0, most]))
+            if smallest and not largest:
+                most = int(np.argmin(self._lost(order, np.arange(most + 1)))) - 1
+        return most
+
+    def _lost(self, places: list[int], d: Array) -> Array:
+        """Return, for each d, whether 2**(small + d) at places[0] is lost with M at places[1] and -M at places[2]."""
+        rows = np.zeros((d.size, self.box.n))
+        rows[:, places[0]] = self.sign * 2.0 ** (self.small + d)
+        rows[:, places[1]], rows[:, places[2]] = 2.0**self.large, -(2.0**self.large)
+        return self.box.values(rows) == 0

@@ -200,3 +200,11 @@ def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:
     assert any(seconds_beside_the_calls(2048) < 10 * seconds_beside_the_calls(512) for _ in range(3))
     for order in (chain(range(100)), chain(range(99, -1, -1)), lanes(100, 7)):
         assert fp.probe.sum(black_box(order, once(np.float32)), 100).calls < 100 * math.log2(100) + 900
+
+
+def test_float64_sums_of_half_products_rounded_to_half_are_told() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        return np.float16(added(pairwise(range(8)), a.astype(np.float64) * b.astype(np.float64), sum))
+
+    model = fp.probe.dot(fn, 8, np.float16)  # four of the smallest terms that the result counts would survive beside M
+    assert (model.tree, model.rounding, model.names) == (pairwise(range(8)), "nearest_even", ("Pairwise(FP64)",)), model
