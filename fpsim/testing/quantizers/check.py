@@ -285,8 +285,8 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
     with np.errstate(all="ignore"):
         narrow = x.astype(np.float32)
     if not once and (result.words == model_of(options).run(taken_apart(narrow))).all():
-        moved = int(((narrow.astype(np.float64) != x) & apart.finite).sum())
-        findings.note(f"float64 is rounded to float32 first, which moves {moved:,} of {x.size:,} points")
+        changed = int(differ.sum())
+        findings.note(f"float64 is rounded to float32 first, which changes {changed:,} of {x.size:,} results")
         return {}
     at = smallest(apart, differ)
     broken = broken_at(

@@ -308,6 +308,9 @@ def test_float64_through_float32_is_a_note_where_a_library_is_promised_or_float3
         checked = report(lambda x: x.astype(E4M3), **keywords)
         assert checked.ok
         assert any("float64 is rounded to float32 first" in note for note in checked.notes)
+    wrong = report(lambda x: x.astype(E4M3)).broken[0].count  # the note counts the same results as the fault does
+    noted = report(lambda x: x.astype(E4M3), overflow="ml_dtypes").notes
+    assert any(f"which changes {wrong:,} of" in note for note in noted), (wrong, noted)
     for keywords in ({}, {"source": "float64"}):
         checked = report(lambda x: x.astype(E4M3), **keywords)
         assert checked.causes == ("rounds to FP32 first",), checked
