@@ -149,7 +149,7 @@ class TensorGroup(NamedTuple):
 
     Attributes:
       role: the use of the tensors, such as "matrix".
-      choice: the recommended format and scaling as text, or "keep their dtype".
+      choice: the recommended format and scaling as text, or "keep their dtype" ("keeps its dtype" for one tensor).
       met: False if the tensors keep their dtypes.
       rows: the recommendations, one for each tensor.
     """
@@ -186,5 +186,8 @@ def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
     for row in rows:
         key = (row.role, row.choice if row.met else "keep their dtype", row.met)
         equal.setdefault(key, []).append(row)
-    groups = [TensorGroup(role, choice, met, tuple(rows)) for (role, choice, met), rows in equal.items()]
+    groups = [
+        TensorGroup(role, "keeps its dtype" if not met and len(rows) == 1 else choice, met, tuple(rows))
+        for (role, choice, met), rows in equal.items()
+    ]
     return tuple(sorted(groups, key=lambda group: (not group.met, -group.values)))

@@ -117,6 +117,8 @@ def test_scalars_never_make_the_headline() -> None:
     report = study({**scalars, "w.weight": NORMAL.reshape(40, 100)})
     assert re.match(r"(E4M3|INT8) with .* for 1 weight \(94.1 % of the values", report.answer)
     assert [group.title for group in report.groups] == ["1 weight", "250 scalars"]
+    assert report.groups[1].choice == "keep their dtype"
+    assert study({"w.weight": NORMAL.reshape(40, 100), "w.bias": NORMAL[:40]}).groups[1].choice == "keeps its dtype"
 
 
 def test_outlier_channels_rule_out_what_destroys_the_others() -> None:
