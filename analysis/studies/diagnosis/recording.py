@@ -122,8 +122,10 @@ def left_out_notes(
             kept = operands_of(recording, step, layer)
             why = left_out(kept, recording.role(step, layer, "weight"), recording.settings(step, layer))
             attention = "no recipe of linear layers names attention"
-            other = attention if "query" in kept else "it is not a linear layer or convolution that layers= names"
-            judged = "Not diagnosed" if why else "Judged by its own errors alone"
+            other = (
+                attention if "query" in kept else "only linear layers and convolutions that layers= names have recipes"
+            )
+            judged = "Not diagnosed" if why else "Products judged by their own errors alone"
             notes.add(f"{judged}, since {why or exact.get(layer, other)}", layer)
     for layer, why in unseen.items():
         notes.add(f"Not diagnosed, since {why}", layer or "the model")

@@ -244,9 +244,9 @@ def test_layers_that_are_more_than_torchs_are_named_with_the_reason() -> None:
     assert {one.layer for one in diagnosis.alone} == {"1", "2"}
     assert diagnosis.coverage.weights == 1.0
     kept = "a weight made by a parametrization stays exact, until remove_parametrizations makes it a parameter"
-    assert f"Judged by its own errors alone, since {kept}: 1." in diagnosis.notes
+    assert f"Products judged by their own errors alone, since {kept}: 1." in diagnosis.notes
     assert (
-        "Judged by its own errors alone, since a subclass of torch's layer may multiply in another way: 2."
+        "Products judged by their own errors alone, since a subclass of torch's layer may multiply in another way: 2."
         in diagnosis.notes
     )
     assert f"Not measured, since {kept}: 1." in diagnosis.sensitivity.notes
@@ -314,4 +314,4 @@ def test_a_model_that_is_one_layer() -> None:
 def test_layers_are_chosen(usual: Any, of_healthy: Path) -> None:
     diagnosis = diagnosed(*healthy(), recipes="FP8_TENSOR", layers=["2", "4"], out=of_healthy)
     assert diagnosis.layers == ("2", "4")
-    assert any("layers= names: 0." in note for note in diagnosis.notes)
+    assert any("that layers= names have recipes: 0." in note for note in diagnosis.notes)
