@@ -17,7 +17,7 @@ from fpsim.analysis.studies.diagnosis.diagnosed import (
     name_of,
 )
 from fpsim.analysis.studies.diagnosis.unplanned import unjudged_layers
-from fpsim.analysis.studies.diagnosis.verdict import mean_bits, relative
+from fpsim.analysis.studies.diagnosis.verdict import mean_bits, relative, relative_above
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.display.wording import listed, plural
 
@@ -35,11 +35,11 @@ def joint_sentences(diagnosis: Diagnosed) -> list[str]:
     else:
         subject = f"With every product that fits in {diagnosis.low} and the others in {diagnosis.high}"
     error = joint_error(diagnosis, row)
-    beyond = "" if error <= diagnosis.limit else ", beyond the limit"
+    off = f"{relative_above(error, diagnosis.limit)} off{'' if error <= diagnosis.limit else ', beyond the limit'}"
     if not diagnosis.sensitivity.has_loss:
-        return [f"{subject}, the outputs are {relative(error)} off{beyond}."]
+        return [f"{subject}, the outputs are {off}."]
     loss = math.fsum(diagnosis.sensitivity.losses) / len(diagnosis.sensitivity.losses)
-    head = f"{subject}, the gradients are {relative(error)} off{beyond}, and the loss of {loss:.4g}"
+    head = f"{subject}, the gradients are {off}, and the loss of {loss:.4g}"
     if row.loss_change == 0:
         return [f"{head} does not change."]
     return [f"{head} changes by {row.loss_change:+.2g}, {beside_batches(row)}."]

@@ -100,6 +100,20 @@ def relative(value: float) -> str:
     return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
 
 
+def relative_above(value: float, limit: float) -> str:
+    """Return a relative error above a limit as text, with as many more digits as tell it from the limit.
+
+    Example:
+      >>> from fpsim.analysis.studies.diagnosis.verdict import relative_above
+      >>> [relative_above(value, 0.1) for value in (0.13, 0.1026, 0.1003)]
+      ['13 %', '10.3 %', '10.03 %']
+    """
+    if relative(value) != relative(limit) or not value > limit:
+        return relative(value)
+    texts = (f"{100 * value:.{digits}g} %" for digits in range(3, 18))
+    return next((text for text in texts if float(text[:-2]) > 100 * limit), relative(value))
+
+
 def mean_bits(verdicts: Collection[Verdict]) -> float:
     """Return the mean number of bits per operand value over the products of some verdicts."""
     bits = math.fsum(verdict.bits * verdict.values for verdict in verdicts)
@@ -142,16 +156,17 @@ def reason(
         why = f"it reaches {reaches:.2g} and {row.out_fmt} ends at {ends:,.0f}" if reaches > ends else ""
         return f"its {product} overflows{_since(why or _out_of_range(row, recipe, recording, layer, ('above',)))}"
     if row.joint > limit:
-        return f"its {product} is off by {relative(row.joint)}{_since(_cause(row, recipe, recording, layer))}"
+        why = _cause(row, recipe, recording, layer)
+        return f"its {product} is off by {relative_above(row.joint, limit)}{_since(why)}"
     if lines > LINES * limit:
         why = _widest(row, recording, layer) or _cause(row, recipe, recording, layer)
-        return f"single rows or columns of its {product} are off by {relative(lines)}{_since(why)}"
+        return f"single rows or columns of its {product} are off by {relative_above(lines, LINES * limit)}{_since(why)}"
     if effect is not None:
         figure = "output_error" if math.isnan(effect.gradient_error) else "gradient_error"
         error, over = figure_of(effect, figure), spread_of(effect, figure)
         if not error <= limit and not (figure == "output_error" and math.isnan(error)):  # NaN: not measured
             spread = "" if math.isnan(over) else f" (± {relative(over)} over batches)"
-            changes = f"changes the model's {FIGURES[figure]} by {relative(error)}{spread}"
+            changes = f"changes the model's {FIGURES[figure]} by {relative_above(error, limit)}{spread}"
             return f"its {product}, off by {relative(row.joint)} itself, {changes}"
     return ""
 

@@ -14,6 +14,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.diagnosis import stages
+from fpsim.analysis.studies.diagnosis.verdict import relative, relative_above
 from tests.analysis.studies.diagnosis.models import diagnosed, healthy, nn, quiet, shrunk, squared, torch
 
 # ---- work that goes on
@@ -262,3 +263,10 @@ def test_a_cache_of_keys_and_values_is_a_product_of_its_own() -> None:
     assert any(sentence.startswith("A KV cache in FP8_TENSOR fits: ") for sentence in diagnosis.sentences)
     strict = fp.analysis.diagnose(Heads(), batches[:1], mean_squared, recipes="FP8_TENSOR", limit=0.02, progress=quiet)
     assert any("A KV cache in FP8_TENSOR does not fit heads.attention." in sentence for sentence in strict.sentences)
+
+
+def test_an_error_just_above_the_limit_is_not_printed_as_the_limit() -> None:
+    assert relative(0.1026) == relative(0.1) == "10 %"
+    for value, text in ((0.1026, "10.3 %"), (0.1003, "10.03 %"), (0.2, "20 %"), (0.09, "9 %"), (math.inf, "overflow")):
+        assert relative_above(value, 0.1) == text
+    assert relative_above(math.nextafter(0.1, 1), 0.1).startswith("10")
