@@ -44,6 +44,9 @@ UNIT: Any = fp.unit("hopper_e4m3_f32")
 TREE: Any = fp.schedules.tree(fp.schedules.FLAT, 64)
 
 
+choice: Any = partial(loose.schedules.cublas_choice, "H100", 64, 64, 64)
+
+
 SEVERAL = torch.arange(12).reshape(3, 4)
 
 
@@ -80,6 +83,17 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: loose.schedules.deepgemm(X), "kernel must be one of 1d2d, 1d1d; got an array of float32"),
         (lambda: loose.schedules.cublas("sm_90", fast_accum="no"), "fast_accum must be True or False; got 'no'."),
         (lambda: loose.torch.quantize_scaled(torch.ones(2), "e4m3", scales="x"), "scales must be a number, or"),
+        (lambda: loose.schedules.numpy_sum(8, SEVERAL), "block must be an integer; got an array of torch.int64"),
+        (lambda: loose.schedules.SumOrder("x", [], 8, 128), "rule must be one of pairwise, cascade, windows; got []."),
+        (lambda: loose.schedules.segments(4, step=SEVERAL), "step must be an integer; got an array of torch.int64"),
+        (lambda: loose.schedules.segments(4, odd_first=X), "odd_first must be True or False; got an array of float32"),
+        (lambda: loose.schedules.torch_rowwise(X), "fast_accum must be True or False; got an array of float32"),
+        (lambda: loose.schedules.torch_mm(mkl_isa=X), "mkl_isa must be one of avx512, avx2; got an array of float32"),
+        (lambda: loose.schedules.Regions(2, 2, 8, None), "regions must be a tuple of fp.schedules.ResultRegion; got N"),
+        (lambda: loose.schedules.Regions(2, 2, 8, ("x",)), "a region must be an fp.schedules.ResultRegion; got 'x'."),
+        (lambda: choice(fast_accum=None), "fast_accum must be True or False; got None."),
+        (lambda: choice(fields="junk"), "fields must be Fields of fp.gpu.hardware.lt_fields or None; got 'junk'."),
+        (lambda: choice(fmt=("e4m3",)), "fmt must be a format, or two of them in a tuple; got ('e4m3',)."),
     ],
 )  # fmt: skip
 def test_junk_is_refused_in_a_sentence(call: Callable[[], Any], words: str) -> None:

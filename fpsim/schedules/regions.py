@@ -172,7 +172,9 @@ class Regions:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             require_integer(name, getattr(self, name), 1)
+        require_kind("regions", self.regions, tuple, "a tuple of fp.schedules.ResultRegion")
         for region in self.regions:
+            require_kind("a region", region, ResultRegion, "an fp.schedules.ResultRegion")
             if region.order.k != self.k:
                 raise ValueError(f"{region.order} is for K = {region.order.k}; got a product of K = {self.k}.")
         _refuse_gaps(self.regions, self.m, self.n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fpsim.errors import require_integer
+from fpsim.errors import require_integer, require_kind
 from fpsim.schedules.schedule import Chain, Evidence, Schedule, Slicing
 
 
@@ -36,6 +36,8 @@ def segments(
         raise ValueError("segments takes the number of terms of each segment; got none.")
     for length in lengths:
         require_integer("length", length, 1)
+    require_integer("step", step, 0)
+    require_kind("odd_first", odd_first, bool, "True or False")
     words = [*map(str, lengths), *([f"step={step}"] if step else []), *(["odd_first=True"] if odd_first else [])]
     slicing = Slicing(len(lengths), rule="listed", lengths=tuple(map(int, lengths)))
     return Schedule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
+from fpsim.errors import require_word
 from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.lazy import deferred
@@ -123,6 +124,8 @@ def torch_mm(
     isa, layout, threads = isa_of(isa), layout_of(layout), positive(threads, "threads")
     inner = onednn(isa, threads, l1=l1, l2=l2, layout=layout)
     usual: Literal["avx512", "avx2"] = "avx2" if isa.startswith("avx2") else "avx512"
+    if mkl_isa is not None:
+        require_word("mkl_isa", mkl_isa, ("avx512", "avx2"))
     words = f", mkl_isa={mkl_isa!r}" if mkl_isa not in (None, usual) else ""
     name = f"torch_mm({inner.name.partition('(')[2][:-1]}{words})"
     small, floats = torch_native(layout=layout), mkl(threads, isa=mkl_isa or usual, layout=layout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fpsim.errors import require_kind
 from fpsim.formats.named import E5M2
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import Chain, Epilogue, Schedule
@@ -28,6 +29,7 @@ def torch_rowwise(fast_accum: bool = False) -> Schedule:
       >>> fp.schedules.torch_rowwise(fast_accum=True)
       torch_rowwise(fast_accum=True)
     """
+    require_kind("fast_accum", fast_accum, bool, "True or False")
     return Schedule(
         f"torch_rowwise({'fast_accum=True' if fast_accum else ''})", "PyTorch", "rowwise", "hopper",
         Chain(0 if fast_accum else 128), epilogue=Epilogue("a_first"), fast_accum=fast_accum, source=SOURCE,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from fpsim.errors import require_integer, require_kind
+from fpsim.errors import require_integer, require_kind, require_word
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.schedules.trees.levels import in_levels
@@ -53,8 +53,7 @@ class SumOrder:
     source: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
+        require_word("rule", self.rule, list(RULES))
         require_integer("lanes", self.lanes, 1)
         require_integer("block", self.block, self.lanes)
         require_kind("fmt", self.fmt, Format, "a format, such as fp.FP32")
@@ -102,6 +101,7 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
     require_integer("lanes", lanes, 1)
     if lanes & (lanes - 1):
         raise ValueError(f"lanes must be a power of two, which are joined in pairs; got {lanes}.")
+    require_integer("block", block, lanes)
     fmt = find_format(fmt)
     return SumOrder(_name("numpy_sum", lanes=lanes, block=block, fmt=fmt), "pairwise", lanes, block, fmt, source=NUMPY)
 
