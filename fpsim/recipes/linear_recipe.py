@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fpsim.errors import is_integer, require_integer, require_kind, shown, unknown
+from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike, checked_seed
 from fpsim.formats.element import ElementLike, element_argument, element_format
 from fpsim.formats.named import format_argument
@@ -146,8 +146,7 @@ class Delayed:
     def __post_init__(self) -> None:
         require_integer("history", self.history, 1)
         require_integer("margin", self.margin, None)
-        if self.amax not in ("max", "most_recent"):
-            raise unknown("amax", self.amax, ("max", "most_recent"))
+        require_word("amax", self.amax, ("max", "most_recent"))
 
 
 @reloadable
@@ -221,6 +220,8 @@ class LinearRecipe:
     delayed: Delayed | None = None
 
     def __post_init__(self) -> None:
+        require_kind("name", self.name, str, "a text")
+        require_kind("requantize_input", self.requantize_input, bool, "True or False")
         object.__setattr__(self, "seed", checked_seed(self.seed))
         for words in ("rounding", "grad_rounding"):
             object.__setattr__(self, words, rounding_mode(getattr(self, words)).name.lower())
@@ -230,7 +231,8 @@ class LinearRecipe:
                 object.__setattr__(self, f"{operand}_fmt", element_argument(f"{operand}_fmt", fmt))
                 continue
             for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
-                if getattr(self, field, None) not in (None, "same"):
+                scaling = getattr(self, field, None)
+                if scaling is not None and not (isinstance(scaling, str) and scaling == "same"):
                     raise ValueError(f"{field} needs {operand}_fmt; got None. Pass fp.E4M3, say.")
         for field in SCALINGS:
             scaling = getattr(self, field)
@@ -262,6 +264,7 @@ class LinearRecipe:
         backward: False for the cast for its first product, which adds along the operand's last axis; True for the
         second, which adds along its first axis.
         """
+        require_word("operand", operand, OPERANDS)
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
         same = isinstance(other, str) and other == "same"
@@ -273,6 +276,7 @@ class LinearRecipe:
 
     def operands(self, product: str) -> tuple[Any, Any]:
         """Return the formats of the left and right operand of "fprop", "dgrad" or "wgrad"; None for an uncast one."""
+        require_word("product", product, PRODUCTS)
         return {
             "fprop": (self.input_fmt, self.weight_fmt),
             "dgrad": (self.grad_fmt, self.weight_fmt),
@@ -289,6 +293,7 @@ class LinearRecipe:
           >>> fp.torch.MXFP8.accumulator("wgrad").name
           'blackwell_mxfp8_e4m3_f32'
         """
+        require_word("product", product, PRODUCTS)
         how: MatrixUnit | Accumulator | str | None = getattr(self, product).accumulate
         if how is None or isinstance(how, Accumulator):
             return how

@@ -17,6 +17,7 @@ from fpsim.reload import reloadable
 
 SCHEDULES = ("constant", "cosine")
 UPDATES = ("nearest_even", "stochastic", "kahan")
+KEPT = ("first_moment", "second_moment", "weights")  # what is stored between steps
 
 
 @reloadable
@@ -94,14 +95,14 @@ class OptimizerRecipe:
         require_word("update_rounding", self.update_rounding, UPDATES)
         require_integer("seed", self.seed, 0)
         object.__setattr__(self, "moment_rounding", rounding_mode(self.moment_rounding).name.lower())
-        for name in ("first_moment", "second_moment", "weights"):
+        for name in KEPT:
             self.format_of(name)
         if self.update_rounding != "nearest_even" and (self.format_of("weights") is None or self.masters):
             raise ValueError(
                 f"update_rounding={self.update_rounding!r} needs weights in a small format and masters=False; got "
                 f"weights={shown(self.weights)} and masters={self.masters}."
             )
-        for name in ("first_moment", "second_moment", "weights"):
+        for name in KEPT:
             object.__setattr__(self, name, self.format_of(name))
 
     def lr_at(self, step: int, steps_total: int) -> float:
@@ -110,6 +111,8 @@ class OptimizerRecipe:
         During warmup it is lr * (step + 1) / warmup. With the schedule "cosine" it then falls along half a cosine to
         final_lr_share * lr, which step number `steps_total`, after the last, would have.
         """
+        require_integer("step", step, 0)
+        require_integer("steps_total", steps_total, 0)
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         if self.schedule == "constant":
@@ -119,6 +122,7 @@ class OptimizerRecipe:
 
     def format_of(self, kind: str) -> Format | None:
         """Return the format of "weights", "first_moment" or "second_moment"; None for float32."""
+        require_word("kind", kind, KEPT)
         return kept_format(kind, getattr(self, kind))
 
 
