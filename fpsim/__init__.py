@@ -9,7 +9,6 @@ array([1.015625e-01, 1.250000e+00, 4.480000e+02], dtype=float32)
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +95,7 @@ from fpsim.formats.policies import policy
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import BNB_FP4, HIF4, HIF8, IF4, NF4, TableFormat
 from fpsim.instructions.dot_add import dot_add
-from fpsim.lazy import no_attribute
+from fpsim.lazy import imported, no_attribute
 from fpsim.matrix_units.catalogue import unit, units
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -148,9 +147,9 @@ _PACKAGES = ("analysis", "cpu", "gpu", "probe", "recipes", "splits", "testing", 
 def __getattr__(name: str) -> Any:
     """Import a subpackage when it is first used, or return a P3109 format by name, such as `fp.p3109_k8p4se`."""
     if name in _PACKAGES:
-        return importlib.import_module(f"fpsim.{name}")
+        return imported(f"fpsim.{name}")
     if name == "chips":
-        return importlib.import_module("fpsim.analysis.systems.dispatch.chips").chips
+        return imported("fpsim.analysis.systems.dispatch.chips").chips
     if name.startswith("p3109_"):
         try:
             return format(name)

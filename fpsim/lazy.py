@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 from fpsim.errors import nearest
+from fpsim.interrupts import interrupts_wait
+
+
+def imported(module: str) -> ModuleType:
+    """Import a module by its full name and return it; Ctrl-C waits until a first import ends.
+
+    Python does not repair packages whose import was interrupted: numba would have no `numba.core` from then on.
+
+    Example:
+      >>> from fpsim.lazy import imported
+      >>> imported("fpsim.files").__name__
+      'fpsim.files'
+    """
+    if module in sys.modules:
+        return importlib.import_module(module)  # which waits for another thread that imports it
+    with interrupts_wait():
+        return importlib.import_module(module)
 
 
 def deferred(module: str) -> Callable[[], Any]:
@@ -23,7 +41,7 @@ def deferred(module: str) -> Callable[[], Any]:
       >>> pipelines().__name__
       'fpsim.casts.pipelines'
     """
-    return cache(lambda: importlib.import_module(module))
+    return cache(lambda: imported(module))
 
 
 def attach(
@@ -51,11 +69,11 @@ def attach(
 
     def find(name: str) -> Any:
         if name in modules:
-            return importlib.import_module(f"{package}.{name}")
+            return imported(f"{package}.{name}")
         if name not in module_of:
             raise no_attribute(package, name, names)
         module = module_of[name]
-        home: ModuleType = importlib.import_module(module if module.startswith("fpsim.") else f"{package}.{module}")
+        home = imported(module if module.startswith("fpsim.") else f"{package}.{module}")
         return getattr(home, name)
 
     return find, lambda: list(names), names
@@ -117,4 +135,4 @@ def public(package: str = "fpsim") -> Any:
       >>> public().E4M3.name
       'E4M3'
     """
-    return importlib.import_module(package)
+    return imported(package)

@@ -14,7 +14,7 @@ from tests.kit.processes import ROOT
 # Package, room or file of fpsim -> its floor: a file imports its own and lower floors. The rooms of analysis stand on
 # several: the trainer measures, and studies read recipes of the trainer.
 FLOORS = {
-    "deprecation": 0, "errors": 0, "exact_json": 0, "files": 0, "lazy": 0, "reload": 0, "runtime": 0,
+    "deprecation": 0, "errors": 0, "exact_json": 0, "files": 0, "interrupts": 0, "lazy": 0, "reload": 0, "runtime": 0,
     "formats": 1,
     "arrays": 2, "matrix_units": 2, "display": 2,
     "core": 3,
@@ -33,8 +33,9 @@ FLOORS = {
 }  # fmt: skip
 # Data: what describes formats, units, accumulators, scalings and schedules, and what is written in words.
 DATA = (
-    "deprecation", "errors", "exact_json", "files", "lazy", "reload", "formats", "matrix_units", "sums.accumulators",
-    "recipes", "scaling.scaling", "scaling.recipes", "scaling.tiling", "scaling.report", "schedules",
+    "deprecation", "errors", "exact_json", "files", "interrupts", "lazy", "reload", "formats", "matrix_units",
+    "sums.accumulators", "recipes", "scaling.scaling", "scaling.recipes", "scaling.tiling", "scaling.report",
+    "schedules",
 )  # fmt: skip
 # What loops know: of formats the numbers of modes and flags, of matrix units those of rules; the loops of casts.
 BELOW_LOOPS = ("reload", "core.", "runtime.", "formats.", "matrix_units.matrix_unit", "casts.loops", "casts.half")

@@ -53,3 +53,25 @@ def test_import_takes_at_most_three_tenths_of_a_second() -> None:
     python(TIME)  # warms the file system's cache
     # of the processor's time, the fastest of up to five: what other processes take from this one is not the import's
     assert any(float(python(TIME)) <= 0.3 for _ in range(5))
+
+
+INTERRUPTED = """
+import os, signal, sys, fpsim as fp
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sent = []
+def interrupt(event, words):
+    if event == "import" and words[0] == "numba.core.typing.templates" and not sent:
+        sent.append(words)
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+try:
+    fp.encode(1.0, "e4m3")
+except KeyboardInterrupt:
+    print("interrupted")
+print(fp.encode(1.0, "e4m3"))
+"""
+
+
+def test_ctrl_c_during_the_first_call_leaves_numba_whole() -> None:
+    """Python does not repair a package whose import was interrupted: every later call would fail."""
+    assert python(INTERRUPTED).split() == ["interrupted", "56"]

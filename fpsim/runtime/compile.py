@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any, TypeVar
 
 import numba
 
+from fpsim.interrupts import interrupts_wait
 from fpsim.runtime import numba_private
 from fpsim.runtime.clock import compiling, spent
 from fpsim.runtime.kernel_files import KernelFiles
@@ -187,41 +186,3 @@ def garbage_waits() -> Iterator[None]:
     finally:
         if searching:
             gc.enable()
-
-
-_handlers: list[Any] = []  # former handlers of Ctrl-C, while the main thread defers it
-
-
-def _restore_interrupts() -> None:
-    """Restore the handler of Ctrl-C in a child process that was forked within a block of `interrupts_wait`."""
-    if _handlers:
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, _handlers[0])
-        _handlers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restore_interrupts)
-
-
-@contextmanager
-def interrupts_wait() -> Iterator[None]:
-    """Return a context that defers Ctrl-C to its end; without effect outside the main thread.
-
-    llvmlite has one lock for all of LLVM. A signal during one of its calls would become an exception before the lock is
-    released, and other threads that compile would then wait forever.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    caught: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
-    _handlers.append(handler)
-    try:
-        yield
-    finally:
-        _handlers.pop()
-        signal.signal(signal.SIGINT, handler)
-        if caught:
-            handler(*caught[0])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numba.extending import overload
 
+from fpsim.interrupts import DEFERRED, interrupts_wait
 from fpsim.runtime import compile as compile_module
 from fpsim.runtime import kernel_files
 from tests.kit.processes import Bare
@@ -92,27 +93,28 @@ def test_python_runs_helpers_as_they_are() -> None:
         assert helper("text") == "texttext"
 
 
-def test_an_interrupt_waits_until_a_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception in the middle would leave LLVM locked for all other threads."""
+@pytest.mark.parametrize("number", DEFERRED)
+def test_an_interrupt_waits_until_a_kernel_is_compiled(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in the middle would leave LLVM locked for all other threads, and numba's registries half read."""
     compiled: list[str] = []
 
     def compile_interrupted(self: Any, signature: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         time.sleep(0.05)
         compiled.append("whole")
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest's shell may ignore it
+    handler = signal.signal(number, signal.default_int_handler)  # pytest's shell may ignore it
     try:
         monkeypatch.setattr(compile_module.Kernel.__base__, "compile", compile_interrupted)
         with pytest.raises(KeyboardInterrupt):
             compile_module.kernel(abs_loop)(np.ones(1))
         assert compiled == ["whole"]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        with compile_module.interrupts_wait():
+        assert signal.getsignal(number) is signal.default_int_handler
+        with interrupts_wait():
             pass
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(number) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.signal(number, handler)
 
 
 def abs_loop(x: Any) -> None:
