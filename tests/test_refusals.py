@@ -47,6 +47,9 @@ TREE: Any = fp.schedules.tree(fp.schedules.FLAT, 64)
 choice: Any = partial(loose.schedules.cublas_choice, "H100", 64, 64, 64)
 
 
+export: Any = partial(loose.torch.export, {"w.weight": torch.ones(8, 8)}, layout="torchao:mxfp8", out="none")
+
+
 SEVERAL = torch.arange(12).reshape(3, 4)
 
 
@@ -101,6 +104,13 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: loose.recipes.OptimizerRecipe().lr_at(-1, 10), "step must be an integer >= 0; got -1."),
         (lambda: loose.recipes.OptimizerRecipe().lr_at(0, None), "steps_total must be an integer; got None."),
         (lambda: loose.recipes.OptimizerRecipe().format_of("lr"), "kind must be one of first_moment, second_moment, w"),
+        (lambda: loose.LaneSum().sum(None), "values must be a float32 array of two axes; got None."),
+        (lambda: loose.LaneSum().sum_of_squares(X[0]), "values must be a float32 array of two axes; got an array of"),
+        (lambda: loose.DelayedScaling("e4m3").load_state_dict(X), "that DelayedScaling.state_dict returned; got an arr"),
+        (lambda: loose.torch.QuantLinear(4, 4, recipe=fp.torch.MXFP8)(X), "input must be a torch tensor; got ndarray."),
+        (lambda: export(config="junk"), "config must be a dict, the content of config.json, or None; got 'junk'."),
+        (lambda: export(bits=SEVERAL), "bits must be 4, or 8 for GPTQ; got an array of torch.int64, shape (3, 4)"),
+        (lambda: export(symmetric=X), "symmetric must be True or False; got an array of float32, shape (2, 32)."),
         (lambda: choice(fast_accum=None), "fast_accum must be True or False; got None."),
         (lambda: choice(fields="junk"), "fields must be Fields of fp.gpu.hardware.lt_fields or None; got 'junk'."),
         (lambda: choice(fmt=("e4m3",)), "fmt must be a format, or two of them in a tuple; got ('e4m3',)."),

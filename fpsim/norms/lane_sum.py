@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.errors import require_integer
+from fpsim.errors import require_integer, shown
 from fpsim.lazy import deferred
 from fpsim.reload import reloadable
 
@@ -60,6 +60,8 @@ class LaneSum:
 
         squares: True adds the squares of the elements instead.
         """
+        if not isinstance(values, np.ndarray) or values.dtype != np.float32 or values.ndim != 2:
+            raise TypeError(f"values must be a float32 array of two axes; got {shown(values)}.")
         rows, n = values.shape
         totals = np.zeros((rows, self.lanes), dtype)
         with processor().ieee_arithmetic(), np.errstate(all="ignore"):

@@ -22,7 +22,7 @@ from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, checked_opti
 from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME
 from fpsim.analysis.tensors.writing.export import ExportJob, write_checkpoint
 from fpsim.analysis.tensors.writing.report import ExportReport
-from fpsim.errors import shown
+from fpsim.errors import require_kind, shown
 from fpsim.files import path_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def export(
     model = model_or_tensors if _is_module(model_or_tensors) else None
     if batch is not None and model is None:
         raise TypeError("batch needs a torch.nn.Module to call; got tensors. Pass the model, or no batch.")
+    require_kind("config", config, (Mapping, type(None)), "a dict, the content of config.json, or None")
     companions, model_config = None, dict(config or {})
     if isinstance(model_or_tensors, (str, os.PathLike)):
         checkpoint = open_checkpoint(path_of(model_or_tensors))

@@ -160,6 +160,8 @@ class QuantLinear(torch.nn.Linear):
 
     def _refuse(self, x: Tensor) -> None:
         """Raise a TypeError or ValueError unless x is a float tensor on the CPU with in_features in its last axis."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"input must be a torch tensor; got {type(x).__name__}.")
         for name, tensor, whole in (("input", x, "input"), ("weight", self.weight, "model")):
             if tensor.device.type not in ("cpu", "meta"):
                 raise ValueError(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fpsim.analysis.tensors.writing import bitsandbytes, gguf_blocks, hqq, mx, nvfp4, one_byte, packed
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
-from fpsim.errors import nearest, unknown
+from fpsim.errors import is_integer, nearest, shown, unknown
 
 GGUF = "gguf:"
 EXPERTS = "mxfp4"  # gpt-oss's layout, for matrices and for several experts in one tensor
@@ -139,14 +139,14 @@ def checked_options(layout: str, group_size: int | None, bits: int, symmetric: b
     if group_size is not None and LAYOUTS_WRITTEN[layout].inputs:
         raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ, AWQ and HQQ, not of {layout!r}.")
     if group_size is not None and (type(group_size) is not int or group_size < 8 or group_size % 8):
-        raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {group_size!r}.")
-    if bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
+        raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {shown(group_size)}.")
+    if not is_integer(bits) or bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
         raise ValueError(
-            f"bits must be 4, or 8 for GPTQ; got {bits!r} for {layout!r}. compressed-tensors:int8 and hqq:int2 are "
+            f"bits must be 4, or 8 for GPTQ; got {shown(bits)} for {layout!r}. compressed-tensors:int8 and hqq:int2 are "
             "layouts."
         )
     if not isinstance(symmetric, bool):
-        raise ValueError(f"symmetric must be True or False; got {symmetric!r}.")
+        raise ValueError(f"symmetric must be True or False; got {shown(symmetric)}.")
     if not symmetric and not layout.startswith("gptq"):
         raise ValueError(
             f"symmetric=False is an option of GPTQ, not of {layout!r}. int4_asym and awq always have zero points."

@@ -194,7 +194,7 @@ class _ScaleState:
         expected = self.state_dict()
         names = {"class", "fmt", "scaling", "options", "counts", "last"}
         if not isinstance(state, Mapping) or not names <= state.keys():
-            got = f"one without {', '.join(sorted(names - set(state)))}" if isinstance(state, Mapping) else repr(state)
+            got = f"one without {', '.join(sorted(names - set(state)))}" if isinstance(state, Mapping) else shown(state)
             raise ValueError(f"the state must be a dict that {kind}.state_dict returned; got {got}.")
         for name in ("class", "fmt", "options"):
             if state[name] != expected[name]:
