@@ -50,6 +50,9 @@ choice: Any = partial(loose.schedules.cublas_choice, "H100", 64, 64, 64)
 export: Any = partial(loose.torch.export, {"w.weight": torch.ones(8, 8)}, layout="torchao:mxfp8", out="none")
 
 
+kernel: Any = partial(loose.testing.check_kernel, np.matmul, a="e4m3", accumulate=UNIT)
+
+
 SEVERAL = torch.arange(12).reshape(3, 4)
 
 
@@ -106,11 +109,24 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: loose.recipes.OptimizerRecipe().format_of("lr"), "kind must be one of first_moment, second_moment, w"),
         (lambda: loose.LaneSum().sum(None), "values must be a float32 array of two axes; got None."),
         (lambda: loose.LaneSum().sum_of_squares(X[0]), "values must be a float32 array of two axes; got an array of"),
-        (lambda: loose.DelayedScaling("e4m3").load_state_dict(X), "that DelayedScaling.state_dict returned; got an arr"),
+        (lambda: loose.DelayedScaling("e4m3").load_state_dict(X), "that DelayedScaling.state_dict returned; got an ar"),
         (lambda: loose.torch.QuantLinear(4, 4, recipe=fp.torch.MXFP8)(X), "input must be a torch tensor; got ndarray."),
         (lambda: export(config="junk"), "config must be a dict, the content of config.json, or None; got 'junk'."),
         (lambda: export(bits=SEVERAL), "bits must be 4, or 8 for GPTQ; got an array of torch.int64, shape (3, 4)"),
         (lambda: export(symmetric=X), "symmetric must be True or False; got an array of float32, shape (2, 32)."),
+        (lambda: loose.analysis.plan(None, bits=8), "plan needs an fp.analysis.Sensitivity, or a list of budgets"),
+        (lambda: loose.analysis.kv_caches(X, X, X, None), "caches must be an fp.analysis.KVCache or several; got"),
+        (lambda: loose.analysis.attention_underflow(spreads=None), "spreads must be positive numbers of nats; got"),
+        (lambda: loose.analysis.attention_underflow(normalised=X), "normalised must be True or False; got an array of"),
+        (lambda: loose.analysis.bits_per_value(padded=X), "padded must be True or False; got an array of float32"),
+        (lambda: loose.analysis.exponents(X, axis=0, block=X), "got axis=0 and block=an array of float32"),
+        (lambda: kernel(seed=None), "seed must be an integer; got None."),
+        (lambda: kernel(bias=X), "bias must be True or False; got an array of float32, shape (2, 32)."),
+        (lambda: kernel(envelope=X), "envelope must be True or False; got an array of float32, shape (2, 32)."),
+        (lambda: loose.testing.discriminating_inputs(a="e4m3", accumulate=UNIT, seed=-1), "seed must be an integer >"),
+        (lambda: loose.probe.thresholds(np.matmul, None), "lengths must be sizes K, such as [8, 128]; got None."),
+        (lambda: loose.probe.thresholds(np.matmul, "8"), "a length must be an integer; got '8'."),
+        (lambda: loose.probe.sum(np.sum, 8).save(None), "path must be a text or a pathlib.Path; got None."),
         (lambda: choice(fast_accum=None), "fast_accum must be True or False; got None."),
         (lambda: choice(fields="junk"), "fields must be Fields of fp.gpu.hardware.lt_fields or None; got 'junk'."),
         (lambda: choice(fmt=("e4m3",)), "fmt must be a format, or two of them in a tuple; got ('e4m3',)."),

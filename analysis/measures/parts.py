@@ -57,7 +57,7 @@ class Layout:
         if axis is not None:
             if block is not None:
                 raise ValueError(
-                    f"the parts of an array are given by axis or by block; got axis={axis!r} and block={block!r}. "
+                    f"the parts of an array are given by axis or by block; got axis={shown(axis)} and block={shown(block)}. "
                     "Leave one out."
                 )
             if not is_integer(axis) or not -len(shape) <= axis < len(shape):

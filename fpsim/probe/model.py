@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, as_array
 from fpsim.display.optional import Axes
-from fpsim.files import write_whole
+from fpsim.files import path_of, write_whole
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -348,4 +348,4 @@ class Model:
             fields["sum_scale"] = scale and [scale.how, scale.by, scale.fmt.name]
             fields["formats"] = [fmt.name for fmt in self.program.formats]
             fields["unrounded_products"] = in_ranges(self.program.exact)
-        write_whole(Path(path), json.dumps(fields, indent=1) + "\n")
+        write_whole(path_of(path), json.dumps(fields, indent=1) + "\n")

@@ -164,11 +164,11 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
     if isinstance(source, Sensitivity):
         return _of_sensitivity(source, figure)
     budgets = list(source) if isinstance(source, Sequence) and not isinstance(source, str) else [source]
-    wrong = next((budget for budget in budgets if not isinstance(budget, Budget)), None)
-    if wrong is not None or not budgets:
+    wrong = [budget for budget in budgets if not isinstance(budget, Budget)]
+    if wrong or not budgets:
         raise TypeError(
             "plan needs an fp.analysis.Sensitivity, or a list of budgets of one recipe each; got "
-            f"{shown(source if wrong is None else wrong)}."
+            f"{shown(wrong[0] if wrong else source)}."
         )
     return _of_budgets(budgets, figure)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +62,10 @@ def kv_caches(
       INT4, token 4.250 bits, errors 0.24, 0.44
       INT4, token, keys by channel 4.188 bits, errors 0.13, 0.24
     """
+    require_kind("caches", caches, (KVCache, Iterable), "an fp.analysis.KVCache or several")
     chosen = [caches] if isinstance(caches, KVCache) else list(caches)
     for cache in chosen:
-        require_kind("a cache", cache, KVCache, "a fp.analysis.KVCache")
+        require_kind("a cache", cache, KVCache, "an fp.analysis.KVCache")
     if not chosen:
         raise ValueError("caches must have one or more fp.analysis.KVCache objects; got none.")
     heads, _ = heads_of(q, k, v, None, causal, scale)

@@ -11,7 +11,7 @@ import numpy as np
 from fpsim.analysis.systems.attention.heads import checked_scale
 from fpsim.analysis.systems.attention.results import WeightUnderflow, WeightUnderflowRow
 from fpsim.casts.cast import quantize
-from fpsim.errors import require_integer, shown
+from fpsim.errors import require_integer, require_kind, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 
@@ -63,7 +63,11 @@ def attention_underflow(
     factor = checked_scale(scale)
     if not element.has_zero:
         raise ValueError(f"fmt must be a format with a zero; got {element}. Take E4M3, for example.")
-    widths = [float(spread) for spread in spreads]
+    require_kind("normalised", normalised, bool, "True or False")
+    try:
+        widths = [float(spread) for spread in spreads]
+    except (TypeError, ValueError):
+        widths = []
     if not widths or not all(0 < width < math.inf for width in widths):
         raise ValueError(f"spreads must be positive numbers of nats; got {shown(spreads)}.")
     smallest = element.smallest_subnormal if element.subnormals else element.smallest_normal

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.display.optional import DataFrame, frame
+from fpsim.errors import require_kind
 from fpsim.formats.element import Element, ElementLike, element_format
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP16
@@ -109,6 +110,8 @@ def bits_per_value(
       >>> print(fp.analysis.bits_per_value((3, 200), "e4m3", "TILE_1X128", padded=True))  # 256 codes and 2 scales a row
       E4M3 fp.scalings.TILE_1X128   10.5600 bits per value
     """
+    require_kind("padded", padded, bool, "True or False")
+    require_kind("swizzled", swizzled, bool, "True or False")
     pairs = _pairs(formats, scalings)
     rows = []
     for element, scaling in pairs:

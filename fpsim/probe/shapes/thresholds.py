@@ -11,7 +11,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.display.wording import plural
-from fpsim.errors import require_integer
+from fpsim.errors import require_integer, require_kind
 from fpsim.formats.cast_options import FormatLike
 from fpsim.probe.black_box import BlackBox, Function
 from fpsim.probe.draws import differing, drawn
@@ -146,6 +146,10 @@ def thresholds(
       Products with M x N <= 32 add in another order or arithmetic than larger ones (K = 9, 20).
     """
     require_integer("largest", largest, 2)
+    require_kind("lengths", lengths, Iterable, "sizes K, such as [8, 128]")
+    lengths = tuple(lengths)
+    for k in lengths:
+        require_integer("a length", k, 1)
     lengths = tuple(dict.fromkeys(lengths))
     if not lengths:
         raise ValueError("lengths must have one K at least, such as [8, 128]; got none.")

@@ -9,6 +9,7 @@ import numpy as np
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.wording import plural
+from fpsim.errors import require_integer, require_kind
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.keywords import given_keywords
 from fpsim.matrix_units.integer_unit import IntegerUnit
@@ -112,6 +113,9 @@ def check_kernel(
     __tracebackhide__ = True
     promised = given_keywords(check_kernel, keywords, DEFAULTS)
     shapes, seed = promised.pop("shapes", None), promised.pop("seed", 0)
+    require_integer("seed", seed, 0)
+    for name, flag in (("envelope", envelope), ("certificate", certificate), ("raises", raises)):
+        require_kind(name, flag, bool, "True or False")
     integers = unit_of_integers(accumulate)
     if integers is not None:
         for name, value in {**promised, **({"envelope": envelope} if envelope else {})}.items():

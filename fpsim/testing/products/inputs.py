@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import is_integer, shown
+from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.keywords import given_keywords
@@ -98,6 +98,7 @@ def discriminating_inputs(
     """
     promised = given_keywords(discriminating_inputs, keywords, DEFAULTS)
     shapes, seed = promised.pop("shapes", None), promised.pop("seed", 0)
+    require_integer("seed", seed, 0)
     return list(inputs_for(promise_of(a, b, accumulate, **promised), shapes, seed))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode
-from fpsim.errors import require_word, shown
+from fpsim.errors import require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES, Format
 from fpsim.formats.keywords import with_keywords
@@ -190,6 +190,7 @@ def promise_of(
     Raises:
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
     """
+    require_kind("bias", bias, bool, "True or False")
     left, right = operand_of(a, "a"), operand_of(a if b is None else b, "b")
     how_said = accumulate if isinstance(accumulate, str) else repr(accumulate)
     said = [accumulate.name if isinstance(accumulate, MatrixUnit) else how_said]
