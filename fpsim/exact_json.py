@@ -48,11 +48,19 @@ def from_json(value: Any) -> Any:
     """Return the value that `to_json` has turned into the given one.
 
     value: the result of `to_json`, which may have been written as JSON and read again.
+
+    Raises:
+      ValueError: the digits of a float are damaged.
     """
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if list(value) == [FLOAT]:
-        return struct.unpack(">d", bytes.fromhex(value[FLOAT]))[0]
+        try:
+            return struct.unpack(">d", bytes.fromhex(value[FLOAT]))[0]
+        except (TypeError, ValueError, struct.error):
+            raise ValueError(
+                f"the file is damaged: a float must have 16 hexadecimal digits; got {shown(value[FLOAT])}."
+            ) from None
     return {key: from_json(item) for key, item in value.items()}

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fpsim as fp
+from fpsim.exact_json import FLOAT, from_json
 from tests.kit.sweeps import in_turn
 
 
@@ -127,6 +128,8 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: loose.probe.thresholds(np.matmul, None), "lengths must be sizes K, such as [8, 128]; got None."),
         (lambda: loose.probe.thresholds(np.matmul, "8"), "a length must be an integer; got '8'."),
         (lambda: loose.probe.sum(np.sum, 8).save(None), "path must be a text or a pathlib.Path; got None."),
+        (lambda: from_json([{FLOAT: "7ff"}]), "the file is damaged: a float must have 16 hexadecimal digits; got"),
+        (lambda: from_json({FLOAT: "7ff00000"}), "a float must have 16 hexadecimal digits; got '7ff00000'."),
         (lambda: choice(fast_accum=None), "fast_accum must be True or False; got None."),
         (lambda: choice(fields="junk"), "fields must be Fields of fp.gpu.hardware.lt_fields or None; got 'junk'."),
         (lambda: choice(fmt=("e4m3",)), "fmt must be a format, or two of them in a tuple; got ('e4m3',)."),
