@@ -82,8 +82,7 @@ def discriminating_inputs(
 
     Returns:
       Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), `.scale_a`, `.scale_b` and `.bias`; the last three are
-      None unless promised. There is a record for every kind of inputs in the first shape, and for some kinds in the
-      others; if up to three shapes are passed, for every kind in each.
+      None unless promised. The first shape has every kind of inputs, the others some; up to three passed ones have all.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
