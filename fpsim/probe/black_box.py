@@ -190,7 +190,7 @@ class BlackBox:
         self.dtype = self.dtype or array.dtype
         if array.dtype != self.dtype:
             raise ValueError(f"fn must return one dtype; got {array.dtype} after {self.dtype}. Cast its results.")
-        return array.reshape(wanted)
+        return array.reshape(wanted).copy()  # the next call may write into the same memory
 
     def results(self, *rows: Array) -> Array:
         """Return the sums (R,), in the result's dtype, of the rows of one or two operands.

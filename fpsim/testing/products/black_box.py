@@ -41,6 +41,7 @@ class CalledKernel:
             require_word("takes", takes, TAKES)
         self.fn, self.promise = fn, promise
         self.name = name_of(fn)
+        self.returned: Any = None  # what fn returned in the first call
         self.takes = takes or ("torch" if promise.a.tensors or promise.b.tensors else "")
 
     def settle(self, x: KernelInputs) -> Array:
@@ -123,7 +124,17 @@ class CalledKernel:
             if self._bytes(operand) != was:
                 said = f"fn writes into {name} for {self._kinds(x, layout)}."
                 raise FunctionMisbehaved("leaves its operands alone", said)
-        return self._read(got, passed[0], x)
+        codes = self._read(got, passed[0], x)
+        if self.returned is None:
+            self.returned = got
+        return codes
+
+    def require_kept(self, x: KernelInputs, codes: Array) -> None:
+        """Raise FunctionMisbehaved if what fn returned in the first call, for x, no longer has the results `codes`."""
+        if (self._read(self.returned, self.returned, x) != codes).any():
+            raise FunctionMisbehaved(
+                "calls", f"fn returns an array whose memory a later call overwrites, first seen for {x}."
+            )
 
     def _bytes(self, x: Any) -> bytes:
         """Return the elements of x, an array or torch tensor, as bytes in C order."""
@@ -173,7 +184,7 @@ class CalledKernel:
         wanted = DTYPES.get(out)
         width = out.storage.itemsize
         if array.dtype.kind in "iu" and array.dtype.itemsize == width:
-            codes = np.ascontiguousarray(array).view(out.storage)
+            codes = array.copy(order="C").view(out.storage)  # the next call may write into the same memory
             if codes.size and int(codes.max()) >= 1 << out.bits:
                 said = f"fn must return codes of {out}, below {1 << out.bits:#x}; got larger for {x}."
                 raise FunctionMisbehaved("dtype", said)
@@ -184,7 +195,7 @@ class CalledKernel:
                 f"fn must return {wanted or f'codes of {out}'}, as {out} is promised; got {array.dtype} for {x}. Pass "
                 "out_fmt= if that is right.",
             )
-        return canonical(words(np.ascontiguousarray(array)), out)
+        return canonical(words(array.copy(order="C")), out)
 
 
 def array_of(got: Any, x: KernelInputs) -> Array:

@@ -325,6 +325,7 @@ def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Ker
                 if worst is None or x.shape[2] < worst.inputs.shape[2]:
                     row, column = (int(i) for i in np.argwhere(far)[0])
                     worst = mismatch(promise, x, codes, want, (row, column))
+        kernel.require_kept(seen[0].x, seen[0].got)
         layouts = in_layouts(kernel, seen, promise)
     except FunctionMisbehaved as refusal:
         layouts = ComparedLayouts(broken=(refusal.sentence,))

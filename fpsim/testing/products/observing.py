@@ -55,11 +55,12 @@ def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInput
 
     Raises:
       FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits for
-        the first inputs at the second or the last call.
+        the first inputs at the second or the last call, or overwrote its first result.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)
         seen.append(Observation(x, got, promise.bits(x)))
+    kernel.require_kept(seen[0].x, seen[0].got)
     again = kernel.call(seen[0].x)
     if (again != seen[0].got).any():
         raise FunctionMisbehaved("calls", f"fn gives other bits for {seen[0].x} after calls with other operands.")

@@ -67,6 +67,7 @@ class CalledQuantizer:
         self.takes = "numpy"
         self.seconds = 0.0
         self.covered = CoverageRecord()
+        self.returned: Any = None  # what fn returned in the last call
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
@@ -128,6 +129,7 @@ class CalledQuantizer:
         if x.tobytes() != before:  # also through a tensor, which shares its memory
             x_before = np.frombuffer(before, x.dtype).reshape(x.shape)
             raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
+        self.returned = got
         result = read(got, x, self.fmt)
         self.covered.note(x, layout, values=new_values)
         return result

@@ -14,7 +14,7 @@ from fpsim.arrays import Array, distinct, format_of
 from fpsim.formats.float_format import Format
 from fpsim.testing.boundary_points import points
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import CalledQuantizer, Result, attempted
+from fpsim.testing.quantizers.black_box import CalledQuantizer, Result, attempted, read
 from fpsim.testing.quantizers.layouts import LAYOUTS
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.regions import kinds_of, smallest
@@ -190,10 +190,13 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 
     Each property says that a result depends on nothing but the value of its input: not on earlier calls, on the
     element's index, on the array's shape ("batch"), size or memory layout, or on the dtype. The note is "", or says
-    which array fn refuses (the property is then None). If "calls" is broken, the other properties are left out.
+    which array fn refuses (the property is then None). If equal calls differ, the other properties are left out.
     """
     few = chosen(x)
-    want = box.call(few.copy()).words
+    want, returned = box.call(few.copy()).words, box.returned
+    box.call(few[::-1].copy())
+    kept, why = read(returned, few, box.fmt).words, "a later call overwrites the memory of the array that fn returned"
+    yield "calls", _other(box, "calls", few, kept, want, why, ""), ""
     again = box.call(few.copy()).words
     yield "calls", _other(box, "calls", few, again, want, "the same call gives another result the second time"), ""
     if (again != want).any():

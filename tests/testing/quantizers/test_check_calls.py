@@ -222,6 +222,17 @@ def test_a_price_of_each_call_is_not_taken_for_one_of_each_value() -> None:
     )  # 64 values at this price would take minutes
 
 
+def test_a_result_that_the_next_call_overwrites_is_a_fault() -> None:
+    held: dict[tuple[int, ...], Array] = {}
+
+    def again(x: Array) -> Array:
+        values = np.asarray(fp.quantize(x, "e4m3"), np.float32)
+        held.setdefault(x.shape, np.empty_like(values))[...] = values
+        return held[x.shape]
+
+    assert "overwrites the memory of the array that fn returned" in one("calls", report(again))
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="fn must be a function of an array"):
         fp.testing.check_quantizer(3, "e4m3")  # type: ignore[arg-type]

@@ -260,3 +260,21 @@ def test_a_check_compiles_no_loop_for_a_single_recipe(monkeypatch: pytest.Monkey
         ).ok
     assert len(fixed) > 100
     assert set(fixed) == {None}
+
+
+def test_results_that_a_later_call_overwrites_are_a_fault_and_are_judged_as_they_were() -> None:
+    held: dict[Any, Any] = {}
+
+    def keeps(name: str, x: Any) -> Any:
+        held.setdefault((name, x.shape), np.empty_like(x))[...] = x
+        return held[name, x.shape]
+
+    def again(x: Any) -> Any:
+        q = fp.encode_scaled(x, "e4m3", S.MX_CEIL)
+        return keeps("codes", np.asarray(q.codes)), keeps("scales", np.asarray(q.scales))
+
+    found = report(again, "e4m3", S.MX_CEIL)
+    assert [each.property for each in found.broken] == ["calls"]
+    assert "a later call overwrites the memory of what fn returned" in found.broken[0].why
+    found = report(again, "e4m3", S.MX)
+    assert found.causes == ("has scale_rule='ceil', not 'floor'",)

@@ -56,6 +56,7 @@ def check_scaled(
     except FunctionMisbehaved as refusal:
         check.findings.refuse(refusal)
     fields = {"differ": sum(check.counts.values()), "of": check.of} | check.causes()
+    check.require_kept()
     broken = check.findings.broken
     if broken and not fields["differ"] and not fields.get("diagnosis"):
         fields["diagnosis"] = f"small matrices in C order have right results; wrong is: {', '.join(broken)}"
@@ -175,6 +176,14 @@ class ScaledCheck:
             first = next(iter(findings.broken.values()))
             why = f"{name} is wrong, where small ones are right: {first.property}, {first.why}"
             self.findings.record("size", dataclasses.replace(first, property="size", why=why))
+
+    def require_kept(self) -> None:
+        """Record "calls" as broken if later calls have changed a result that the function returned."""
+        for case, (x, parts) in self.results.items():
+            if not same_parts(ReturnedParts(parts.returned, x, self.fmt, self.scaling), parts):
+                why = f"a later call overwrites the memory of what fn returned with {case}"
+                self.findings.record("calls", Broken("calls", why))
+                return
 
     def causes(self) -> dict[str, Any]:
         """Return the `QuantizerReport` fields on the causes that explain wrong results; {} without readable results."""

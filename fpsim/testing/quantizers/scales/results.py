@@ -85,12 +85,14 @@ class ReturnedParts:
         two levels and the scales are returned in its scale format; else None.
       tensor_scale: scale of the second level; None unless it is returned separately.
       zero_points: int64 zero points, or None.
+      returned: the result itself; the other parts are copies.
 
     Raises:
       FunctionMisbehaved: the result is something else than WANTED says.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
+        self.returned = got  # a later call may write into its memory
         self.scales: Array | None = None
         self.block_scales: Array | None = None
         self.tensor_scale: np.float32 | None = None
@@ -98,7 +100,8 @@ class ReturnedParts:
         self.swapped: Words | None = None
         elements = got
         if isinstance(got, Scaled):
-            elements, self.scales, self.zero_points = got.codes, np.asarray(got.scales, np.float32), got.zero_points
+            elements, self.scales = got.codes, np.array(got.scales, np.float32)
+            self.zero_points = None if got.zero_points is None else np.array(got.zero_points)
         elif isinstance(got, (tuple, list)) and len(got) >= 2:
             elements = got[0]
             scales, coded = _scales(got[1], x, E8M0 if scaling is None else scaling.scale_format)
@@ -229,7 +232,7 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
         return np.asarray(decode(np.ascontiguousarray(array).view(fmt.storage), fmt), np.float32), True
     if format_of(array.dtype) is None:
         raise FunctionMisbehaved("scales", f"fn must return scales as floats or codes of {fmt}; got {array.dtype}.", x)
-    return np.asarray(array, np.float32), format_of(array.dtype) == fmt and fmt.bits <= 16
+    return np.array(array, np.float32), format_of(array.dtype) == fmt and fmt.bits <= 16
 
 
 def in_tiles(of_tiles: Array, grid: tuple[int, ...]) -> Array | None:
