@@ -56,6 +56,9 @@ def drawn(kind: str, box: BlackBox | ProbedCall, seed: int, rows: int = ROWS) ->
         which = rng.integers(0, 3, box.n)
         for i, terms in enumerate(by_term):
             terms[which == i] = rng.standard_normal(terms[which == i].shape)
+    elif kind == "zeros" and len(values) == 2 and box.operands[0].fmt.signed:
+        # products of two negative zeros are +0, so zeros and ones of b are positive
+        values[1] = rng.choice([0.0, 1.0], shapes[1])
     return tuple(operand.drawn(x) for operand, x in zip(box.operands, values, strict=True))
 
 
@@ -141,8 +144,8 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 zeros of a shape and of both signs; each is +0 with the probability 0.5 / n.
 
-    So about half of the sums of n terms have negative zeros alone. For an unsigned operand all zeros are positive.
-    rng: the source of random numbers.
+    So about half of the sums of n terms have negative zeros alone. (Of products, the second factor is drawn anew, +0 or
+    1, unless the first is unsigned.) For an unsigned operand all zeros are positive. rng: the source of random numbers.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 

@@ -196,3 +196,16 @@ def test_functions_that_return_the_same_memory_again_have_the_model_of_others() 
 
     assert fp.probe.matmul(product, 12).names == ("Sequential(FP32)",)
     assert fp.probe.sum(lambda x: np.sum(x, out=total), 12).tree == fp.probe.sum(np.sum, 12).tree
+
+
+def test_a_chain_that_begins_with_its_first_product_keeps_negative_zeros() -> None:
+    def fn(a: Any, b: Any) -> Any:
+        total = a[0] * b[0]
+        for x, y in zip(a[1:], b[1:], strict=True):
+            total = total + x * y
+        return total
+
+    model = fp.probe.dot(fn, 8)
+    assert model.names == ()  # Sequential(FP32) begins with +0
+    a, b = np.full(8, -0.0, f32), np.ones(8, f32)
+    assert_bits_equal(model.dot(a, b), fn(a, b))

@@ -190,3 +190,16 @@ def test_a_tail_that_is_filled_with_the_last_term_is_named() -> None:
 
     report = check_kernel(clamped, **FP8, raises=False)
     assert report.causes == ("repeats the last term up to a multiple of 16",), str(report)
+
+
+def test_sums_of_negative_zeros_are_compared() -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        sums = a[:, :1] * b[:1]  # where +0 is promised
+        for k in range(1, a.shape[1]):
+            sums = sums + a[:, k : k + 1] * b[k : k + 1]
+        return sums
+
+    promise: dict[str, Any] = {"a": "fp32", "accumulate": fp.Sequential(fp.FP32), "shapes": [(4, 4, 8)]}
+    report = check_kernel(kernel, **promise, raises=False)
+    assert not report.ok
+    assert "only with 'zeros' inputs" in report.explanation
