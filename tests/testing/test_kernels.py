@@ -192,6 +192,14 @@ def test_a_tail_that_is_filled_with_the_last_term_is_named() -> None:
     assert report.causes == ("repeats the last term up to a multiple of 16",), str(report)
 
 
+def test_an_accumulator_is_named_before_the_schedules_that_have_its_bits() -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd(fp.FP32))
+
+    promise: dict[str, Any] = {"a": "fp32", "accumulate": fp.Sequential(fp.FP32), "shapes": [(4, 4, 64)]}
+    assert check_kernel(kernel, **promise, raises=False).causes == ("adds as FusedMultiplyAdd(FP32)",)
+
+
 def test_sums_of_negative_zeros_are_compared() -> None:
     def kernel(a: Any, b: Any) -> Any:
         sums = a[:, :1] * b[:1]  # where +0 is promised

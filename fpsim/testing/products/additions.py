@@ -52,6 +52,8 @@ def _additions(promise: Promise) -> Iterator[Addition]:
         return
     if not isinstance(promise.adding, Model):
         yield from _beside(promise)
+        if not isinstance(promise.adding.how, MatrixUnit):
+            yield from _accumulators(promise)  # before the units and schedules that have the same bits
     for unit in units_for(promise):
         yield Adding(unit)
         if unit.d.fmt != FP32:
