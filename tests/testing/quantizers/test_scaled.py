@@ -278,3 +278,23 @@ def test_results_that_a_later_call_overwrites_are_a_fault_and_are_judged_as_they
     assert "a later call overwrites the memory of what fn returned" in found.broken[0].why
     found = report(again, "e4m3", S.MX)
     assert found.causes == ("has scale_rule='ceil', not 'floor'",)
+
+
+@pytest.mark.parametrize(("noun", "axis"), [("row", 0), ("column", 1)])
+def test_a_single_row_and_a_single_column_are_compared(noun: str, axis: int) -> None:
+    def thin(x: Any) -> Any:
+        q = fp.encode_scaled(x, "e4m3", S.MX)
+        return q.codes, np.asarray(q.scales) * (2 if x.shape[axis] == 1 else 1)
+
+    found = report(thin, "e4m3", S.MX)
+    assert [each.property for each in found.broken] == ["size"]
+    assert "is wrong, where larger ones are right: scales" in found.broken[0].why
+
+    def refuses(x: Any) -> Any:
+        if x.shape[axis] == 1:
+            raise ValueError("too thin")
+        return fp.encode_scaled(x, "e4m3", S.MX)
+
+    found = report(refuses, "e4m3", S.MX)
+    assert found.ok
+    assert any(f"it refuses a single {noun}: " in note for note in found.notes)

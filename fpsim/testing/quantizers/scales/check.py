@@ -85,7 +85,7 @@ class ScaledCheck:
         return called(self.fn, x, self.fmt, self.scaling, self.covered, layout)
 
     def compare_all(self) -> None:
-        """Compare the results for all matrices: small, with partial tiles, special, in other layouts, and large.
+        """Compare the results for all matrices: small, partial tiles, special, other layouts, one row or column, large.
 
         Raises:
           FunctionMisbehaved: the function raises, or returns no codes, scales or values.
@@ -98,6 +98,7 @@ class ScaledCheck:
         for name, x in special_cases(plain["ordinary tiles"], self.scaling).items():
             self.compare(name, x)
         self.compare_layouts(plain["elements at ties"])
+        self.compare_thin(plain["elements at ties"])
         self.compare_large(plain["elements at ties"])
         self.findings.record("leaves its input alone")
         self.findings.record("calls")
@@ -146,6 +147,22 @@ class ScaledCheck:
         if refused:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
+    def compare_thin(self, x: Array) -> None:
+        """Compare the results for the first row and the first column of the matrix x, as matrices.
+
+        `self.findings` records the property "size"; as broken only if all other small matrices are right. A note says
+        which of the two the function refuses. Of 4-bit formats, whose codes may be packed, only the row is compared.
+        """
+        for noun, thin in (("row", x[:1]), ("column", x[:, :1])):
+            if noun == "column" and self.fmt.bits == 4:
+                continue  # a byte with one code has the shape of a code
+            thin = np.ascontiguousarray(thin)
+            parts, refusal = attempted(self.call, thin.copy())
+            if parts is None:
+                self.findings.note(f"it refuses a single {noun}: {refusal}")
+                continue
+            self._compare_size(thin, parts, RightParts.of(thin, self.fmt, self.scaling, self.cast), "larger")
+
     def compare_large(self, x: Array) -> None:
         """Compare the results for a large matrix, copies of a small one, x, with the right results for x, repeated.
 
@@ -167,14 +184,21 @@ class ScaledCheck:
         small = RightParts.of(x, self.fmt, self.scaling, self.cast)
         parts = self.call(large)
         right = small.repeated(x.shape, times, tiling(large.shape, self.scaling.block).grid)
+        self._compare_size(large, parts, right, "small")
+
+    def _compare_size(self, x: Array, parts: ReturnedParts, right: RightParts, others: str) -> None:
+        """Record in `self.findings` whether the result for x is right; as broken only if all small matrices are right.
+
+        x: the matrix. parts, right: its result and the right one. others: adjective of the matrices that are right.
+        """
         findings = Findings()
-        name = f"a matrix of shape {large.shape}"
-        ScaledComparison(self.name, name, large, parts, right, findings).differences()
+        name = f"a matrix of shape {x.shape}"
+        ScaledComparison(self.name, name, x, parts, right, findings).differences()
         if not findings.broken:
             self.findings.record("size")
         elif not any(self.counts.values()):
             first = next(iter(findings.broken.values()))
-            why = f"{name} is wrong, where small ones are right: {first.property}, {first.why}"
+            why = f"{name} is wrong, where {others} ones are right: {first.property}, {first.why}"
             self.findings.record("size", dataclasses.replace(first, property="size", why=why))
 
     def require_kept(self) -> None:
