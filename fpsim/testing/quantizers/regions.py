@@ -97,12 +97,13 @@ def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> st
     chosen = inputs.part(inside)
     if not chosen.finite.size:
         return ""
+    within = "" if inside.sum() == differ.sum() else "Within the format's range, "
     down, up = (words_of(QuantizerModel(fmt, rule, "max", "max").values(chosen)) for rule in ("toward_zero", "away"))
     results = got[inside]
     neighbours = (results == down) | (results == up)
     if neighbours.all():
-        return "Each result is one of the two neighbours of its input."
-    return f"{(~neighbours).sum():,} of the results are neither of the two neighbours of their input."
+        return f"{within}{'each' if within else 'Each'} result is one of the two neighbours of its input."
+    return f"{within}{(~neighbours).sum():,} of the results are neither of the two neighbours of their input."
 
 
 def smallest(inputs: SplitInputs, differ: Flags) -> int:

@@ -264,6 +264,17 @@ def test_what_does_not_round_to_the_format_is_named(fn: Any, causes: tuple[str, 
         assert fp.testing.identify_quantizer(fn, "e5m2").exact
 
 
+def test_neighbours_are_spoken_of_only_within_the_range() -> None:
+    values = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+    def nearest(x: Array) -> Array:  # of equal distances in float32, the first one: 0 for 1e30
+        sizes = np.nan_to_num(np.abs(x).ravel(), nan=6, posinf=6)
+        return np.copysign(values[np.abs(values - sizes[:, None]).argmin(1)].reshape(x.shape), x)
+
+    diagnosis = report(nearest, "e2m1", overflow="saturate", source="float32").diagnosis
+    assert diagnosis.endswith("Within the format's range, each result is one of the two neighbours of its input.")
+
+
 def test_what_does_not_round_and_has_a_limit_is_identified() -> None:
     identity = fp.testing.identify_quantizer(lambda x: np.clip(x, -448, 448), "e4m3")
     assert set(identity.faults) == {"does not round at all", "limits the input to +-448 first"}
