@@ -49,6 +49,7 @@ from fpsim.testing.quantizers.search import KnownModels, ModelSearch
 
 LIBRARIES = ("ml_dtypes", "torch", "torch<2.12")  # overflow policies of libraries that round float64 to float32 first
 SEEDED = (257, 4099)  # shape of the large matrix whose stochastic results are compared
+PLACES = ("position", "batch")  # those of DEPENDENCES that say that results depend on an element's place
 DEPENDENCES = ("calls", "position", "batch", "size", "layout", "dtype")  # what results must not depend on
 
 
@@ -219,9 +220,11 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
             text = f"it {grid}, as {PROBED:,} further inputs of each of two sizes show."
             fields |= {**explained(grid), "diagnosis": text}
     dependences = [name for name in DEPENDENCES if name in findings.broken]
+    names = f"results depend on more than the value: {', '.join(dependences)}"
     if dependences and not fields["differ"] and "diagnosis" not in fields:
-        names = ", ".join(dependences)
-        fields["diagnosis"] = f"in one array all are right, but results depend on more than the value: {names}"
+        fields["diagnosis"] = f"in one array all are right, but {names}"
+    elif repeats and any(name in PLACES for name in dependences):  # no cause explains the results in other arrays
+        fields["diagnosis"] = f"{names}. In one array, {fields['diagnosis']}"
     return findings.report(box.name, fmt, promised, box.covered, **fields)
 
 

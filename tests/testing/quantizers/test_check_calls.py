@@ -233,6 +233,18 @@ def test_a_result_that_the_next_call_overwrites_is_a_fault() -> None:
     assert "overwrites the memory of the array that fn returned" in one("calls", report(again))
 
 
+def test_a_result_that_depends_on_its_neighbours_is_said_before_what_one_array_shows() -> None:
+    def lanes(x: Array) -> Array:
+        values = np.array(fp.quantize(x, "e4m3"), np.float32)
+        whole = x.size // 16 * 16
+        nan = np.isnan(np.asarray(x).ravel()[:whole].reshape(-1, 16)).any(1)
+        values.ravel()[:whole].reshape(-1, 16)[nan] = np.nan
+        return values
+
+    diagnosis = report(lanes).diagnosis
+    assert diagnosis.startswith("results depend on more than the value: position, batch, size. In one array, ")
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="fn must be a function of an array"):
         fp.testing.check_quantizer(3, "e4m3")  # type: ignore[arg-type]
