@@ -174,6 +174,14 @@ def test_what_stochastic_rounding_does_wrong_is_named(name: str) -> None:
     assert f"It {cause}." in str(report)
 
 
+def test_random_numbers_that_repeat_after_a_block_are_not_called_one_number_for_each_element() -> None:
+    def period(elements: int) -> Any:
+        return chosen(lambda share, u, _: np.resize(u.ravel()[:elements], u.shape) < share)
+
+    assert "uses the same random numbers again after 1024 elements" in check(period(1024), "e4m3").causes
+    assert "uses random numbers that depend on each other from element to element" in check(period(999), "e4m3").causes
+
+
 def test_a_right_function_has_no_cause() -> None:
     assert check(seeded).causes == ()
 
