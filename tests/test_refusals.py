@@ -121,8 +121,8 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: from_json([{FLOAT: "7ff"}]), "the file is damaged: a float must have 16 hexadecimal digits; got"),
         (lambda: from_json({FLOAT: "7ff00000"}), "a float must have 16 hexadecimal digits; got '7ff00000'."),
         (lambda: choice(fast_accum=None), "fast_accum must be True or False; got None."),
-        (lambda: choice(fields="junk"), "fields must be Fields of fp.gpu.hardware.lt_fields or None; got 'junk'."),
-        (lambda: choice(fmt=("e4m3",)), "fmt must be a format, or two of them in a tuple; got ('e4m3',)."),
+        (lambda: choice(fields="junk"), "fields must be Fields, as fp.gpu.hardware.lt_fields returns them;"),
+        (lambda: choice(fmt=("e4m3",)), "fmt must name one format, or 2 for a product; got 1"),
     ],
 )  # fmt: skip
 def test_junk_is_refused_in_a_sentence(call: Callable[[], Any], words: str) -> None:

@@ -57,8 +57,8 @@ class Layout:
         if axis is not None:
             if block is not None:
                 raise ValueError(
-                    f"the parts of an array are given by axis or by block; got axis={shown(axis)} and block={shown(block)}. "
-                    "Leave one out."
+                    f"the parts of an array are given by axis or by block; got axis={shown(axis)} and "
+                    f"block={shown(block)}. Leave one out."
                 )
             if not is_integer(axis) or not -len(shape) <= axis < len(shape):
                 raise ValueError(f"axis must be one of the {len(shape)} axes of x; got {shown(axis)}.")

@@ -203,4 +203,5 @@ class Counter:
         rows = np.zeros((d.size, self.box.n))
         rows[:, places[0]] = self.sign * 2.0 ** (self.small + d)
         rows[:, places[1]], rows[:, places[2]] = 2.0**self.large, -(2.0**self.large)
-        return self.box.values(rows) == 0
+        lost: Array = self.box.values(rows) == 0
+        return lost

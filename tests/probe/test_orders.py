@@ -204,7 +204,8 @@ def test_a_long_sum_is_revealed_in_order_n_log_n_calls_and_seconds() -> None:
 
 def test_float64_sums_of_half_products_rounded_to_half_are_told() -> None:
     def fn(a: Any, b: Any) -> Any:
-        return np.float16(added(pairwise(range(8)), a.astype(np.float64) * b.astype(np.float64), sum))
+        products = a.astype(np.float64) * b.astype(np.float64)
+        return np.float16(added(pairwise(range(8)), products, lambda pair: pair[0] + pair[1]))
 
     model = fp.probe.dot(fn, 8, np.float16)  # four of the smallest terms that the result counts would survive beside M
     assert (model.tree, model.rounding, model.names) == (pairwise(range(8)), "nearest_even", ("Pairwise(FP64)",)), model

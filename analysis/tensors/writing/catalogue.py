@@ -142,8 +142,8 @@ def checked_options(layout: str, group_size: int | None, bits: int, symmetric: b
         raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {shown(group_size)}.")
     if not is_integer(bits) or bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
         raise ValueError(
-            f"bits must be 4, or 8 for GPTQ; got {shown(bits)} for {layout!r}. compressed-tensors:int8 and hqq:int2 are "
-            "layouts."
+            f"bits must be 4, or 8 for GPTQ; got {shown(bits)} for {layout!r}. compressed-tensors:int8 and hqq:int2 "
+            "are layouts."
         )
     if not isinstance(symmetric, bool):
         raise ValueError(f"symmetric must be True or False; got {shown(symmetric)}.")

@@ -265,7 +265,7 @@ def test_what_does_not_round_to_the_format_is_named(fn: Any, causes: tuple[str, 
 
 
 def test_neighbours_are_spoken_of_only_within_the_range() -> None:
-    values = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
     def nearest(x: Array) -> Array:  # of equal distances in float32, the first one: 0 for 1e30
         sizes = np.nan_to_num(np.abs(x).ravel(), nan=6, posinf=6)
