@@ -45,7 +45,7 @@ def to_json(value: Any, name: str = "value") -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value that `to_json` has turned into the given one.
+    """Undo `to_json`: return the value of which it made the given one.
 
     value: the result of `to_json`, which may have been written as JSON and read again.
 

@@ -26,10 +26,11 @@ class Outcome:
       overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" are replaced by "max"
         in the rounding modes that round such a value toward zero.
       infinite: the result for an infinite input.
-      below: the result for a value below the lowest of an unsigned format (a negative one; in a format without zero,
-        zero too): "nan", "lowest" (the lowest value of the format) or "magnitude" (the input, rounded with its sign,
-        without the sign).
-      nan: the result for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero with the opposite sign).
+      below: the result for a value below the lowest of an unsigned format, which is a negative value, or also zero if
+        the format has no zero: "nan", "lowest" (the lowest value of the format) or "magnitude" (the input is rounded
+        with its sign, then the sign is dropped).
+      nan: the result for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero whose sign is opposite to
+        that of the NaN).
     """
 
     overflow: Beyond

@@ -26,17 +26,17 @@ class Counter:
     Terms that are added to M before -M cancels it are lost, so counts reveal the order of additions.
 
     Args:
-      box: the black box.
+      box: the black box: a function that adds n terms in an unknown order.
       sign: the sign of the small terms; -1 for sums that are rounded up, in which M hides no positive term.
 
     Attributes:
       alive: indices of the terms that the black box includes in its sum.
       large, small: exponents of M and of the small terms, which are powers of two.
       capacity: number of small terms that can be nonzero at once: the result counts them all, and M hides their sum.
-      bits: precision, in bits, of a sum of two terms in the result.
+      bits: precision in bits with which the result shows the sum of two terms.
 
     Raises:
-      HiddenOrderError: the terms' range is too small.
+      HiddenOrderError: the terms' format has too few exponents for an M that hides small terms.
       NoOrderError: results are not those of a plain sum.
     """
 
@@ -184,10 +184,11 @@ class Counter:
         return int(np.argmin(exact)) + 1 if not exact.all() else most
 
     def _hidden(self) -> int:
-        """Return the largest d for which M and -M hide 2**(small + d), at most `bits`: sums in float64 hide little.
+        """Return the largest d, at most `bits`, for which a term 2**(small + d) is lost between M and -M.
 
-        M, -M and that term are at the first, a middle and the last included term, in three orders. Orders in which the
-        smallest power survives, because M and -M cancel before it is added, don't count.
+        It is small if the sums are in float64. M, -M and the term take the first, a middle and the last place of
+        `alive`, in three arrangements. An arrangement in which even 2**small survives, because -M cancels M before the
+        term is added, is not counted.
         """
         places, most = sorted(set(self._ends())), self.bits
         if len(places) < 3:

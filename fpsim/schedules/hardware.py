@@ -1,7 +1,7 @@
-"""The schedule of each library on each chip, by the operands' format and scales, as a table.
+"""The schedule (order of additions) of each library on each chip, by the operands' format and scales, as a table.
 
-A case for which fpsim knows no source is not listed. The number of slices of K depends on the shape
-(`fpsim.schedules.cublas_choice`), so the entries for cuBLAS have one slice.
+A case for which fpsim knows no source is not listed. cuBLAS may cut K into slices, and how many depends on the shape;
+its entries have one slice, and `fpsim.schedules.cublas_choice` knows more.
 """
 
 from __future__ import annotations

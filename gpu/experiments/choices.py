@@ -27,11 +27,11 @@ NONE = (-1,) * len(Fields._fields)  # in place of the fields of a product that c
 def kernels_of(
     hardware: Any, call: CublasCall, tokens: Sequence[int] = TOKENS, pairs: Sequence[tuple[int, int]] | None = None
 ) -> npt.NDArray[np.int32]:
-    """Return the fields that cuBLASLt's heuristic answers for every recorded shape of a kind of products.
+    """Return the fields of the algorithm that cuBLASLt's heuristic selects for every shape of one kind of product.
 
-    hardware: a module or object with `lt_fields` of `fpsim.gpu.hardware`. call: the kind. tokens, pairs: the sizes;
-    None for `sides()`. The result is int32 (tokens, pairs, 9), -1 where cuBLASLt has no kernel. Raises a GpuError if it
-    has none at all.
+    hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`. call: the kind. tokens:
+    numbers of tokens. pairs: pairs of the other two sizes; None for all of `sides()`. The result is int32 (tokens,
+    pairs, 9), -1 where cuBLASLt has no kernel. Raises a GpuError if it has none for any shape.
     """
     options = {"out": call.out, "layout": call.layout, "fast_accum": call.fast_accum}
     rows = []
@@ -55,10 +55,11 @@ def _kernels_of(name: str, call: CublasCall) -> npt.NDArray[np.int32]:
 
 
 def choices(hardware: str = REAL, processes: int | None = None) -> CublasTable:
-    """Return the kernels that cuBLASLt's heuristic takes on this machine's GPU for every recorded shape.
+    """Return a table of the kernels that cuBLASLt's heuristic selects on this machine's GPU for every recorded shape.
 
-    hardware: name of a module with `about` and `lt_fields` of `fpsim.gpu.hardware`. processes: how many ask at the same
-    time; None for one per core. One process takes about 13 minutes. Raises a GpuError if there is no GPU.
+    hardware: name of a module with functions `about` and `lt_fields` like those of `fpsim.gpu.hardware`. processes:
+    number of processes that ask at the same time; None for one per core. One process takes about 13 minutes. Raises a
+    GpuError if there is no GPU.
     """
     about = about_of(importlib.import_module(hardware))
     kinds = calls()

@@ -1,4 +1,4 @@
-"""Products with the shapes of layers: torch's beside the emulator's by the kernel that cuBLASLt's heuristic names."""
+"""Products of torch with the shapes of layers, beside the emulator's in the order of the kernel that cuBLASLt names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def layers(lab: Lab) -> Iterator[Check]:
 
 
 def _compared(lab: Lab, kind: CublasCall, shape: tuple[int, int, int]) -> ValidationRow:
-    """Compare torch's product with the emulator's, and return the report row; kind, shape: formats and (M, N, K).
+    """Compare one product by torch with the emulator's, and return a row of the report.
+
+    lab: the settings of the validation. kind: formats, layout and fast accumulation. shape: (M, N, K).
 
     Raises:
       ValueError: the order of cuBLAS's kernel is not known.

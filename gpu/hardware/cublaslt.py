@@ -142,8 +142,8 @@ def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
 class LtCall(NamedTuple):
     """A product of cuBLASLt, as its descriptors state it.
 
-    cuBLASLt stores matrices column after column. The product of row-major matrices is therefore called transposed: its
-    first operand is b, its second a.
+    cuBLASLt stores matrices column after column. For row-major matrices the call therefore computes the transposed
+    product: cuBLASLt's first operand is b, its second a.
 
     Attributes:
       shape: (M, N, K).
@@ -170,10 +170,11 @@ class LtCall(NamedTuple):
 
 
 def _supported(call: LtCall) -> LtCall:
-    """Return a call, in layout "tn" for FP8; raise a ValueError if cuBLASLt does not support it.
+    """Check that cuBLASLt supports a call, and return it, with its layout changed to "tn" if the operands are FP8.
 
     Raises:
-      TypeError: a size that is no integer.
+      ValueError: cuBLASLt does not support it.
+      TypeError: a size is not an integer.
     """
     for kind, name in zip(call.pair, ("a's format", "b's format"), strict=True):
         known(kind, (*FP8, "fp16", "bf16"), name)
@@ -201,9 +202,10 @@ def lt_matmul(
     """Multiply matrices by cublasLtMatmul with the first algorithm of its heuristic.
 
     Args:
-      a, b: (M, K) and (K, N) codes, or floats of the formats' dtypes.
-      pair: formats of a and b: ("fp16", "fp16"), ("bf16", "bf16"), or two of "e4m3" and "e5m2" other than ("e5m2",
-        "e5m2").
+      a, b: (M, K) and (K, N): codes as unsigned integers of the format's width, or arrays of the format's own dtype,
+        such as float16 or float8_e4m3fn, of NumPy or torch.
+      pair: formats of a and b: ("fp16", "fp16"), ("bf16", "bf16"), ("e4m3", "e4m3"), ("e4m3", "e5m2") or ("e5m2",
+        "e4m3").
       out: format of the result: "fp16", "bf16" or "fp32".
       scale_a, scale_b: decode scales of FP8 operands; ignored for others.
       fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM for FP8.
@@ -289,10 +291,11 @@ def _unit_scales() -> tuple[Any, Any]:
 
 @contextmanager
 def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Result, Any, list[Any]]]:
-    """Ask cuBLASLt's heuristic for its first algorithm; yield (its answer, the operation, layouts of b, a and result).
+    """Ask cuBLASLt's heuristic for its first algorithm in a `with` block.
 
-    The descriptors are destroyed when the `with` block ends. scales: one-element float32 tensors (scale of b, scale of
-    a), which only FP8 uses.
+    It yields (the answer, the descriptor of the operation, [layout of b, layout of a, layout of the result]), and
+    destroys these descriptors at the end of the block. scales: one-element float32 tensors on the GPU (scale of b,
+    scale of a) for FP8; other formats ignore them.
     """
     m, n, k = call.shape
     with ExitStack() as made:

@@ -182,12 +182,13 @@ def matmul(
     """Multiply by `torch.mm` on tensor cores, with float32 sums.
 
     Args:
-      a, b: (M, K) and (K, N) uint16 codes or floats; float32 for "tf32".
+      a, b: (M, K) and (K, N): uint16 codes, or arrays of the format's own dtype; float32 for "tf32".
       kind: format of a and b, "fp16", "bf16" or "tf32".
       out: format of the result: `kind` or "fp32"; None for `kind`, and "fp32" for "tf32".
       layout: layout of the operands: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`; "nt",
         a contiguous along M and b along N, as in `grad.t() @ x`.
-      reduced: whether slices of K may be added in reduced precision, torch's default, instead of in float32.
+      reduced: True lets cuBLAS add slices of K in reduced precision, as torch does by default; False adds them in
+        float32.
 
     Returns:
       (M, N) bit patterns of the result, as unsigned NumPy integers.

@@ -101,7 +101,9 @@ def relative(value: float) -> str:
 
 
 def relative_above(value: float, limit: float) -> str:
-    """Return a relative error above a limit as text, with as many more digits as tell it from the limit.
+    """Return a relative error that exceeds a limit as a percentage, with just enough digits to differ from the limit.
+
+    value, limit: fractions; 0.1 is 10 %.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import relative_above

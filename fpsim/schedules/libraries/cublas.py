@@ -120,23 +120,24 @@ def cublas(
         ("H100", "hopper", "9.0").
       family: the kernel family, or its CUBLASLT_ALGO_CONFIG_ID: "nvjet" (66, the default: FP16, BF16 and FP8 with
         aligned K and N), "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "cutlass_tf32" (TF32),
-        "cutlass_fp32" (float32 without tensor cores, with accumulate=fp.FusedMultiplyAdd("fp32")), "gemm_sn" (11,
-        "simt"), "magma" (16), "gemv" (13) and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with
-        scales per 1x128 or 128x128), "xmma" (FP8 on Ada).
+        "cutlass_fp32" (float32 without tensor cores, with accumulate=fp.FusedMultiplyAdd("fp32")), "gemm_sn" (11; also
+        called "simt"), "magma" (16), "gemv" (13) and "dot" (14), all four without tensor cores, "block_scaled" (FP8
+        with scales per 1x128 or 128x128), "xmma" (FP8 on Ada, where it is the default).
       split_k: SPLITK_NUM, the number of slices of K.
-      merge: how the sums of slices are added. Of "cutlass", REDUCTION_SCHEME: 2 "compute_type" (the default: in
-        float32), 4 "output_type" (each is rounded to the output format first), 0 "none" or 1 "in_place" (the running
-        sum is rounded to it after every slice). Of "xmma": "serial" (the default: from left to right) or "pairwise"
-        (CUSTOM_OPTION 1: "from_both_ends" of `fpsim.schedules.Slicing`).
+      merge: how the sums of slices are added, for "cutlass" and "xmma" alone. Of "cutlass", a REDUCTION_SCHEME or its
+        name: 2 "compute_type" (the default: in float32), 4 "output_type" (each sum is rounded to the output format
+        first), 0 "none" or 1 "in_place" (both: the running sum is rounded to the output format after every slice). Of
+        "xmma": "serial" (the default: from left to right) or "pairwise" (CUSTOM_OPTION 1: "from_both_ends" of
+        `fpsim.schedules.Slicing`).
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM: FP8 sums stay in the tensor cores' accumulator.
       stages: STAGES_ID of "cutlass", 0, 7 to 20 or 25, which fixes block_k and step.
       block_k, step: terms of a tile (32 by default, 64 or 128) and of an instruction (16 by default, or 8) of
         "cutlass", where stages is not given. Of "cutlass_tf32", block_k is 16 (the default) or 32.
-      option: CUSTOM_OPTION, which decides the lanes of threads: of "gemm_sn" 0 (the default) or 1; of "gemv", which has
-        no default.
-      scale_order: of "block_scaled": "product", "a_first" or "b_first"; None is what cuBLAS 13.1 does on an H100:
-        a's scale first where both sides have one per 1x128, and the product of both first where one has them per
-        128x128.
+      option: CUSTOM_OPTION, which decides how terms are distributed over threads: of "gemm_sn" 0 (the default) or 1; of
+        "gemv" one of the table in docs/schedules.md, without a default.
+      scale_order: of "block_scaled", by what a partial sum is multiplied: "product" (by the product of both scales),
+        "a_first" (by a's scale, then by b's) or "b_first". None is what cuBLAS 13.1 does on an H100: "a_first" where
+        both sides have a scale per 1x128, "product" where one has a scale per 128x128.
       tail_loss: True leaves out the last terms for some K in nvjet's split-K, as cuBLASLt 12.8.5 and 13.1.1 do.
 
     Raises:
@@ -273,9 +274,10 @@ def _cutlass(
 
 
 def _cutlass_tf32(count: int, block_k: int | None) -> Schedule:
-    """Return the schedule of CUTLASS's TF32 kernels (named s1688gemm), whose slices begin with an incomplete tile.
+    """Return the schedule of CUTLASS's TF32 kernels (named s1688gemm).
 
-    count: slices of K. block_k: terms of a tile, None for 16.
+    If the terms of a slice do not fill all tiles, its first tile is the incomplete one. count: slices of K. block_k:
+    terms of a tile, 16 or 32; None for 16.
     """
     tile = TF32_BLOCKS[0] if block_k is None else positive(block_k, "block_k")
     if tile not in TF32_BLOCKS:

@@ -22,8 +22,8 @@ GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outp
 def _operands(call: Call) -> Iterator[str]:
     """Yield a sentence for each format of an operand, sum or result that the kernel family does not support.
 
-    nvjet takes FP8 and 16-bit operands, xmma and block_scaled FP8 alone, cutlass_tf32 TF32, cutlass_fp32 no unit's, all
-    others 16 bits alone; sums are float32.
+    nvjet takes FP8 and 16-bit operands; xmma and block_scaled take FP8 alone, cutlass_tf32 TF32 alone, and cutlass_fp32
+    float32, without a matrix unit; all others take operands of 16 bits. Sums are float32.
     """
     family, unit = call.schedule.family, call.unit
     if family == "cutlass_fp32" and unit.a.fmt != FP32:
@@ -54,7 +54,8 @@ def _operands(call: Call) -> Iterator[str]:
 def _alignment(call: Call) -> Iterator[str]:
     """Yield a sentence if sizes are not multiples of what cuBLAS requires.
 
-    FP8 needs N and K in multiples of 16, on Ada M too; with scales of blocks, M of 4, N of 8 and K of 16.
+    FP8 needs N and K to be multiples of 16, and on Ada M too. With scales of blocks, M must be a multiple of 4, N of 8
+    and K of 16.
     """
     m, n, k = call.m, call.n, call.k
     if call.schedule.family == "block_scaled":

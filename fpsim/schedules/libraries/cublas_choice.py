@@ -59,9 +59,9 @@ class CublasChoice(NamedTuple):
       reason: why there is no schedule, as a sentence; empty where there is one.
       source: where the choice was published or recorded, with the version of cuBLAS; empty without a schedule.
       workspace: bytes of workspace that the kernel needs for the sums of its slices; 0 for one slice, and for slices
-        that are added in the result (REDUCTION_SCHEME 1). If the caller's workspace is smaller, or of nvjet not larger,
-        cuBLAS takes another kernel. torch has 32 MiB for torch.mm on Hopper, and 1 MiB for FP8 and for addmm with a
-        bias, which the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes.
+        that are added in the result itself (REDUCTION_SCHEME 1). If the caller has less, cuBLAS takes another kernel;
+        of nvjet the caller must have more than this number. torch has 32 MiB for torch.mm on Hopper, but 1 MiB for FP8
+        and for addmm with a bias; the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes the 1 MiB.
     """
 
     schedule: Schedule | None
@@ -119,14 +119,14 @@ def cublas_choice(
 
     Args:
       chip: "H100", "sm_90" or another name of a Hopper or Blackwell chip.
-      m, n, k: shape of the product.
+      m, n, k: shape of the product: a is (m, k), b is (k, n).
       fmt: format of both operands, or (format of a, format of b).
       out_fmt: format of the result; None for that of the operands, float32 for FP8.
       layout: layout of the operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
         `x @ weight.t()`, which FP8 always is; "nt", a contiguous along M and b along N, as in `grad.t() @ x`.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8; ignored for others.
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
-        nothing is looked up, and out_fmt counts for `workspace` alone.
+        the recorded choices are not used, and out_fmt only affects `.workspace` of the result.
 
     Returns:
       A CublasChoice. `.schedule` is the order of additions, and `.source` says where the choice was recorded; if it is
@@ -204,10 +204,11 @@ def _choice_of(
     fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, fast_accum: bool, narrow: bool, out: Format,
     source: str,
 ) -> CublasChoice:  # fmt: skip
-    """Return the choice for an algorithm's fields: its schedule, or the reason why it has none that is known.
+    """Return the choice for an algorithm's fields: its schedule, or the reason why no schedule is known.
 
-    sm: the chip's target, such as "sm_90". shape: (M, N, K). narrow: operands have at most 8 bits. out: the result's
-    format. source: where the fields, or their meaning, were published or recorded.
+    sm: the chip's target, such as "sm_90". shape: (M, N, K). layout, fast_accum: as for `cublas_choice`. narrow:
+    operands have at most 8 bits. out: the result's format. source: where the fields, or their meaning, were published
+    or recorded.
     """
     reason = _refusal(fields, sm, shape, layout, narrow)
     if reason:

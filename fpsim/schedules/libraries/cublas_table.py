@@ -62,7 +62,10 @@ def calls() -> list[CublasCall]:
 
 
 def sides() -> list[tuple[int, int]]:
-    """Return the pairs of the two sizes that do not count tokens: two sides, or a side and a vocabulary."""
+    """Return the pairs of the two sizes that do not count tokens: two widths of layers, or a width and a vocabulary.
+
+    A pair is (N, K) where M counts tokens, and (M, N) where K does.
+    """
     mixed = list(product(VOCABULARIES, (side for side in SIDES if side in HIDDEN)))
     return [*product(SIDES, SIDES), *mixed, *((side, vocabulary) for vocabulary, side in mixed)]
 
@@ -72,8 +75,9 @@ class CublasTable(NamedTuple):
 
     Attributes:
       about: the GPU and the version of cuBLASLt, as a text.
-      kernels: int32 (kernels, 5), the fields COLUMNS of each.
-      numbers: uint16 (calls, tokens, sides), the number of the kernel of each product, or NOT_ASKED.
+      kernels: int32 (kernels, 5), a row for each distinct kernel: the fields that COLUMNS names.
+      numbers: uint16 (calls, tokens, sides): the row of `kernels` for each product, or NOT_ASKED if cuBLASLt does not
+        support it. The axes follow `calls()`, TOKENS and `sides()`.
     """
 
     about: str
@@ -90,7 +94,7 @@ def table() -> CublasTable:
 
 @cache
 def _places() -> tuple[dict[CublasCall, int], dict[int, int], dict[tuple[int, int], int]]:
-    """Return the places in the table of kinds of products, of numbers of tokens, and of pairs of sides."""
+    """Return three dicts, from a kind of product, a number of tokens and a pair of sides to the index in the table."""
     keys: tuple[Any, Any, Any] = (calls(), TOKENS, sides())
     first, second, third = ({key: place for place, key in enumerate(axis)} for axis in keys)
     return first, second, third
@@ -99,7 +103,9 @@ def _places() -> tuple[dict[CublasCall, int], dict[int, int], dict[tuple[int, in
 def recorded_kernel(
     shape: tuple[int, int, int], formats: tuple[str, str, str], layout: str, fast_accum: bool
 ) -> tuple[int, ...] | None:
-    """Return the fields COLUMNS of the kernel that cuBLASLt chose for a product; None if it was not recorded.
+    """Return five fields of the kernel that cuBLASLt chose for a product, or None if its choice was not recorded.
+
+    The fields are those that COLUMNS names: algo, split_k, reduction, option and stages.
 
     shape: (M, N, K). formats: names of the formats of a, b and the result, in lower case. layout, fast_accum: as for
     `fpsim.schedules.cublas_choice`.
@@ -121,10 +127,10 @@ def recorded_kernel(
 
 
 def packed(answers: npt.NDArray[np.int32], about: str) -> CublasTable:
-    """Return a table of choices from the fields of every product, without fields that do not change the order.
+    """Return a table of choices, made of the fields of every product that affect the order of additions.
 
     answers: int32 (calls, tokens, sides, 9), the fields of each product's algorithm; negative where there is none.
-    about: the GPU and the version of cuBLASLt.
+    about: the GPU and the version of cuBLASLt, as a text.
     """
     kept = answers[..., COLUMNS]
     nvjet = kept[..., 0] == NVJET

@@ -130,7 +130,10 @@ class CalledKernel:
         return codes
 
     def require_kept(self, x: KernelInputs, codes: Array) -> None:
-        """Raise FunctionMisbehaved if what fn returned in the first call, for x, no longer has the results `codes`."""
+        """Raise FunctionMisbehaved if the array that the function returned in its first call no longer holds `codes`.
+
+        x: the inputs of the first call. codes: the results that the array had when it was returned.
+        """
         if (self._read(self.returned, self.returned, x) != codes).any():
             raise FunctionMisbehaved(
                 "calls", f"fn returns an array whose memory a later call overwrites, first seen for {x}."

@@ -75,14 +75,15 @@ def discriminating_inputs(
     accumulate: str | MatrixUnit | Accumulator,
     **keywords: Unpack[KernelKeywords],
 ) -> list[KernelInputs]:
-    """Return the inputs of `check_kernel`, which tell the promised arithmetic from others.
+    """Return the inputs of `check_kernel`, chosen so that other arithmetic than the promised one gives other results.
 
     Args:
       a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as for `check_kernel`.
 
     Returns:
-      Records with `.name`, `.shows`, `.a` (M, K), `.b` (K, N), `.scale_a`, `.scale_b` and `.bias`; the last three are
-      None unless promised. The first shape has every kind of inputs, the others some; up to three passed ones have all.
+      A list of records with `.name`, `.shows` (what the inputs reveal), `.a` (M, K) and `.b` (K, N), codes of the
+      operands' formats, and `.scale_a`, `.scale_b` and `.bias`, which are None unless the arguments ask for them. The
+      first three shapes of `shapes`, or the first default shape, have every kind of inputs; the others have some.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.

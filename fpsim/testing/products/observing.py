@@ -49,13 +49,14 @@ class Observation:
 
 
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
-    """Call a kernel with all inputs, append an observation for each to `seen`, and call it again with the first inputs.
+    """Call a kernel with all inputs, append an Observation for each to `seen`, and call it twice more with the first.
 
-    promise: the arithmetic that the kernel claims.
+    The first inputs are passed again in the second and in the last call. promise: the arithmetic that the kernel
+    claims.
 
     Raises:
-      FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits for
-        the first inputs at the second or the last call, or overwrote its first result.
+      FunctionMisbehaved: the kernel raised an exception, wrote into an operand, returned other bits for the first
+        inputs in a later call, or overwrote its first result.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)

@@ -186,11 +186,12 @@ def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerMode
 
 
 def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Yield (property, broken property or None, note) for "calls", "position", "batch", "size", "layout" and "dtype".
+    """Yield (name, broken property or None, note) for "calls", "position", "batch", "size", "layout" and "dtype".
 
-    Each property says that a result depends on nothing but the value of its input: not on earlier calls, on the
-    element's index, on the array's shape ("batch"), size or memory layout, or on the dtype. The note is "", or says
-    which array fn refuses (the property is then None). If equal calls differ, the other properties are left out.
+    Each of these properties says that a result depends on the value of its input alone: not on earlier calls, the
+    element's index, the array's shape ("batch"), its number of elements ("size"), memory layout or dtype. The second
+    item describes how the property is broken; it is None if the property holds or could not be tested. The note is "",
+    or names the array that the function refused. If two equal calls differ, only "calls" is yielded.
     """
     few = chosen(x)
     want, returned = box.call(few.copy()).words, box.returned

@@ -85,7 +85,9 @@ class ScaledCheck:
         return called(self.fn, x, self.fmt, self.scaling, self.covered, layout)
 
     def compare_all(self) -> None:
-        """Compare the results for all matrices: small, partial tiles, special, other layouts, one row or column, large.
+        """Compare the results for all matrices with the right ones.
+
+        The matrices are small, have incomplete tiles or special values, other layouts, one row or column, or are large.
 
         Raises:
           FunctionMisbehaved: the function raises, or returns no codes, scales or values.
@@ -148,10 +150,11 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_thin(self, x: Array) -> None:
-        """Compare the results for the first row and the first column of the matrix x, as matrices.
+        """Compare the results for the first row and the first column of x, each as a matrix, with the right ones.
 
-        `self.findings` records the property "size"; as broken only if all other small matrices are right. A note says
-        which of the two the function refuses. Of 4-bit formats, whose codes may be packed, only the row is compared.
+        `self.findings` records the property "size". It counts as broken only if the results for all other small
+        matrices are right. A note says which of the two the function refuses. For 4-bit formats, whose codes may be
+        packed, only the row is compared.
         """
         for noun, thin in (("row", x[:1]), ("column", x[:, :1])):
             if noun == "column" and self.fmt.bits == 4:
@@ -187,9 +190,10 @@ class ScaledCheck:
         self._compare_size(large, parts, right, "small")
 
     def _compare_size(self, x: Array, parts: ReturnedParts, right: RightParts, others: str) -> None:
-        """Record in `self.findings` whether the result for x is right; as broken only if all small matrices are right.
+        """Record in `self.findings`, as the property "size", whether the result for the matrix x is right.
 
-        x: the matrix. parts, right: its result and the right one. others: adjective of the matrices that are right.
+        It counts as broken only if the results for all small matrices are right. parts, right: the function's result
+        and the right one. others: the adjective that the message uses for the matrices whose results are right.
         """
         findings = Findings()
         name = f"a matrix of shape {x.shape}"

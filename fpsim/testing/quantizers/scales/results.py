@@ -77,10 +77,11 @@ class ReturnedParts:
       fmt, scaling: the promised element format and scaling; None for an unknown scaling.
 
     Attributes:
-      elements: the returned values; if scales are returned, the values of the codes, not multiplied by the scales. They
-        are bit patterns of float64, flat.
+      elements: bit patterns of float64, flat: the returned values; if scales are returned, the values of the codes,
+        before multiplication by the scales.
       swapped: `elements` with the two codes of each byte exchanged; None if codes are not packed.
-      scales: float32 scales, products of both levels if there are two; None for a result of values.
+      scales: float32 scales, the products of both levels if there are two; None if values were returned instead of
+        codes and scales.
       block_scales: float32 scales of the first level, if the second level is returned separately, or if the scaling has
         two levels and the scales are returned in its scale format; else None.
       tensor_scale: scale of the second level; None unless it is returned separately.
@@ -88,7 +89,7 @@ class ReturnedParts:
       returned: the result itself; the other parts are copies.
 
     Raises:
-      FunctionMisbehaved: the result is something else than WANTED says.
+      FunctionMisbehaved: the result has none of the forms that the constant WANTED lists.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
