@@ -38,7 +38,7 @@ def interrupts_wait() -> Iterator[None]:
     Example:
       >>> from fpsim.interrupts import interrupts_wait
       >>> with interrupts_wait():
-      ...     import numba.core.typing
+      ...     import numba
     """
     if threading.current_thread() is not threading.main_thread():
         yield

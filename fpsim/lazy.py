@@ -16,7 +16,7 @@ from fpsim.interrupts import interrupts_wait
 def imported(module: str) -> ModuleType:
     """Import a module by its full name and return it; Ctrl-C waits until a first import ends.
 
-    Python does not repair packages whose import was interrupted: numba would have no `numba.core` from then on.
+    Python does not repair packages whose import was interrupted: numba would lack submodules from then on.
 
     Example:
       >>> from fpsim.lazy import imported

@@ -149,7 +149,7 @@ class AttentionRecipe:
         if not isinstance(self.scaled_inputs, bool):
             raise TypeError(f"scaled_inputs must be True or False; got {shown(self.scaled_inputs)}.")
         if self.cache is not None and not isinstance(self.cache, KVCache):
-            raise TypeError(f"cache must be a fp.analysis.KVCache or None; got {shown(self.cache)}.")
+            raise TypeError(f"cache must be an fp.analysis.KVCache or None; got {shown(self.cache)}.")
 
     def replace(self, **changes: Any) -> AttentionRecipe:
         """Return a copy of the recipe with the values of `changes` in the fields of these names.

@@ -371,9 +371,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence(call: Any, message: str) -> 
 
 def test_other_kinds_are_refused() -> None:
     q = np.ones((4, 8))
-    with pytest.raises(TypeError, match=r"cache must be a fp\.analysis\.KVCache"):
+    with pytest.raises(TypeError, match=r"cache must be an fp\.analysis\.KVCache"):
         A.attention(q, q, q, cache="int8")
-    with pytest.raises(TypeError, match=r"a cache must be a fp\.analysis\.KVCache"):
+    with pytest.raises(TypeError, match=r"a cache must be an fp\.analysis\.KVCache"):
         A.kv_caches(q, q, q, ["int8"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="mask must be an array of bools"):
         A.attention(q, q, q, mask="causal")

@@ -60,7 +60,7 @@ def test_libraries_schedules_take_accumulators_where_they_are_not_strict() -> No
     split = s.cublas("sm_90", split_k=3)
     with pytest.raises(ValueError, match=r"got Sequential\(BF16\)\. strict=False computes it all the same"):
         fp.matmul(A, B, accumulate=how, schedule=split)
-    with pytest.warns(UserWarning, match="cuBLAS takes nvjet where K and N are multiples of 8"):
+    with pytest.warns(UserWarning, match="cuBLAS takes nvjet for row-major operands where K and N are multiples of 8"):
         got = fp.matmul(A, B, accumulate=how, schedule=split, strict=False)
     assert_bits_equal(got, added([part(how, span) for span in spans(64)]))
 

@@ -314,7 +314,7 @@ BAD: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     ),
     (
         lambda r: budget(one_layer(normal(10, 128), normal(16, 128)), "FP8_TENSOR", on="H100 cuBLAS"), ValueError,
-        "0, fprop: cuBLAS takes FP8 only where N and K are multiples of 16 .* leave the layer out by layers=",
+        "0, wgrad: cuBLAS takes FP8 only where N and K are multiples of 16 .* leave the layer out by layers=",
     ),
     (
         lambda r: budget(one_layer(normal(10, 128), normal(16, 128), normal(10, 16)), "NVFP4", on="B200"), ValueError,

@@ -29,7 +29,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a unit for other operands": (
         {"second": "hopper_f16_f32", "recipe": "BF16"}, "layer '0': the unit of fprop must take the recipe's operands",
     ),
-    "what cuBLAS refuses": ({"batch": rows(30), "first": "H100 cuBLAS"}, "layer '0': cuBLAS takes FP8 only where M, N"),
+    "what cuBLAS refuses": (
+        {"model": torch.nn.Sequential(torch.nn.Linear(24, 16)), "batch": torch.ones(32, 24), "first": "H100 cuBLAS"},
+        "layer '0': cuBLAS takes FP8 only where N and K",
+    ),
     "a batch of another width": ({"batch": rows(4, 8)}, r"batch must be .*; got a tensor of float32, shape \(4, 8\)"),
     "too many arguments": ({"batch": (rows(), rows())}, "batch must be an input of the model; got .* raises: .*arg"),
     "an empty batch": ({"batch": rows(0)}, "batch must lead to products of numbers; got one .* empty or NaN"),
