@@ -81,9 +81,8 @@ def discriminating_inputs(
       a, b, accumulate, schedule, promote, shapes, out_fmt, scale_a, scale_b, bias, seed: as for `check_kernel`.
 
     Returns:
-      A list of records with `.name`, `.shows` (what the inputs reveal), `.a` (M, K) and `.b` (K, N), codes of the
-      operands' formats, and `.scale_a`, `.scale_b` and `.bias`, which are None unless the arguments ask for them. The
-      first three shapes of `shapes`, or the first default shape, have every kind of inputs; the others have some.
+      Records with `.name`, `.shows` (what the inputs reveal), codes `.a` (M, K) and `.b` (K, N), `.scale_a`, `.scale_b`
+      and `.bias` (None unless asked for). The first three `shapes`, or the first default, have all kinds of inputs.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
