@@ -55,10 +55,10 @@ def test_the_shares_of_split_k_are_those_of_the_table() -> None:
     half, fp8 = ("bf16", "fp16"), ("e4m3", "e5m2")
     page = " ".join((ROOT / "docs" / "schedules.md").read_text().split())
     assert shares("m", half, 1, 16)[0] > 50
-    assert "for {} to {} % in FP8".format(*shares("m", fp8, 1, 16)) in page
-    assert "with 1,024 tokens for {} to {} %".format(*shares("m", half + fp8, 1024, 1024)) in page
-    assert f"with 16,384 for {shares('m', half + fp8, 16384, 16384)[1]} % at most" in page
-    assert f"for up to {shares('k', half, 32768, 32768)[1]} % with 32,768 tokens" in page
+    assert "{} to {} % in FP8".format(*shares("m", fp8, 1, 16)) in page
+    assert "with 1,024 tokens, {} to {} %".format(*shares("m", half + fp8, 1024, 1024)) in page
+    assert f"with 16,384 tokens, at most {shares('m', half + fp8, 16384, 16384)[1]} %" in page
+    assert f"with 32,768 tokens it is up to {shares('k', half, 32768, 32768)[1]} %" in page
 
 
 def test_the_keywords_of_cublas_are_those_of_the_page() -> None:
