@@ -45,7 +45,7 @@ def to_json(value: Any, name: str = "value") -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Undo `to_json`: return the value of which it made the given one.
+    """Return the original value from the result of `to_json`.
 
     value: the result of `to_json`, which may have been written as JSON and read again.
 

@@ -16,7 +16,7 @@ _handlers: list[dict[int, Any]] = []  # former handlers of these signals, while 
 
 
 def _restore_interrupts() -> None:
-    """Restore the handlers in a child process that was forked within a block of `interrupts_wait`."""
+    """Set the handlers from before a block of `interrupts_wait`, in a child process that was forked within it."""
     if _handlers:
         with contextlib.suppress(ValueError):
             _set_handlers(_handlers[0])

@@ -150,7 +150,7 @@ class TensorGroup(NamedTuple):
     Attributes:
       role: the use of the tensors, such as "matrix".
       choice: the recommended format and scaling as text, or "keep their dtype" ("keeps its dtype" for one tensor).
-      met: False if the tensors keep their dtypes.
+      met: whether a candidate is recommended; if not, the tensors keep their dtypes.
       rows: the recommendations, one for each tensor.
     """
 

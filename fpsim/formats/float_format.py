@@ -46,8 +46,8 @@ class Format:
       negative_zero: False makes -0 the same as 0. Must be False where NaN takes that code or there is no sign.
       subnormals: False makes exponent field 0 an ordinary binade, which leaves no zero (E8M0).
       ties_to_even_code: decides nearest-even ties where mantissa_bits is 0 and every significand is 1: True takes
-        the even code (IEEE P3109), False the larger magnitude (IEEE 754-2019, 4.3.1). With True the mode "odd" takes
-        the odd code, with False the smaller magnitude unless that is 0.
+        the even code (IEEE P3109), False the larger magnitude (IEEE 754-2019, 4.3.1). Of the two
+        neighbours, the mode "odd" takes the odd code if True, the smaller magnitude if False unless it is 0.
       source: the document that defines the format.
 
     Raises:

@@ -26,9 +26,9 @@ class Outcome:
       overflow: the result for a finite value beyond the largest finite one. "infinity" and "nan" are replaced by "max"
         in the rounding modes that round such a value toward zero.
       infinite: the result for an infinite input.
-      below: the result for a value below the lowest of an unsigned format, which is a negative value, or also zero if
-        the format has no zero: "nan", "lowest" (the lowest value of the format) or "magnitude" (the input is rounded
-        with its sign, then the sign is dropped).
+      below: for unsigned formats, the result for a negative input, and for zero if the format has no zero: "nan",
+        "lowest" (the lowest value of the format) or "magnitude" (the input is rounded with its sign, then the sign is
+        dropped).
       nan: the result for a NaN input to a format without NaN: "max" (+max) or "zero" (a zero whose sign is opposite to
         that of the NaN).
     """

@@ -186,9 +186,9 @@ class Counter:
     def _hidden(self) -> int:
         """Return the largest d, at most `bits`, for which a term 2**(small + d) is lost between M and -M.
 
-        It is small if the sums are in float64. M, -M and the term take the first, a middle and the last place of
-        `alive`, in three arrangements. An arrangement in which even 2**small survives, because -M cancels M before the
-        term is added, is not counted.
+        Sums in float64 keep more bits below M, so that d is low for them. M, -M and the term take the first, a middle
+        and the last index of `alive`, in three arrangements. An arrangement in which even 2**small is not lost is
+        ignored: there -M cancels M before the term is added.
         """
         places, most = sorted(set(self._ends())), self.bits
         if len(places) < 3:

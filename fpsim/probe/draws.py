@@ -145,7 +145,7 @@ def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: in
     """Return random float64 zeros of a shape; each is +0 with the probability 0.5 / n, and -0 otherwise.
 
     So about half of the sums of n such zeros consist of -0 only. For an unsigned operand all zeros are +0. For a sum of
-    products these are the first factors; `drawn` takes +0 and 1 as second factors, unless the operands are unsigned.
+    products these are the first factors; `drawn` draws +0 or 1 as each second factor, unless the operands are unsigned.
     rng: the source of random numbers. operand: the operand whose terms are drawn. n: number of terms of a sum.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)

@@ -27,15 +27,15 @@ class Slicing:
         width.
       rule: number of terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
         "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left out
-        of the sum. "cutlass": "ceiling" with the terms in 128 bytes of operand a as grain where they divide K, those in
-        16 bytes elsewhere (64 or 8 of FP16). "interleaved": slice s takes every count-th run of grain terms from run s
-        on. "rounds": as "interleaved" for whole rounds of all slices; the terms after the last whole round all belong
-        to slice 0. "listed": slice s has `lengths[s]` terms.
+        of the sum. "cutlass": as "ceiling", where the grain is the number of terms of operand a in 128 bytes (64 of
+        FP16) if it divides K, and the number in 16 bytes (8 of FP16) otherwise. "interleaved": slice s takes every
+        count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the terms
+        after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
       merge: "float32": the slices' sums are added one after the other. "output": each is rounded to the output format
         first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": with h =
-        ceil(count / 2), the sum starts with the last slice; slot 0, slot 1, ... up to slot h - 1 are added to it, where
-        slot i is slice i + slice (i + h), or slice i alone if slice i + h is the last or beyond. A single slice is
-        unchanged.
+        ceil(count / 2), the sum starts with the last slice's; slots 0 to h - 1 are added to it in turn. Slot i is the
+        sum of the slices with the numbers i and i + h, or slice i alone if number i + h is the last slice or beyond. A
+        single slice is unchanged.
       lengths: terms of each slice, which add up to K, for the rule "listed".
 
     Raises:

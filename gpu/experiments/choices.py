@@ -50,7 +50,7 @@ def kernels_of(
 
 
 def _kernels_of(name: str, call: CublasCall) -> npt.NDArray[np.int32]:
-    """Do as `kernels_of`, with the name of the hardware's module."""
+    """Return the result of `kernels_of` for the hardware's module of this name, which other processes can import."""
     return kernels_of(importlib.import_module(name), call)
 
 

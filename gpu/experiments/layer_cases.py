@@ -1,4 +1,7 @@
-"""Products of torch with the shapes of layers, beside the emulator's in the order of the kernel that cuBLASLt names."""
+"""Compares products by torch, of the shapes of layers, with the emulator's.
+
+The emulator adds in the order of the kernel that cuBLASLt's heuristic selects for the shape.
+"""
 
 from __future__ import annotations
 

@@ -101,9 +101,9 @@ def relative(value: float) -> str:
 
 
 def relative_above(value: float, limit: float) -> str:
-    """Return a relative error that exceeds a limit as a percentage, with just enough digits to differ from the limit.
+    """Return a relative error as text in percent, with just enough digits to show that it exceeds a limit.
 
-    value, limit: fractions; 0.1 is 10 %.
+    value, limit: fractions, value > limit; 0.1 is 10 %.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import relative_above

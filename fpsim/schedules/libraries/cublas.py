@@ -127,14 +127,14 @@ def cublas(
       merge: how the sums of slices are added, for "cutlass" and "xmma" alone. Of "cutlass", a REDUCTION_SCHEME or its
         name: 2 "compute_type" (the default: in float32), 4 "output_type" (each sum is rounded to the output format
         first), 0 "none" or 1 "in_place" (both: the running sum is rounded to the output format after every slice). Of
-        "xmma": "serial" (the default: from left to right) or "pairwise" (CUSTOM_OPTION 1: "from_both_ends" of
-        `fpsim.schedules.Slicing`).
+        "xmma": "serial" (the default: from left to right) or "pairwise", which is CUSTOM_OPTION 1 and adds as
+        "from_both_ends" of `fpsim.schedules.Slicing` does.
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM: FP8 sums stay in the tensor cores' accumulator.
       stages: STAGES_ID of "cutlass", 0, 7 to 20 or 25, which fixes block_k and step.
       block_k, step: terms of a tile (32 by default, 64 or 128) and of an instruction (16 by default, or 8) of
         "cutlass", where stages is not given. Of "cutlass_tf32", block_k is 16 (the default) or 32.
-      option: CUSTOM_OPTION, which decides how terms are distributed over threads: of "gemm_sn" 0 (the default) or 1; of
-        "gemv" one of the table in docs/schedules.md, without a default.
+      option: CUSTOM_OPTION, which decides how terms are distributed over threads: for "gemm_sn" 0 (the default) or 1;
+        for "gemv" it must be given, as a number of the table in docs/schedules.md.
       scale_order: of "block_scaled", by what a partial sum is multiplied: "product" (by the product of both scales),
         "a_first" (by a's scale, then by b's) or "b_first". None is what cuBLAS 13.1 does on an H100: "a_first" where
         both sides have a scale per 1x128, "product" where one has a scale per 128x128.

@@ -59,9 +59,9 @@ class CublasChoice(NamedTuple):
       reason: why there is no schedule, as a sentence; empty where there is one.
       source: where the choice was published or recorded, with the version of cuBLAS; empty without a schedule.
       workspace: bytes of workspace that the kernel needs for the sums of its slices; 0 for one slice, and for slices
-        that are added in the result itself (REDUCTION_SCHEME 1). If the caller has less, cuBLAS takes another kernel;
-        of nvjet the caller must have more than this number. torch has 32 MiB for torch.mm on Hopper, but 1 MiB for FP8
-        and for addmm with a bias; the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes the 1 MiB.
+        that are added in the result itself (REDUCTION_SCHEME 1). If the caller has less, or for an nvjet kernel with
+        several slices exactly as much, cuBLAS takes another kernel. torch has 32 MiB for torch.mm on Hopper, but 1 MiB
+        for FP8 and for addmm with a bias; the environment variable CUBLASLT_WORKSPACE_SIZE (in KiB) changes the 1 MiB.
     """
 
     schedule: Schedule | None
@@ -123,7 +123,7 @@ def cublas_choice(
       fmt: format of both operands, or (format of a, format of b).
       out_fmt: format of the result; None for that of the operands, float32 for FP8.
       layout: layout of the operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
-        `x @ weight.t()`, which FP8 always is; "nt", a contiguous along M and b along N, as in `grad.t() @ x`.
+        `x @ weight.t()`; "nt", a contiguous along M and b along N, as in `grad.t() @ x`. FP8 is always "tn".
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8; ignored for others.
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
         the recorded choices are not used, and out_fmt only affects `.workspace` of the result.
@@ -137,11 +137,12 @@ def cublas_choice(
       TypeError: a size or a field that is no integer, fields that are no Fields, or fast_accum that is no bool.
 
     Source:
-      Fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1). Its published plans begin with
-      fields as well: none says what the heuristic chose for a shape. Calls without fields: recordings of this project
-      on an H200 for Hopper (docs/schedules.md): 25 numbers of tokens from 1 to 32,768, with sides of layers from 64 to
-      65,536 and sizes of vocabularies, with 32 MiB of workspace and every scheme of reduction, as torch.mm allows by
-      default. GPUs with other than 132 multiprocessors, such as the H100 PCIe and the H20, may have other choices.
+      With fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1), which maps fields to orders of
+      additions, but does not say which fields the heuristic returns for a shape. Without fields: recordings of this
+      project on an H200, for Hopper (docs/schedules.md): 25 numbers of tokens from 1 to 32,768, and for the other two
+      sizes widths of layers from 64 to 65,536, or a width and the size of a vocabulary. They were made with 32 MiB of
+      workspace and every scheme of reduction, as torch.mm has by default. GPUs with other than 132 multiprocessors,
+      such as the H100 PCIe and the H20, may have other choices.
 
     Example:
       >>> import fpsim as fp

@@ -94,7 +94,10 @@ def table() -> CublasTable:
 
 @cache
 def _places() -> tuple[dict[CublasCall, int], dict[int, int], dict[tuple[int, int], int]]:
-    """Return three dicts, from a kind of product, a number of tokens and a pair of sides to the index in the table."""
+    """Return the indices on the axes of `CublasTable.numbers`, a dict for each axis.
+
+    The keys are a CublasCall in the first, a number of tokens in the second, and a pair of sides in the third.
+    """
     keys: tuple[Any, Any, Any] = (calls(), TOKENS, sides())
     first, second, third = ({key: place for place, key in enumerate(axis)} for axis in keys)
     return first, second, third
@@ -127,7 +130,7 @@ def recorded_kernel(
 
 
 def packed(answers: npt.NDArray[np.int32], about: str) -> CublasTable:
-    """Return a table of choices, made of the fields of every product that affect the order of additions.
+    """Return a table that keeps, for every product, only the fields that affect the order of additions.
 
     answers: int32 (calls, tokens, sides, 9), the fields of each product's algorithm; negative where there is none.
     about: the GPU and the version of cuBLASLt, as a text.

@@ -139,14 +139,16 @@ def tree(
         `fp.schedules.SegmentLanes`, or an order as nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a
         model that `fp.probe` made.
       k: number of terms; None for that of an order.
-      n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
-      accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) for its `operands`
-        with float32 results, such as "hopper_e4m3_f32", or float32 fused multiply-adds for "fp32". Of an order: an
-        accumulator that adds two numbers (`fp.Sequential`, `fp.FusedMultiplyAdd`: every chain starts at +0;
-        `fp.Pairwise`: sums start at their first product), or a unit: the terms of a tuple are one instruction, and two
-        sums are added in float32. None is `fp.Pairwise(fp.FP32)`.
+      n: number of columns of the product. It matters only for cuBLAS's family "dot", whose order is another for n = 1.
+        None for any number but 1.
+      accumulate: how the terms are added. For a schedule: a unit; None for that of its architecture ("hopper" if it has
+        none) for its `operands` with float32 results, such as "hopper_e4m3_f32", or for float32 fused multiply-adds if
+        its `operands` are "fp32". For an order: an accumulator or a unit; None for `fp.Pairwise(fp.FP32)`. With
+        `fp.Sequential` and `fp.FusedMultiplyAdd` every chain starts at +0, with `fp.Pairwise` a sum starts at its first
+        product. With a unit, the terms of a tuple are one instruction, and two sums are added in float32.
       out_fmt: the format to which the result is rounded, and partial sums where the schedule says so; None for none.
-      scaled: whether partial sums are multiplied by block scales; None for yes if the schedule is for such operands.
+      scaled: whether partial sums are multiplied by block scales; None for yes if the schedule is for operands with
+      block scales.
 
     Raises:
       ValueError: an unknown unit, k below 0, scales for a schedule without block scales, a k with which the tree would

@@ -82,7 +82,7 @@ def discriminating_inputs(
 
     Returns:
       Records with `.name`, `.shows` (what the inputs reveal), codes `.a` (M, K) and `.b` (K, N), `.scale_a`, `.scale_b`
-      and `.bias` (None unless asked for). The first three `shapes`, or the first default, have all kinds of inputs.
+      and `.bias` (None unless asked for). The first 3 given `shapes`, or the first default one, have every kind.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.

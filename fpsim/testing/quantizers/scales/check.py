@@ -87,7 +87,8 @@ class ScaledCheck:
     def compare_all(self) -> None:
         """Compare the results for all matrices with the right ones.
 
-        The matrices are small, have incomplete tiles or special values, other layouts, one row or column, or are large.
+        There are small matrices, some with incomplete tiles, special values, other layouts, one row or column, and
+        large ones. `self.findings` records what is wrong.
 
         Raises:
           FunctionMisbehaved: the function raises, or returns no codes, scales or values.
