@@ -21,6 +21,7 @@ from fpsim.gpu.lab.lab import REAL, about_of
 from fpsim.schedules.libraries.cublas_choice import Fields
 from fpsim.schedules.libraries.cublas_table import NOT_ASKED, TOKENS, CublasCall, CublasTable, calls, packed, sides
 
+NO_ALGORITHM = "no algorithm"  # part of the errors of `lt_fields` for products that cuBLASLt does not support
 NONE = (-1,) * len(Fields._fields)  # in place of the fields of a product that cuBLASLt does not support
 
 
@@ -31,7 +32,8 @@ def kernels_of(
 
     hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`. call: the kind. tokens:
     numbers of tokens. pairs: pairs of the other two sizes; None for all of `sides()`. The result is int32 (tokens,
-    pairs, 9), -1 where cuBLASLt has no kernel. Raises a GpuError if it has none for any shape.
+    pairs, 9), -1 where cuBLASLt has no kernel. Raises a GpuError if it has none
+    for any shape, or if a call fails for another reason.
     """
     options = {"out": call.out, "layout": call.layout, "fast_accum": call.fast_accum}
     rows = []
@@ -41,6 +43,8 @@ def kernels_of(
             try:
                 rows.append(tuple(hardware.lt_fields(*shape, (call.a, call.b), **options)))
             except (GpuError, ValueError) as reason:
+                if isinstance(reason, GpuError) and NO_ALGORITHM not in str(reason):
+                    raise  # a table with holes would say that cuBLASLt does not support these products
                 failed = reason
                 rows.append(NONE)
     answers = np.array(rows, np.int32).reshape(len(tokens), -1, len(NONE))

@@ -77,6 +77,18 @@ def test_choices_are_asked_and_stored(
     assert answers.shape == (2, 2, len(Fields._fields))
     assert answers[..., 2].tolist() == [[2, 1], [2, 1]]
     assert choices.kernels_of(Asked(), backward, tokens, pairs)[..., 2].tolist() == [[-1, -1], [2, 2]]
+    lost = GpuError("the GPU failed.")
+
+    class Lost(Asked):
+        """A GPU that fails after the first answer."""
+
+        def lt_fields(self, m: int, *arguments: Any, **options: Any) -> Fields:
+            if m == 96:
+                raise lost
+            return super().lt_fields(m, *arguments, **options)
+
+    with pytest.raises(GpuError, match="the GPU failed"):
+        choices.kernels_of(Lost(), forward, tokens, pairs)
     with pytest.raises(GpuError, match="cuBLASLt answers for no shape of"):
         choices.kernels_of(Asked(), backward, (7,), [(64, 64)])
 
