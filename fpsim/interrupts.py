@@ -43,8 +43,8 @@ def interrupts_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    found = {number: signal.getsignal(number) for number in DEFERRED}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    former = {number: signal.getsignal(number) for number in DEFERRED}
+    handlers = {number: handler for number, handler in former.items() if callable(handler)}
     caught: dict[int, Any] = {}
     _set_handlers(dict.fromkeys(handlers, caught.setdefault))
     _handlers.append(handlers)

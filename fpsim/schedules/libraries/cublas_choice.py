@@ -214,8 +214,11 @@ def _choice_of(
     reason = _refusal(fields, sm, shape, layout, narrow)
     if reason:
         return CublasChoice(None, reason)
+    try:
+        schedule = schedule_of(fields, sm, fast_accum=fast_accum)
+    except ValueError as unknown:
+        return CublasChoice(None, str(unknown))
     m, n, _ = shape
-    schedule = schedule_of(fields, sm, fast_accum=fast_accum)
     # cuBLAS manual, cublasLtReductionScheme_t: the workspace holds slices' sums of the compute or the output type
     held = {"in_place": 0, "output": out.bits // 8}.get(schedule.slicing.merge, 4)
     return CublasChoice(schedule, "", source, held * int(m) * int(n) * fields.split_k if fields.split_k > 1 else 0)
@@ -277,13 +280,10 @@ def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, 
     bits = 8 if narrow else 16
     if family == "nvjet" and fields.stages != STAGES[bits]:
         return f"nvjet was seen with STAGES_ID {STAGES[bits]} for operands of {bits} bits only; got {fields.stages}."
-    try:
-        schedule = schedule_of(fields, sm)
-    except ValueError as unknown:
-        return str(unknown)
     if family == "nvjet" and fields.split_k > 1:
         grain = BLOCK_BITS // bits
         chunk = grain * math.ceil(math.ceil(k / grain) / fields.split_k)
         if chunk >= k:
+            schedule = schedule_of(fields, sm)
             return f"{schedule} cuts K into slices of {chunk} terms; got K = {k}, for which it was not seen."
     return ""
