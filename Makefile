@@ -72,7 +72,7 @@ test-isa: setup
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=1 \
 		$(PYTEST) $(OTHERS_ARITHMETIC)
 	ONEDNN_MAX_CPU_ISA=AVX512_CORE ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 \
-		$(PYTEST) $(filter-out tests/probe,$(OTHERS_ARITHMETIC))
+		$(PYTEST) $(OTHERS_ARITHMETIC)
 
 # The same results on other processors, with the oldest and newest numba that the package takes, and without each private
 # name of numba's, of which `make test` removes a few.
