@@ -28,7 +28,7 @@ from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES
 from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 
 INSTRUCTION = 8  # terms of the mma instruction that accepts unaligned operands
-TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case
+LAYOUT_WORDS = {"nn": (), "nt": ("NT",)}  # layout -> words in the name of a case
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
@@ -42,7 +42,7 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
     if lab.small:
         shapes, along_k = [(32, 32, 512), (32, 40, 199)], [(32, 32, 512)]
     for shape, (kind, out) in product(along_k, (("fp16", "fp32"), ("bf16", "bf16"))):
-        yield _half(lab, shape, kind, out, half_models(lab, shape, True), "tn")
+        yield _half(lab, shape, kind, out, half_models(lab, shape, True), "nt")
     for shape, (kind, out) in product(shapes, (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))):
         yield _half(lab, shape, kind, out, half_models(lab, shape))
     for shape in [(16, 16, 256)] if lab.small else shapes[:2]:
@@ -64,14 +64,16 @@ def _half(
       kind: the format of the operands, "fp16", "bf16" or "tf32".
       out: the format of the result.
       models: the models to try.
-      layout: "nn", or "tn" for both operands contiguous along K.
+      layout: "nn", or "nt" for both operands contiguous along K.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         return lab.hardware.matmul(problem.a, problem.b, kind, out=out, layout=layout), None
 
     problems = problems_of(lab, shape, (kind, kind), sets_for(shape)[:5], out=out)
-    return ProductCase("halves", named(shape, f"torch.mm {kind} -> {out}", *TN[layout]), problems, call, always(models))
+    return ProductCase(
+        "halves", named(shape, f"torch.mm {kind} -> {out}", *LAYOUT_WORDS[layout]), problems, call, always(models)
+    )
 
 
 def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryModel]:
@@ -119,7 +121,7 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
     if lab.small:
         halves_of, eighths, along_k = [(32, 32, 512), (9, 24, 100)], [(32, 32, 512), (16, 16, 2048)], [(32, 32, 512)]
     for shape, kind in product(along_k, ("fp16", "bf16")):
-        yield _lt(lab, shape, (kind, kind), kind, False, "tn")
+        yield _lt(lab, shape, (kind, kind), kind, False, "nt")
     for shape, pair, fast in product(eighths, (E4M3, MIXED), (True, False)):
         if pair == E4M3 or shape == eighths[0]:
             yield _lt(lab, shape, pair, "fp16" if fast else "fp32", fast)
@@ -131,7 +133,7 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = 
     """Return the case of a product by cublasLtMatmul.
 
     lab: the settings. shape: (M, N, K). pair: formats of the operands. out: format of the result. fast: True for fast
-    accumulation of FP8. layout: "nn", or "tn" for both operands contiguous along K.
+    accumulation of FP8. layout: "nn", or "nt" for both operands contiguous along K.
     """
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
@@ -152,6 +154,6 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = 
         whole = [LibraryModel(read[:-1] + ", tail_loss=False)")] if fields.algo == 66 else []
         return [LibraryModel(read), *whole, *guesses]
 
-    name = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *TN[layout])
+    name = named(shape, f"cublasLtMatmul {'x'.join(pair)} -> {out}", "fast" if fast else "", *LAYOUT_WORDS[layout])
     problems = problems_of(lab, shape, pair, ("normal", "wide", "positive"), out=out, **scales)
     return ProductCase("cublaslt", name, problems, call, models, exhaustive=False)

@@ -18,9 +18,9 @@ from fpsim.schedules.libraries.cublas_table import SIDES, TOKENS, CublasCall
 from fpsim.testing.operands import product_operands
 
 KINDS = (
-    *(CublasCall(kind, kind, kind, layout, False, "k" if layout == "nt" else "m")
-      for kind in ("bf16", "fp16") for layout in ("tn", "nn", "nt")),
-    *(CublasCall("e4m3", "e4m3", "bf16", "tn", fast, "m") for fast in (True, False)),
+    *(CublasCall(kind, kind, kind, layout, False, "k" if layout == "tn" else "m")
+      for kind in ("bf16", "fp16") for layout in ("nt", "nn", "tn")),
+    *(CublasCall("e4m3", "e4m3", "bf16", "nt", fast, "m") for fast in (True, False)),
 )  # fmt: skip
 CASES = 200
 MOST_PRODUCTS, MOST_ELEMENTS = 1 << 34, 1 << 24  # multiply-adds of a product, and elements of an operand

@@ -170,7 +170,7 @@ class LtCall(NamedTuple):
 
 
 def _supported(call: LtCall) -> LtCall:
-    """Check that cuBLASLt supports a call, and return it, with its layout changed to "tn" if the operands are FP8.
+    """Check that cuBLASLt supports a call, and return it, with its layout changed to "nt" if the operands are FP8.
 
     Raises:
       ValueError: cuBLASLt does not support it.
@@ -191,7 +191,7 @@ def _supported(call: LtCall) -> LtCall:
         m, n, k = call.shape
         raise ValueError(f"FP8 in cuBLASLt requires N and K to be multiples of 16; got {m} x {n} x {k}. Pad.")
     require_capability(FP8_CAPABILITY if call.is_fp8 else (8, 0), f"cuBLASLt's product of {call.pair[0]}")
-    return call._replace(layout="tn") if call.is_fp8 else call
+    return call._replace(layout="nt") if call.is_fp8 else call
 
 
 @in_one_sentence
@@ -210,7 +210,7 @@ def lt_matmul(
       scale_a, scale_b: decode scales of FP8 operands; ignored for others.
       fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM for FP8.
       workspace: bytes of workspace that the algorithm may use, on which the heuristic's selection depends.
-      layout: layout of FP16 and BF16 operands in memory, as in `lt_fields`. FP8 is always "tn".
+      layout: layout of FP16 and BF16 operands in memory, as in `lt_fields`. FP8 is always "nt".
 
     Returns:
       ((M, N) bit patterns of the result as unsigned NumPy integers, Fields). Fields are the configuration of the
@@ -230,8 +230,8 @@ def lt_matmul(
     shape = tensors.shapes_of(a, b)
     call = _supported(LtCall(shape, pair, out, layout, fast_accum, True, workspace))
     torch = torch_module()
-    first = (tensors.column_major if call.layout == "tn" else tensor)(b, pair[1])
-    second = (tensors.column_major if call.layout == "nt" else tensor)(a, pair[0])
+    first = (tensors.column_major if call.layout == "nt" else tensor)(b, pair[1])
+    second = (tensors.column_major if call.layout == "tn" else tensor)(a, pair[0])
     dtype = getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out])
     result = torch.empty(shape[:2], dtype=dtype, device=first.device)
     scales = (tensors.floats([scale_b]), tensors.floats([scale_a]))
@@ -256,8 +256,8 @@ def lt_fields(
     Args:
       m, n, k: the product's shape: a is (m, k), b is (k, n).
       pair, out: formats of a and b, and of the result, as for `lt_matmul`.
-      layout: layout of FP16 and BF16 operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
-        `x @ weight.t()`; "nt", a contiguous along M and b along N, as in `grad.t() @ x`. FP8 is always "tn".
+      layout: layout of FP16 and BF16 operands in memory: "nn", both row-major; "nt", b transposed (both contiguous
+        along K), as in `x @ weight.t()`; "tn", a transposed, as in `grad.t() @ x`. FP8 is always "nt".
       fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM for FP8.
       reduced: whether the sums of slices of K may be rounded to the result's format before they are added: torch's
         default, which allow_bf16_reduced_precision_reduction and allow_fp16_reduced_precision_reduction change.
@@ -276,7 +276,7 @@ def lt_fields(
     Example:
       >>> import fpsim as fp
       >>> if fp.gpu.available():
-      ...     print(fp.gpu.hardware.lt_fields(4096, 4096, 4096, ("bf16", "bf16"), out="bf16", layout="tn"))
+      ...     print(fp.gpu.hardware.lt_fields(4096, 4096, 4096, ("bf16", "bf16"), out="bf16", layout="nt"))
     """
     call = _supported(LtCall((m, n, k), pair, out, layout, fast_accum, reduced, workspace))
     with _asked(call, _unit_scales() if call.is_fp8 else None) as (best, *_):
@@ -301,7 +301,7 @@ def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Resu
     with ExitStack() as made:
         enter = made.enter_context
         operation = enter(_made("MatmulDesc", COMPUTE_32F, TYPES["fp32"]))
-        for attribute, transposed in ((DESC_TRANSA, call.layout == "tn"), (DESC_TRANSB, call.layout == "nt")):
+        for attribute, transposed in ((DESC_TRANSA, call.layout == "nt"), (DESC_TRANSB, call.layout == "tn")):
             if transposed:
                 _set("MatmulDesc", operation, attribute, ctypes.c_int32(TRANSPOSED))
         if call.is_fp8 and scales is not None:
@@ -311,8 +311,8 @@ def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Resu
         of_a, of_b, of_d = TYPES[call.pair[0]], TYPES[call.pair[1]], TYPES[call.out]
         # (type, rows, columns, leading dimension) of b, a and the result
         described = (
-            (of_b, k, n, k) if call.layout == "tn" else (of_b, n, k, n),
-            (of_a, m, k, m) if call.layout == "nt" else (of_a, k, m, k), (of_d, n, m, n),
+            (of_b, k, n, k) if call.layout == "nt" else (of_b, n, k, n),
+            (of_a, m, k, m) if call.layout == "tn" else (of_a, k, m, k), (of_d, n, m, n),
         )  # fmt: skip
         layouts = [enter(_made("MatrixLayout", *layout)) for layout in described]
         preference = enter(_made("MatmulPreference"))

@@ -185,8 +185,8 @@ def matmul(
       a, b: (M, K) and (K, N): uint16 codes, or arrays of the format's own dtype; float32 for "tf32".
       kind: format of a and b, "fp16", "bf16" or "tf32".
       out: format of the result: `kind` or "fp32"; None for `kind`, and "fp32" for "tf32".
-      layout: layout of the operands: "nn", both row-major; "tn", both contiguous along K, as in `x @ weight.t()`; "nt",
-        a contiguous along M and b along N, as in `grad.t() @ x`.
+      layout: layout of the operands: "nn", both row-major; "nt", b transposed (both contiguous along K), as in
+        `x @ weight.t()`; "tn", a transposed, as in `grad.t() @ x`.
       reduced: True lets cuBLAS add slices of K in reduced precision, as torch does by default; False adds them in
         float32.
 
@@ -211,8 +211,8 @@ def matmul(
     shapes_of(a, b)
     require_capability((8, 0), f"a product of {kind} on tensor cores")
     torch = torch_module()
-    left = (column_major if layout == "nt" else tensor)(a, kind)
-    right = (column_major if layout == "tn" else tensor)(b, kind)
+    left = (column_major if layout == "tn" else tensor)(a, kind)
+    right = (column_major if layout == "nt" else tensor)(b, kind)
     with _settings(torch, reduced):
         if result == kind or kind == "tf32":
             return words(torch.mm(left, right))

@@ -136,8 +136,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "fast": (lambda: hardware.scaled_mm(ONES, ONES, recipe="1x128_1x128", fast_accum=True), "no fast accumulation"),
     "blocks": (lambda: hardware.scaled_mm(ONES[:, :64], ONES[:64], recipe="1x128_1x128"), "multiples of 128, and M"),
     "kind": (lambda: hardware.matmul(ONES, ONES, "fp8"), "kind must be one of fp16, bf16, tf32"),
-    "layout": (lambda: hardware.matmul(ONES, ONES, "fp16", layout="tt"), "layout must be one of nn, tn, nt; got 'tt'"),
-    "lt layout": (lambda: hardware.lt_matmul(ONES, ONES, layout="tt"), "layout must be one of nn, tn, nt; got 'tt'"),
+    "layout": (lambda: hardware.matmul(ONES, ONES, "fp16", layout="tt"), "layout must be one of nn, nt, tn; got 'tt'"),
+    "lt layout": (lambda: hardware.lt_matmul(ONES, ONES, layout="tt"), "layout must be one of nn, nt, tn; got 'tt'"),
     "result": (
         lambda: hardware.matmul(ONES, ONES, "fp16", out="bf16"),
         "out must be 'fp16' or 'fp32' for torch.mm of fp16; got 'bf16'",
@@ -204,7 +204,7 @@ def test_products_of_halves_have_their_places(kind: str, layout: str, monkeypatc
     fmt = inputs.FORMATS[kind]
     a, b = (fp.encode(rng.integers(-3, 4, shape).astype(np.float32), fmt) for shape in ((8, 24), (24, 16)))
     got = hardware.matmul(a, b, kind, layout=layout)
-    assert strides == [((1, 8) if layout == "nt" else (24, 1), (1, 24) if layout == "tn" else (16, 1))]
+    assert strides == [((1, 8) if layout == "tn" else (24, 1), (1, 24) if layout == "nt" else (16, 1))]
     assert np.array_equal(got, fp.encode(fp.decode(a, fmt, np.float64) @ fp.decode(b, fmt, np.float64), fmt))
 
 

@@ -19,12 +19,10 @@ from fpsim.schedules.libraries.cublas_table import recorded_kernel, table
 from fpsim.schedules.plan import BLOCK_BITS
 from fpsim.schedules.schedule import Schedule
 
-LAYOUTS = ("nn", "tn", "nt")  # both operands row-major; both contiguous along K; a along M and b along N
+LAYOUTS = ("nn", "nt", "tn")  # both operands row-major; both contiguous along K; a along M and b along N
 NVJET = 66
-FEWER = (
-    "h20",
-    "pcie",
-)  # in names of Hopper's chips with fewer multiprocessors than the recorded GPUs; H200 has as many
+# Words in names of Hopper's chips that have fewer multiprocessors than the recorded GPUs; an H200 has as many.
+FEWER = ("h20", "pcie")
 STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
 # Outputs up to which the order of gemv's option 10 was seen: threads of the GPU that has them, by lane (EQUIV).
 GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2048 // 32, "sm_103": 152 * 2048 // 32}
@@ -73,14 +71,14 @@ class CublasChoice(NamedTuple):
 class RecordedChoice(NamedTuple):
     """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits.
 
-    shape: (M, N, K); operands, out: names of formats; layout: "nn", both operands row-major, or "tn", both contiguous
+    shape: (M, N, K); operands, out: names of formats; layout: "nn", both operands row-major, or "nt", both contiguous
     along K; fast_accum: whether FP8's fast accumulation was on; options: arguments of `cublas`.
     """
 
     shape: tuple[int, int, int]  # M, N, K
     operands: tuple[str, str]  # names of formats
     out: str  # name of the result's format
-    layout: str  # "nn", both operands row-major, or "tn", both contiguous along K
+    layout: str  # "nn", both operands row-major, or "nt", both contiguous along K
     fast_accum: bool
     options: dict[str, Any]  # of `cublas`
 
@@ -89,21 +87,21 @@ def _recorded() -> list[RecordedChoice]:
     """List the recorded products for which an H100 and an H200 with cuBLAS 13.1.0 returned the same bits.
 
     The fields of their algorithms were read from cublasLtMatmul, except for FP16 operands with an FP32 result in the
-    layout "tn": these are products of torch.mm, whose bits the listed arguments of `cublas` reproduce.
+    layout "nt": these are products of torch.mm, whose bits the listed arguments of `cublas` reproduce.
     """
     square, deep, odd = (32, 32, 512), (16, 16, 2048), (9, 24, 100)
     rows = [
         RecordedChoice(square, (kind, kind), kind, layout, False, {})
         for kind in ("FP16", "BF16")
-        for layout in ("nn", "tn")
+        for layout in ("nn", "nt")
     ]
-    rows += [RecordedChoice(square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in ("nn", "tn")]
+    rows += [RecordedChoice(square, ("FP16", "FP16"), "FP32", layout, False, {}) for layout in ("nn", "nt")]
     stages = {"family": 23, "stages": 20}
     rows += [RecordedChoice(odd, ("FP16", "FP16"), out, "nn", False, stages) for out in ("FP16", "FP32")]
     rows.append(RecordedChoice(odd, ("BF16", "BF16"), "BF16", "nn", False, {**stages, "split_k": 264, "merge": 2}))
     for shape, pair in ((square, ("E4M3", "E4M3")), (deep, ("E4M3", "E4M3")), (square, ("E4M3", "E5M2"))):
-        rows.append(RecordedChoice(shape, pair, "FP16", "tn", True, {"fast_accum": True}))
-        rows.append(RecordedChoice(shape, pair, "FP32", "tn", False, {}))
+        rows.append(RecordedChoice(shape, pair, "FP16", "nt", True, {"fast_accum": True}))
+        rows.append(RecordedChoice(shape, pair, "FP32", "nt", False, {}))
     return rows
 
 
@@ -122,8 +120,8 @@ def cublas_choice(
       m, n, k: shape of the product: a is (m, k), b is (k, n).
       fmt: format of both operands, or (format of a, format of b).
       out_fmt: format of the result; None for that of the operands, float32 for FP8.
-      layout: layout of the operands in memory: "nn", both row-major; "tn", both contiguous along K, as in
-        `x @ weight.t()`; "nt", a contiguous along M and b along N, as in `grad.t() @ x`. FP8 is always "tn".
+      layout: layout of the operands in memory: "nn", both row-major; "nt", b transposed (both contiguous along K), as
+        in `x @ weight.t()`; "tn", a transposed, as in `grad.t() @ x`. FP8 is always "nt".
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8; ignored for others.
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
         the recorded choices are not used, and out_fmt only affects `.workspace` of the result.
@@ -148,7 +146,7 @@ def cublas_choice(
       >>> import fpsim as fp
       >>> fp.schedules.cublas_choice("H100", 9, 24, 100).schedule
       cublas('sm_90', family=23, stages=20)
-      >>> fp.schedules.cublas_choice("H100", 64, 4096, 14336, fmt="bf16", layout="tn").schedule
+      >>> fp.schedules.cublas_choice("H100", 64, 4096, 14336, fmt="bf16", layout="nt").schedule
       cublas('sm_90', family=66, split_k=3)
       >>> unknown = fp.schedules.cublas_choice("H100", 4097, 4096, 4096)
       >>> unknown.schedule is None, unknown.reason
@@ -176,7 +174,7 @@ def cublas_choice(
         for name, value in fields._asdict().items():
             require_integer(f"fields.{name}", value, 0)
         return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
-    wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "tn" if narrow else layout, fast_accum)
+    wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "nt" if narrow else layout, fast_accum)
     if known.sm == "sm_90" and any(word in chip.lower().replace("h200", "") for word in FEWER):
         return CublasChoice(
             None,

@@ -36,7 +36,7 @@ class CublasCall(NamedTuple):
 
     Attributes:
       a, b, out: names of formats in lower case.
-      layout: "nn", "tn" or "nt", as for `fpsim.schedules.cublas_choice`.
+      layout: "nn", "nt" or "tn", as for `fpsim.schedules.cublas_choice`.
       fast_accum: whether FP8's fast accumulation is on.
       tokens: "m" if M counts tokens, as in the products of a forward pass; "k" if K does, as in weight gradients.
     """
@@ -53,12 +53,12 @@ def calls() -> list[CublasCall]:
     """Return the kinds of products that are recorded, in the order of the table."""
     rows = []
     for kind in ("bf16", "fp16"):
-        rows += [CublasCall(kind, kind, kind, layout, False, "m") for layout in ("tn", "nn")]
-        rows.append(CublasCall(kind, kind, "fp32", "tn", False, "m"))
-        rows += [CublasCall(kind, kind, out, "nt", False, "k") for out in (kind, "fp32")]
+        rows += [CublasCall(kind, kind, kind, layout, False, "m") for layout in ("nt", "nn")]
+        rows.append(CublasCall(kind, kind, "fp32", "nt", False, "m"))
+        rows += [CublasCall(kind, kind, out, "tn", False, "k") for out in (kind, "fp32")]
     for a, out, fast, tokens in product(("e4m3", "e5m2"), ("bf16", "fp32"), (False, True), ("m", "k")):
-        rows.append(CublasCall(a, "e4m3", out, "tn", fast, tokens))
-    return rows + [CublasCall("e4m3", "e5m2", out, "tn", False, "k") for out in ("bf16", "fp32")]
+        rows.append(CublasCall(a, "e4m3", out, "nt", fast, tokens))
+    return rows + [CublasCall("e4m3", "e5m2", out, "nt", False, "k") for out in ("bf16", "fp32")]
 
 
 def sides() -> list[tuple[int, int]]:
@@ -115,7 +115,7 @@ def recorded_kernel(
 
     Example:
       >>> from fpsim.schedules.libraries.cublas_table import recorded_kernel
-      >>> recorded_kernel((64, 2048, 16384), ("bf16", "bf16", "bf16"), "tn", False)[:2]
+      >>> recorded_kernel((64, 2048, 16384), ("bf16", "bf16", "bf16"), "nt", False)[:2]
       (66, 4)
     """
     m, n, k = shape

@@ -70,7 +70,7 @@ def test_choices_are_asked_and_stored(
             return super().lt_fields(m, n, k, pair, workspace=0, **options)._replace(split_k=2 if k == 96 else 1)
 
     forward, backward = (
-        CublasCall("fp16", "fp16", "fp16", layout, False, axis) for layout, axis in (("nn", "m"), ("nt", "k"))
+        CublasCall("fp16", "fp16", "fp16", layout, False, axis) for layout, axis in (("nn", "m"), ("tn", "k"))
     )
     tokens, pairs = (7, 96), [(64, 96), (96, 64)]
     answers = choices.kernels_of(Asked(), forward, tokens, pairs)
@@ -119,7 +119,7 @@ def test_choices_without_a_gpu_and_after_an_interrupt_write_nothing(
 
 
 def test_all_choices_are_asked_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = [CublasCall("fp16", "fp16", "fp16", "nn", False, "m"), CublasCall("e4m3", "e4m3", "bf16", "tn", True, "k")]
+    kinds = [CublasCall("fp16", "fp16", "fp16", "nn", False, "m"), CublasCall("e4m3", "e4m3", "bf16", "nt", True, "k")]
     monkeypatch.setattr(choices, "calls", lambda: kinds)
     table = choices.choices(fake_hardware.__name__, 2)
     assert table.numbers.shape[0] == 2
