@@ -111,8 +111,9 @@ def measure(only: str = "") -> list[Compiled]:
 
 def table(compiled: list[Compiled], machine: str) -> str:
     """Format the kernels as a table, the slowest first, below their total."""
+    seconds = sum(row.seconds for row in compiled)
     lines = [
-        f"{sum(row.seconds for row in compiled):.0f} CPU seconds for {len(compiled)} kernels; {machine}.", "",
+        f"Compiling all {len(compiled)} kernels of the table took {seconds:.0f} CPU seconds ({machine}).", "",
         "| kernel | first call that needs it | CPU seconds | functions compiled with it |", "|---|---|---|---|",
     ]  # fmt: skip
     for row in sorted(compiled, key=lambda row: -row.seconds):

@@ -156,8 +156,8 @@ class Monitors:
             return "no step of an optimizer was seen"
         last = rows[-1]
         return (
-            f"{plural(len(rows), 'step')}; in the last the gradient norm is {last['gradient_norm']:.3g}, updates are "
-            f"{last['update_ratio']:.2g} of the weights, {percent(last['lost_updates'])} of them lost"
+            f"{plural(len(rows), 'step')}; in the last, the gradient norm is {last['gradient_norm']:.3g}, update / "
+            f"weight norm {last['update_ratio']:.2g}, and {percent(last['lost_updates'])} of the updates were rounded away"
         )
 
 

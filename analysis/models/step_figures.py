@@ -40,15 +40,12 @@ class StepFigures(NamedTuple):
         Example:
           >>> from fpsim.analysis.models.step_figures import StepFigures
           >>> print(StepFigures(3, 0.5, 1e-3, None, {"loss": 1024.0}, False, 1e-6, 40.0, None))
-          step 3: gradient norm 0.5, updates 0.001 of the weights, activations 1e-06 to 40, loss scale 1024
+          step 3: gradient norm 0.5, update / weight norm 0.001, activations 1e-06 to 40, loss scale 1024
         """
         parts = []
         if self.gradient_norm is not None and self.update_ratio is not None:
-            lost = "" if self.lost_updates is None else f", {100 * self.lost_updates:.3g} % of them lost"
-            parts += [
-                f"gradient norm {self.gradient_norm:.3g}",
-                f"updates {self.update_ratio:.2g} of the weights{lost}",
-            ]
+            lost = "" if self.lost_updates is None else f" ({100 * self.lost_updates:.3g} % rounded away)"
+            parts += [f"gradient norm {self.gradient_norm:.3g}", f"update / weight norm {self.update_ratio:.2g}{lost}"]
         if not math.isnan(self.amax):
             parts.append(f"activations {self.smallest:.2g} to {self.amax:.3g}")
         if "loss" in self.scales:
