@@ -157,7 +157,8 @@ class Monitors:
         last = rows[-1]
         return (
             f"{plural(len(rows), 'step')}; in the last, the gradient norm is {last['gradient_norm']:.3g}, update / "
-            f"weight norm {last['update_ratio']:.2g}, and {percent(last['lost_updates'])} of the updates were rounded away"
+            f"weight norm {last['update_ratio']:.2g}, and {percent(last['lost_updates'])} of the updates were rounded "
+            "away"
         )
 
 
