@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.display.figure import COLORS, DATA, GRID, INK, axes_of, blank_figure, color, figure_style
+from fpsim.display.figure import COLORS, DATA, GRID, INK, axes_of, blank_figure, color, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import power, short
 from fpsim.formats.cast_options import FormatLike
@@ -114,8 +114,7 @@ def _draw_exponents(
     ticks = [x for x in range(-1088, 1088, step) if left <= x <= right]
     ax.set_xticks(ticks, [power(x) for x in ticks])
     ax.set_xlabel("magnitude |x|")
-    for side in ("left", "right", "top"):
-        ax.spines[side].set_visible(False)
+    plain_axes(ax, "", left=False)
 
 
 def _outline(report: Any, left: int, right: int) -> tuple[Any, Any]:

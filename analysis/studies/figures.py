@@ -11,7 +11,7 @@ import numpy as np
 from fpsim.analysis.studies.candidates import short_name
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.analysis.studies.summaries import CandidateSummary, RoundingSummary, candidate_summaries, words
-from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, color, figure_style
+from fpsim.display.figure import DATA, GRID, INK, QUIET, axes_of, blank_figure, color, figure_style, plain_axes
 from fpsim.display.optional import Axes
 
 ROW = 0.185  # inches
@@ -160,8 +160,7 @@ def _draw_rows(
     ax.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=6.8)
     ax.set_xlim(low, high)
     ax.set_ylim(len(rows) - 0.4, -0.6)
-    for side in ("left", "right", "top"):
-        ax.spines[side].set_visible(False)
+    plain_axes(ax, "", left=False)
 
 
 def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 from fpsim.display.optional import Axes, load
 
@@ -74,11 +74,15 @@ def axes_of(ax: Axes | None, height: float) -> Any:
     return pyplot.subplots(figsize=(WIDTH + 1.5, height), layout="constrained")[1]
 
 
-def plain_axes(ax: Axes) -> None:
-    """Draw a light grid behind the data, and hide the lines at the top and right of the axes."""
-    ax.grid(color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    for side in ("top", "right"):
+def plain_axes(ax: Axes, grid: Literal["both", "x", "y", ""] = "both", *, left: bool = True) -> None:
+    """Draw a light grid behind the data, and hide the lines at the top and right of the axes.
+
+    grid: axis whose grid lines are drawn, "x", "y" or "both"; "" draws none. left: False hides the left line too.
+    """
+    if grid:
+        ax.grid(axis=grid, color=GRID, linewidth=0.5)
+        ax.set_axisbelow(True)
+    for side in ("top", "right") if left else ("top", "right", "left"):
         ax.spines[side].set_visible(False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fpsim.analysis.studies.budget.row import BudgetRow
-from fpsim.display.figure import COLORS, GRID, INK, INTEGER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, INK, INTEGER_COLORS, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
@@ -94,10 +94,7 @@ def _label(ax: Axes, layers: Sequence[str], places: Sequence[tuple[float, Budget
     ax.set_ylim(places[-1][0] + BAR, -BAR)
     ends = [value for row in rows for value in (row.joint, row.inherited) if math.isfinite(value)]
     ax.set_xlim(0, 1.04 * max([*ends, *(1.0 for row in rows if math.isinf(row.joint))], default=1.0) or 1.0)
-    ax.xaxis.grid(True, color=GRID, linewidth=0.5)
-    ax.set_axisbelow(True)
-    for side in ("left", "right", "top"):
-        ax.spines[side].set_visible(False)
+    plain_axes(ax, "x", left=False)
     ax.set_xlabel("relative error of the product, cut by the shares of its square")
     _legend(ax, rows)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fpsim.analysis.studies.differences.growth import LayerDifference
-from fpsim.display.figure import COLORS, DATA, GRID, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, DATA, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
@@ -38,7 +38,6 @@ def growth_axes(rows: Sequence[LayerDifference], names: tuple[str, str], ax: Axe
         known = [row.relative for row in rows if 0 < row.relative < math.inf]
         if known:  # whole decades, so that both ends have a label
             ax.set_ylim(10.0 ** math.floor(math.log10(min(known))), 10.0 ** (math.floor(math.log10(max(known))) + 1))
-        ax.grid(axis="y", color=GRID, linewidth=0.6)
         ax.set_xlim(-0.6, len(rows) - 0.4)
         ax.set_ylabel("norm of the difference / norm")
         if len(rows) <= MOST_NAMES:
@@ -46,9 +45,8 @@ def growth_axes(rows: Sequence[LayerDifference], names: tuple[str, str], ax: Axe
         else:
             ax.set_xlabel("products, in the order of computing")
         ax.tick_params(axis="x", labelcolor=QUIET)
-        for side in (ax, shares):
-            for edge in ("top", "right", "left"):
-                side.spines[edge].set_visible(False)
+        plain_axes(ax, "y", left=False)
+        plain_axes(shares, "", left=False)
         if len({row.product for row in rows}) > 1:
             ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
         ax.set_title(" and ".join(short(name, 24) for name in names), loc="left", fontsize=8)

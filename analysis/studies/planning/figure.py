@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fpsim.analysis.studies.planning.evidence import LABELS
-from fpsim.display.figure import COLORS, GRID, INK, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, INK, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes, load
 from fpsim.display.wording import bytes_in_words, short
 
@@ -50,10 +50,7 @@ def plan_axes(
             ax.xaxis.set_major_formatter(lambda value, _: bytes_in_words(value))
         ax.set_ylabel(LABELS[figure])
         ax.minorticks_off()
-        ax.grid(color=GRID, linewidth=0.5)
-        ax.set_axisbelow(True)
-        for side in ("top", "right"):
-            ax.spines[side].set_visible(False)
+        plain_axes(ax)
         ax.plot([], [], "o", color=INK, mfc="white", ms=4.5, label="a plan, predicted")
         ax.plot([], [], "o", color=INK, ms=4.5, label="measured jointly")
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=6.5, borderaxespad=0.2,

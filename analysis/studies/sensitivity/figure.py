@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
-from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
+from fpsim.display.figure import COLORS, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
@@ -45,12 +45,9 @@ def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure:
         ax.set_xlim(left / 1.3, right * 1.3)
         ax.set_ylim(len(layers) - 0.4, -0.6)
         ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])
-        ax.grid(axis="y", color=GRID, linewidth=0.6)
-        ax.set_axisbelow(True)
         judged = "all gradients" if figure == "gradient_error" else "the outputs"
         ax.set_xlabel(f"error of {judged} with one product low; bars: standard deviation over batches")
-        for side in ("top", "right", "left"):
-            ax.spines[side].set_visible(False)
+        plain_axes(ax, "y", left=False)
         _legend(ax, {row.product for row in drawn}, recipes)
         return ax
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fpsim.display.figure import GRID, INK, axes_of, figure_style
+from fpsim.display.figure import INK, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import bytes_in_words, short
 
@@ -44,10 +44,7 @@ def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
         ax.invert_yaxis()
         ax.set_xlim(0, 1.14 * largest / size)
         ax.set_xlabel(f"bytes of a rank ({unit})")
-        ax.grid(axis="x", color=GRID, linewidth=0.5)
-        ax.set_axisbelow(True)
-        for side in ("top", "right", "left"):
-            ax.spines[side].set_visible(False)
+        plain_axes(ax, "x", left=False)
         ax.legend(
             loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False, fontsize=7, borderaxespad=0.2,
             handlelength=1.0, columnspacing=1.2,

@@ -11,7 +11,6 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.display.figure import (
     COLORS,
-    GRID,
     INK,
     INTEGER_COLORS,
     OTHER_COLORS,
@@ -19,6 +18,7 @@ from fpsim.display.figure import (
     axes_of,
     blank_figure,
     figure_style,
+    plain_axes,
 )
 from fpsim.display.wording import power
 from fpsim.train.comparisons.answer import intervals
@@ -131,10 +131,7 @@ def _bands(axes: Any, comparison: Any, curves: dict[str, Array]) -> dict[str, Ar
 
 def _plain(axes: Any) -> None:
     """Set the style of matplotlib axes: no frame at top and right, thin horizontal lines, whole numbers on x."""
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.grid(axis="y", color=GRID, linewidth=0.5)
-    axes.set_axisbelow(True)
+    plain_axes(axes, "y")
     axes.margins(x=0)
     axes.locator_params(axis="x", integer=True)
 
@@ -213,10 +210,7 @@ def probe_figure(comparison: Any) -> Any:
         axes.set_xticks(decades, labels=[f"{decade:g}" for decade in decades])
         axes.xaxis.minorticks_off()
         axes.set_xlabel("relative error of weight gradients")
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.grid(axis="x", color=GRID, linewidth=0.5)
-        axes.set_axisbelow(True)
+        plain_axes(axes, "x", left=False)
     return figure
 
 
