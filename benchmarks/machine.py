@@ -6,23 +6,17 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
+
+from fpsim.cpu.processor import described
 
 LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax", "gfloat", "mmasim", "mmaemu")
 
 
 def processor() -> str:
     """Return the name of the processor with its family and model."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if not cpuinfo.exists():
-        return platform.processor() or platform.machine()
-    fields: dict[str, str] = {}
-    for line in cpuinfo.read_text().splitlines():
-        key, _, value = line.partition(":")
-        fields.setdefault(key.strip(), value.strip())
-    name = fields.get("model name", platform.machine())
-    family = f" (family {fields['cpu family']}, model {fields['model']})" if "cpu family" in fields else ""
-    return name + family
+    about = described()
+    family = f" (family {about['family']}, model {about['model']})" if "family" in about else ""
+    return (about.get("brand") or platform.processor() or platform.machine()) + family
 
 
 def version(library: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array
+from fpsim.cpu.processor import described
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
@@ -105,20 +106,12 @@ def machine() -> dict[str, str]:
       True
     """
     words = {
-        "system": f"{platform.system()} {platform.machine()}", "processor": _processor(), "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": described().get("brand") or platform.processor(), "torch": torch.__version__,
         "NumPy": np.__version__, "torch's CPU capability": torch.backends.cpu.get_cpu_capability(),
         "fpsim": version("fpsim-numerics"),
     }  # fmt: skip
     return words | {name: os.environ[name] for name in VARIABLES if name in os.environ}
-
-
-def _processor() -> str:
-    """Return the processor's name; "" if the system does not report it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def save(run: Any, path: str | os.PathLike[str]) -> None:
