@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 SHOWN = 3  # words that a message shows of a long list
@@ -68,6 +69,17 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
         raise TypeError(f"{name} must be an integer; got {shown(value)}.")
     if lowest is not None and int(value) < lowest:
         raise ValueError(f"{name} must be an integer >= {lowest}; got {shown(value)}.")
+
+
+def require_minutes(value: object) -> None:
+    """Raise a TypeError or ValueError unless a value, the argument `minutes`, is a finite number that is not negative.
+
+    0 is accepted: no time is left for anything.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"minutes must be a number >= 0; got {shown(value)}.")
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"minutes must be a finite number >= 0; got {shown(value)}.")
 
 
 def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:

@@ -13,7 +13,7 @@ from fpsim.cpu.execution import execute
 from fpsim.cpu.inputs import Operands, inputs_of
 from fpsim.cpu.instructions import INSTRUCTIONS, AnyInstruction, named
 from fpsim.cpu.report import CpuReport, InstructionRow
-from fpsim.errors import require_integer
+from fpsim.errors import require_integer, require_minutes
 from fpsim.files import require_folder, write_whole
 from fpsim.gpu.lab.report import difference
 from fpsim.lazy import public
@@ -42,7 +42,7 @@ def validate(
 
     Raises:
       CpuError: a requested instruction cannot be run here.
-      ValueError: there is no such instruction, or `out` cannot be written to.
+      ValueError: there is no such instruction, `minutes` is negative, or `out` cannot be written to.
       TypeError: values is not an integer.
 
     Source: docs/cpu.md.
@@ -55,6 +55,7 @@ def validate(
     """
     require_integer("values", values, 1)
     require_integer("seed", seed, 0)
+    require_minutes(minutes)
     began = time.monotonic()
     rows = chosen(instructions)
     folder = None if out is None else require_folder(out)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpsim.errors import require_word
+from fpsim.errors import require_minutes, require_word
 from fpsim.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.lab.bench_report import BenchReport, Speed, plain
@@ -46,7 +46,7 @@ def bench(
 
     Raises:
       GpuError: there is no GPU. Later failures are reported as the `error` of a measurement.
-      ValueError: a part is unknown, or `out` cannot be written to.
+      ValueError: a part is unknown, `minutes` is negative, or `out` cannot be written to.
 
     Source: docs/gpu.md.
 
@@ -56,6 +56,7 @@ def bench(
       ...     print(fp.gpu.bench(parts=["casts"], minutes=1, short=True).summary())
     """
     began = time.monotonic()
+    require_minutes(minutes)
     for part in parts or ():
         require_word("part", part, PARTS)
     silicon = importlib.import_module(hardware or REAL) if hardware is None or isinstance(hardware, str) else hardware

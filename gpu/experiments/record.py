@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fpsim.errors import require_word
+from fpsim.errors import require_minutes, require_word
 from fpsim.files import INTERRUPTED, path_of, require_folder
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.experiments.product_cases import PRODUCTS
@@ -36,13 +36,14 @@ def record(
 
     Raises:
       GpuError: there is no GPU.
-      ValueError: a part is unknown, or the folder of the path cannot be written to.
+      ValueError: a part is unknown, `minutes` is negative, or the folder of the path cannot be written to.
 
     Example:
       >>> import fpsim as fp
       >>> if fp.gpu.available():
       ...     fp.gpu.record("h200.npz", parts=["units"], minutes=1)
     """
+    require_minutes(minutes)
     silicon = importlib.import_module(REAL) if hardware is None else hardware
     about = about_of(silicon)
     chosen = list(PRODUCTS if parts is None else parts)

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from fpsim.errors import require_word
+from fpsim.errors import require_minutes, require_word
 from fpsim.files import INTERRUPTED, require_folder
 from fpsim.gpu.device.device import GpuError, require_device
 from fpsim.gpu.experiments import torch_trainers
@@ -102,9 +102,10 @@ def train(
 
     Raises:
       GpuError: a backend needs a GPU, and there is none.
-      ValueError: an unknown case or backend, or `out` cannot be written to.
+      ValueError: an unknown case or backend, `minutes` is negative, or `out` cannot be written to.
     """
     began = time.monotonic()
+    require_minutes(minutes)
     names = list(CASES) if cases is None else list(cases)
     for name in names:
         require_word("cases", name, tuple(CASES))

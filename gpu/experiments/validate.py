@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fpsim.errors import require_word
+from fpsim.errors import require_minutes, require_word
 from fpsim.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.experiments.bench import run as measure_rows
@@ -66,7 +66,8 @@ def validate(
 
     Raises:
       GpuError: there is no GPU. Later failures are rows of the report.
-      ValueError: a part is unknown, `hardware` is an object although `isolated`, or `out` cannot be written to.
+      ValueError: a part is unknown, `minutes` is negative, `hardware` is an object although `isolated`, or `out` cannot
+        be written to.
 
     Source: docs/gpu.md, docs/schedules.md.
 
@@ -76,6 +77,7 @@ def validate(
       ...     print(fp.gpu.validate(parts=["units"], minutes=1).summary())
     """
     began = time.monotonic()
+    require_minutes(minutes)
     chosen = list(NAMES) if parts is None else list(parts)
     for part in chosen:
         require_word("part", part, NAMES)

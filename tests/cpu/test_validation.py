@@ -79,6 +79,17 @@ def test_comparisons_without_time_are_rows_with_an_error(emulator: Any) -> None:
     assert report.sentences()[0].endswith("No time was left; give more minutes.")
 
 
+@pytest.mark.parametrize("minutes", [-1, float("nan"), float("inf")])
+def test_negative_and_infinite_minutes_are_refused(minutes: float) -> None:
+    with pytest.raises(ValueError, match=f"minutes must be a finite number >= 0; got {minutes}."):
+        fp.cpu.validate(["VADDPH"], values=10, minutes=minutes)
+
+
+def test_minutes_that_are_no_number_are_refused() -> None:
+    with pytest.raises(TypeError, match="minutes must be a number >= 0; got '7'"):
+        fp.cpu.validate(values=10, minutes="7")  # type: ignore[arg-type]
+
+
 def test_the_same_seed_gives_the_same_inputs() -> None:
     from fpsim.cpu.inputs import inputs_of
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.files import write_whole
+from fpsim.gpu.experiments.train import train
 from fpsim.gpu.experiments.validate import PARTS, main, validate
 from fpsim.gpu.lab.lab import Lab
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, difference
@@ -48,6 +50,12 @@ def test_speeds_are_measured_and_recorded_beside_the_comparisons(tmp_path: Path)
     assert any(line.startswith("casts") and "GB/s" not in line and "of copy" in line for line in lines)
     assert lines[-2].startswith("speed: 6 of 7 speeds reach their targets; 1 of 9 rows failed")
     assert lines[-1].startswith("4 of 4 comparisons equal")
+
+
+@pytest.mark.parametrize("command", [validate, fp.gpu.bench, partial(fp.gpu.record, "record.npz"), train])
+def test_negative_minutes_are_refused_before_anything_else(command: Any) -> None:
+    with pytest.raises(ValueError, match="minutes must be a finite number >= 0; got -1"):
+        command(minutes=-1)
 
 
 def test_all_that_compare_share_the_time_and_what_measures_follows(monkeypatch: pytest.MonkeyPatch) -> None:
