@@ -98,7 +98,7 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
     """Return the clause on results spaced by `first` for inputs up to `size`, by `second` up to a quarter of it.
 
-    Return None unless the spacings are equal or proportional to the range. fmt: the promised format, which it names.
+    Return None unless the spacings are equal or proportional to the range. fmt: the promised format, for the clause.
     """
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"

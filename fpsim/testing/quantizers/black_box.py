@@ -71,12 +71,12 @@ class CalledQuantizer:
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
-        """Set `takes` to the arrays that fn accepts, NumPy's or torch's, and check that a check would end in time.
+        """Set `takes` to the kind of array that fn accepts, "numpy" or "torch", and measure whether fn is fast enough.
 
         x: the inputs of the check; fn is called with a few of their values.
 
         Raises:
-          FunctionMisbehaved: fn accepts neither, or a check would need minutes.
+          FunctionMisbehaved: fn accepts neither kind, or a check would need minutes.
         """
         few = x[np.isfinite(x)][:: max(x.size // 16, 1)][:16].copy()
         try:
@@ -117,27 +117,23 @@ class CalledQuantizer:
         Raises:
           FunctionMisbehaved: fn raises, writes into its input, or returns neither values nor codes of x's shape.
         """
-        argument = x if self.takes == "numpy" else to_torch(x)
+        argument, noun = (x, "an array") if self.takes == "numpy" else (to_torch(x), "a torch tensor")
+        given = f"{noun} of {x.dtype} and shape {x.shape}"
         before = x.tobytes()
         start = time.process_time()
         try:
             with np.errstate(all="ignore"):
                 got = self.fn(argument)
         except Exception as error:
-            raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error)} on {self._kind(x)}.", x) from error
+            raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error)} on {given}.", x) from error
         self.seconds += time.process_time() - start
         if x.tobytes() != before:  # also through a tensor, which shares its memory
             x_before = np.frombuffer(before, x.dtype).reshape(x.shape)
-            raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input, {self._kind(x)}.", x_before)
+            raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input, {given}.", x_before)
         self.returned = got
         result = read(got, x, self.fmt)
         self.covered.note(x, layout, values=new_values)
         return result
-
-    def _kind(self, x: Array) -> str:
-        """Return the kind, dtype and shape of an array as text for an error."""
-        noun = "an array of" if self.takes == "numpy" else "a torch tensor of"
-        return f"{noun} {x.dtype} and shape {x.shape}"
 
 
 def read(got: Any, x: Array, fmt: Format) -> Result:

@@ -305,7 +305,7 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 
 
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
-    """Return the rule of calls that a function broke as a broken property, with an input that shows it.
+    """Return a broken property: the rule for functions under test that fn broke, such as "dtype", with an input.
 
     If fn raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a single
     value.

@@ -139,7 +139,7 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: each rounding rule for all values or for negative or subnormal ones."""
+    """Yield faults of casts like `model`: another rounding rule for all, for negative or for subnormal values."""
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -256,9 +256,9 @@ def _value(code: int, fmt: Format) -> float:
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
-    """Return whether a fault may give the outcome `word` (a key of OUTCOME_WORDS) for the inputs that `slot` names.
+    """Return whether the outcome `word`, a key of OUTCOME_WORDS, can be a result for a class of inputs.
 
-    slot: "finite" for finite values that are too large, "infinite" or "nan". fmt: the format of the results.
+    slot: the class: "finite" (finite values that are too large), "infinite" or "nan". fmt: the format of the results.
     """
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
@@ -341,7 +341,7 @@ _CHANGES = {
 
 @lru_cache(maxsize=64)
 def _changed_formats(fmt: Format) -> tuple[Format, ...]:
-    """Return the formats with the fields of `fmt` but for one of _CHANGES; () for formats of more than 16 bits."""
+    """Return copies of `fmt`, each with one of the changes in _CHANGES; () for formats of more than 16 bits."""
     formats = []
     for words, steps in _CHANGES.items() if fmt.bits <= 16 else ():
         fields = {name: getattr(fmt, name) + steps.get(name, 0) for name in ("exponent_bits", "mantissa_bits", "bias")}

@@ -173,7 +173,7 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
 
 
 def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> QuantizerIdentity | None:
-    """Return the wrong order of a quantizer's results after whose correction a policy explains all of them, or None.
+    """Return the identity of a quantizer that follows a policy but returns results in a wrong order, or None.
 
     search: a search over the results. plain: the policies to try, as `plain_models` returns them.
     """

@@ -129,7 +129,11 @@ class QuantizerModel:
             if self.source_normal == 2.0**-126:
                 values = _as_float32(values)
             return values if self.limit is None else np.clip(values, -self.limit, self.limit)
-        (clipped, finite, infinite, is_nan), codes, values, is_zero = self._rounding_of(inputs)
+        parameters = (
+            fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule, self.carry,
+            *self._parameters_before(),
+        )  # fmt: skip
+        (clipped, finite, infinite, is_nan), codes, values, is_zero = inputs.once(parameters, self._rounded_inputs)
         if self.code_shift:
             moved = np.clip(codes + self.code_shift, 0, None)
             codes = np.where(is_zero, codes, moved)
@@ -164,16 +168,8 @@ class QuantizerModel:
             values = values + 0.0  # -0 becomes 0
         return self._read(values)
 
-    def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return the rounded inputs, from a cache if a model with the same steps before the rounding was run."""
-        parameters = (
-            self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
-            self.carry, *self._parameters_before(),
-        )  # fmt: skip
-        return inputs.once(parameters, self._rounded_inputs)
-
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return inputs before the rounding, and the codes and magnitudes that they are rounded to."""
+        """Return the magnitudes of inputs before the rounding, with the codes and magnitudes after it."""
         ready = inputs.once(self._parameters_before(), self._ready)
         codes = self._rounded(ready.clipped, inputs.negative)
         if self.carry is not None:
@@ -190,7 +186,10 @@ class QuantizerModel:
         return ReadyInputs(clipped, finite, infinite if infinite.any() else None, is_nan if is_nan.any() else None)
 
     def _moved(self, inputs: SplitInputs) -> SplitInputs:
-        """Return inputs times `factor` plus `added`, moved by `input_ulps`, each step rounded to the source's dtype."""
+        """Return the inputs times `factor`, plus `added`, then moved away from zero by `input_ulps` floats.
+
+        Each of these steps is rounded to the dtype of the inputs.
+        """
         dtype: Any = np.float32 if self.source_normal == 2.0**-126 else np.float64
         x = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude).astype(dtype)
         if self.factor is not None:
@@ -205,7 +204,10 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return magnitudes before rounding: after nan, source_subnormals, scale, clamp, and through, in this order."""
+        """Return magnitudes of the inputs after the steps before the rounding to `fmt`.
+
+        The steps are those of the parameters nan, source_subnormals, scale, clamp and through, in this order.
+        """
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -240,7 +242,10 @@ class QuantizerModel:
         return codes
 
     def _small(self, codes: Codes, magnitude: Doubles, negative: Flags) -> Codes:
-        """Return the codes of magnitudes after the treatment of subnormal results; negative: signs of the inputs."""
+        """Return the rounded codes `codes` after subnormal results are treated as the parameter `subnormals` says.
+
+        magnitude, negative: magnitudes before the rounding, and mask of inputs with a minus sign.
+        """
         how, grid = self.subnormals, grid_of(self.fmt)
         if how == "keep" or not grid.subnormals:
             return codes
@@ -268,7 +273,10 @@ class QuantizerModel:
         return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
 
     def _signed(self, negative: Flags, is_zero: Flags, inputs: SplitInputs) -> Flags:
-        """Return a mask of the results with a minus sign; negative, is_zero: masks of negative inputs, zero results."""
+        """Return a mask of the results with a minus sign, which the parameters `sign` and `zeros` determine.
+
+        negative, is_zero: masks of the negative inputs and of the results that are zero.
+        """
         signed = negative
         if self.sign != "keep":
             signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
@@ -281,9 +289,10 @@ class QuantizerModel:
         return signed
 
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
-        """Return signed values after the treatment of those too large for the format.
+        """Return the results `values`, with the outcome `finite` in place of those that are too large for the format.
 
-        codes: of magnitudes, rounded without limit. magnitude, negative: those of inputs. signed: signs of results.
+        codes: of magnitudes that are rounded without an upper limit. magnitude, negative: magnitudes and mask of minus
+        signs of the inputs. signed: mask of the results with a minus sign.
         """
         fmt = self.fmt
         most = fmt.max_code + self.top
@@ -311,7 +320,10 @@ class QuantizerModel:
         return np.asarray(np.where(beyond, outcome, values))
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
-        """Return the value of `outcome` for each element; codes: those of magnitudes; negative: signs of results."""
+        """Return for each input the result that `outcome` names, such as "max" for the largest value with its sign.
+
+        codes: of the rounded magnitudes, which some outcomes change. negative: mask of results with a minus sign.
+        """
         fmt = self.fmt
         outcomes = _plain_outcomes(fmt, self.top)
         if outcome in outcomes:
@@ -328,20 +340,24 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values|, or the outcome `below` where finite inputs < 0 do not round to 0 (or are <= 0 without 0)."""
+        """Return the results of an unsigned format: |values|, with the outcome `below` for negative inputs.
+
+        Negative inputs that round to zero have the result 0. In a format without zero, an input of 0 counts as
+        negative. negative, is_zero, finite: masks of the inputs (is_zero: those that round to zero).
+        """
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return `magnitudes` if `below` is "magnitude", else as many NaNs ("nan") or lowest values of fmt (code 0)."""
+        """Return results of negative inputs of an unsigned format: `magnitudes`, NaN, or code 0's value, by `below`."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
 
     def _read(self, values: Doubles) -> Doubles:
-        """Return values as `read_as` decodes their codes; unchanged if `read_as` is None."""
+        """Return the values that the codes of `values` have in the format `read_as`; unchanged if it is None."""
         if self.read_as is None or self.fmt.bits > 16 or self.read_as.bits > 16:
             return values
         order, ordered = _sorted_table(self.fmt)
@@ -351,7 +367,7 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values as float32 reads their codes: 2**128 is Inf, 2**129 a zero of the other sign, larger others NaN."""
+    """Return values as float32 codes: 2**128 becomes Inf, 2**129 a zero of the other sign, other large ones NaN."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign
@@ -363,7 +379,10 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 @lru_cache(maxsize=256)
 def _plain_outcomes(fmt: Format, top: int) -> dict[str, tuple[float, float]]:
-    """Return outcome -> (value for positive, for negative results); top: codes by which "max" exceeds the format's."""
+    """Return {outcome: (result with a plus sign, with a minus sign)} of all outcomes that are constants.
+
+    top: number of codes by which the largest finite value exceeds that of `fmt`.
+    """
     largest = magnitude_of(fmt.max_code + top, grid_of(fmt))
     magnitudes = {
         "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,

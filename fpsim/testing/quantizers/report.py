@@ -117,10 +117,10 @@ class QuantizerReport:
 
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
     """Return the sentence on how many other policies and faults the results exclude, and on the rivals left."""
-    text = f"Of {excluded + len(rivals):,} other policies and faults, {excluded:,} would give another result"
     if not rivals:
         return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
     more = " in .rivals" if len(rivals) > LISTED else ""
+    text = f"Of {excluded + len(rivals):,} other policies and faults, {excluded:,} would give another result"
     return f"{text} for at least one input; not excluded: {listed(rivals, LISTED, '; ')}{more}."
 
 
@@ -165,7 +165,7 @@ class Findings:
         self.notes.setdefault(text)
 
     def refuse(self, refusal: FunctionMisbehaved) -> None:
-        """Record the rule of calls that a function broke as a broken property, replacing earlier ones of that rule."""
+        """Record the rule that a function broke, such as "dtype", as a broken property, in place of an earlier one."""
         self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
 
     @property
@@ -176,10 +176,10 @@ class Findings:
     def report(
         self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
     ) -> QuantizerReport:
-        """Return the report on a function.
+        """Return the report of a check, with these findings.
 
         Args:
-          name, fmt, asked: name of the function, its format, and the keywords of the check.
+          name, fmt, asked: name of the checked function, its format, and the keywords of the check.
           covered: record of the inputs.
           fields: further fields of the report.
         """

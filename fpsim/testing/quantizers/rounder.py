@@ -181,11 +181,11 @@ class SplitInputs(NamedTuple):
     steps: dict[Any, Any] | None = None
 
     def with_steps(self) -> SplitInputs:
-        """Return these inputs with an empty cache, in which models that share first steps find the steps' results."""
+        """Return these inputs with an empty cache, so that steps which several models share are computed once."""
         return self._replace(steps={})
 
     def once(self, parameters: tuple[Any, ...], step: Callable[[SplitInputs], Made]) -> Made:
-        """Return step(self), from the cache if a model with the same `parameters` of this step was run before."""
+        """Return step(self), from the cache if it was computed before with the same `parameters` of the step."""
         if self.steps is None:
             return step(self)
         if parameters not in self.steps:

@@ -224,7 +224,7 @@ class ModelSearch:
         return result
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return how many results of the selected part of the inputs (see `_take_part`) a model does not reproduce.
+        """Return the number of results that a model does not reproduce, in the part that `_take_part` selected.
 
         The model's results are cached.
         """
@@ -234,12 +234,12 @@ class ModelSearch:
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return how many results of the part of the inputs that `_take_part` selected a model does not reproduce."""
+        """Return the number of results that a model does not reproduce, in the selected part of the inputs."""
         self.tried += 1
         return int(np.count_nonzero(model.run(self._part) != self._of_part))
 
     def _few_of_first(self, model: QuantizerModel) -> int:
-        """Return how many results a model does not reproduce for every n-th input, the slice `KnownModels.first`."""
+        """Return the number of results that a model does not reproduce, of every n-th input (`KnownModels.first`)."""
         return int(np.count_nonzero(model.run(self.known.inputs) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
@@ -287,7 +287,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
 
 
 def seldom(words: str) -> bool:
-    """Return whether few inputs show the fault of a clause, such as a first rounding "which saturates"."""
+    """Return whether the fault that a clause names affects few inputs, such as a first rounding "which saturates"."""
     return "which " in words
 
 

@@ -1,4 +1,4 @@
-"""Steps of the model of a quantizer: the names of their variants, and classes for steps with parameters."""
+"""Parts of the model of a quantizer: names of outcomes and treatments, and classes for steps with parameters."""
 
 from __future__ import annotations
 

@@ -85,11 +85,11 @@ def _next(x: Array, steps: int) -> Array:
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield pairs (name, array): x in each of the memory layouts `names` that fits its axes.
+    """Yield ("large", about a million values of x), then (name, x in this memory layout) for the fitting `names`.
 
     With one scale, x is cut to a multiple of 8 elements and reshaped to as many axes as the layout has. With a scale
-    per tile of a matrix, only the first two matrices of x are used. promise: the scales. x: inputs of `inputs_of`.
-    ("large", array of about a million values of x) comes first, unless the promise has a scale per tile of a matrix.
+    per tile of a matrix, no large array is yielded, and only the first two matrices of x are used. promise: the scales.
+    x: inputs of `inputs_of`.
     """
     layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)

@@ -87,10 +87,9 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return the NEAR float32 numbers below `scale`, it, and NEAR above, sorted by how simple they are in decimal.
+    """Return `scale` and the NEAR float32 numbers on each side of it, those with the fewest decimal digits first.
 
-    Those come first that need the fewest decimal digits, for the number or its reciprocal; then those nearest to
-    `scale`.
+    The digits are those of the number or of its reciprocal; of equally many, the number nearest to `scale` is first.
     """
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))

@@ -69,7 +69,10 @@ class ScaledResults:
         return KeptEncodings(x for x, _ in self.all)
 
     def usual(self) -> Iterator[tuple[tuple[str, ...], Results]]:
-        """Yield (names left out, other matrices with results): without Inf and NaN, then without extreme values too."""
+        """Yield two pairs (names of the matrices left out, the other matrices with their results).
+
+        First the matrices with Inf and NaN are left out, then also those with extreme values.
+        """
         for names in (UNUSUAL, (*UNUSUAL, *EXTREME)):
             yield names, [result for name, result in self.by_name.items() if name not in names]
 
@@ -126,10 +129,9 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}.
+    """Return the `QuantizerReport` fields on a cause that explains the results for most matrices, or {}.
 
-    The results for matrices with Inf and NaN are left out. If nothing explains the remaining results, those for
-    matrices with extreme values are left out too.
+    Matrices with Inf and NaN are left out; if nothing explains the other results, also those with extreme values.
     """
     scaling = results.scaling
     for unusual, kept in results.usual():
@@ -180,8 +182,8 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
     """Return the `QuantizerReport` fields if faults of elements or zero points explain all results; else {}.
 
-    The faults are wrong roundings, wrapping, and a wrong use of zero points. The results for matrices with Inf and NaN
-    are left out. If no fault explains the remaining results, those for matrices with extreme values are left out too.
+    The faults are wrong roundings, wrapping, and a wrong use of zero points. Matrices with Inf and NaN are left out; if
+    no fault explains the other results, also those with extreme values.
     """
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual, kept in results.usual():
@@ -244,7 +246,7 @@ def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences:
 
 
 def _akin(scaling: Scaling) -> Iterator[Scaling]:
-    """Yield copies of a scaling with each other rule for power-of-two scales; nothing for other scale formats."""
+    """Yield copies of a scaling with every other rule for power-of-two scales; none for other scale formats."""
     if scaling.scale_format != E8M0:
         return
     for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):

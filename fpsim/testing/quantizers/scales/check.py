@@ -168,7 +168,7 @@ class ScaledCheck:
             self._compare_size(thin, parts, RightParts.of(thin, self.fmt, self.scaling, self.cast), "larger")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for a large matrix, copies of a small one, x, with the right results for x, repeated.
+        """Compare the results for a large matrix that consists of copies of x with the right results for x, copied.
 
         `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
         smaller for a slow function; with a seed, none is compared.

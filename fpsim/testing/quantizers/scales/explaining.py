@@ -32,9 +32,9 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
     """Return the faults that reproduce all results as (clause, scaling).
 
-    The scaling is the recipe's, with the treatment of Inf and NaN that the results show; faults with an unchanged one
-    come first. A clause has no subject, such as "drops the sign, in its elements". cases: matrices with results.
-    recipe: the encoding that the quantizer promises.
+    The scaling is that of `recipe`, the promised encoding, with the treatment of Inf and NaN that the results show;
+    faults that leave it unchanged come first. A clause is such as "drops the sign, in its elements". cases: matrices
+    with results.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
     right = with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales))

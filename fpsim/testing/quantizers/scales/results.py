@@ -119,7 +119,7 @@ class ReturnedParts:
         Nothing is stored if there is no third part. x: the input. scaling: the promised scaling; None if it is unknown.
 
         Raises:
-          FunctionMisbehaved: the part is neither of the two, the scaling has neither, or the tuple has more parts.
+          FunctionMisbehaved: the third part is not what the scaling has, or there is a fourth part.
         """
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return

@@ -30,7 +30,7 @@ ScaleChange = Callable[[RightEncoding, Case], Array]  # function that returns th
 
 
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults of wrong scales, used for elements, returned, or both, as (clause without subject, fault function).
+    """Yield faults of quantizers that divide by wrong scales, return wrong ones, or both, as (clause, fault function).
 
     recipe: the encoding that the quantizer promises. cases: matrices with results; the ratio of returned and right
     scales, if constant, is a factor to try.
@@ -184,7 +184,7 @@ def _enlarged(added: float, x: Array) -> Array:
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
     """Return (returned scale) / (right scale) if it is the same number, other than 1, in all tiles; else 0.
 
-    The tiles are those of the second case. The ratio is a quotient of two of LIMITS if it is near one.
+    The tiles are those of the second case. A ratio near a quotient of two of LIMITS is replaced by it.
     """
     scales = cases[1].scales if len(cases) > 1 else None
     if scales is None:

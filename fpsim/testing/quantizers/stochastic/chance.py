@@ -33,7 +33,7 @@ def unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
     """Return a bool mask of the counts that are farther from `share` * `of` than chance allows.
 
     Args:
-      count: the counts, a number or an array: each of `of` draws.
+      count: a count, or an array of them: how many of `of` draws had a certain result.
       of: number of draws.
       share: the expected share of the draws, a number or an array like count.
       tests: number of counts that are tested in the check.

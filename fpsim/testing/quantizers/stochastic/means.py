@@ -63,10 +63,10 @@ def means_in_binades(
 
 
 def _broken_mean(x: Array, away: Values, fraction: Values, wrong: Any, how: str = "", more: str = "") -> Broken:
-    """Return the broken property "mean", as shown by the input with the largest of the wrong shares.
+    """Return the broken property "mean", as shown by the input whose share is farthest from the right one.
 
-    away, fraction: for each of the inputs x, the measured and the right share of results rounded away from zero. how,
-    more: texts after the measured share and at the end of the sentence.
+    away, fraction: for each of the inputs x, the measured and the right share of results rounded away from zero. wrong:
+    mask of the wrong shares. how, more: texts after the measured share and at the end of the sentence.
     """
     worst = int(np.argmax(np.where(wrong, np.abs(away - fraction), 0)))
     got, want = f"{away[worst]:.6g}", f"{fraction[worst]:.6g}"
@@ -77,7 +77,7 @@ def _broken_mean(x: Array, away: Values, fraction: Values, wrong: Any, how: str 
 
 
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values) -> Broken | None:
-    """Return the broken property "mean" if inputs, or all together, are rounded away from zero too often or seldom.
+    """Return the broken property "mean" if one input, or all together, round away from zero too often or too seldom.
 
     away, fraction: for each of the inputs x, the measured share of `shares_away` and the right share.
     """
