@@ -21,6 +21,7 @@ from fpsim.analysis.tensors.tensor import CODES, Tensor
 from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, checked_options, layout_named
 from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME
 from fpsim.analysis.tensors.writing.export import ExportJob, write_checkpoint
+from fpsim.analysis.tensors.writing.misfits import keep_advice
 from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.errors import require_kind, shown
 from fpsim.files import path_of
@@ -115,7 +116,8 @@ def export(
     if not quantised:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(kept.items())[:3])
         raise ValueError(f"there is no weight to quantise in {full}: {reasons or 'no matrix of floats'}.")
-    _refuse_names(full, quantised, [one.name for one in tensors])
+    patterns = [pattern for pattern in patterns if any(_matches(pattern, one.name) for one in tensors)]
+    _refuse_names(full, quantised, [one.name for one in tensors], patterns)
     modules = [
         name.removesuffix(".weight")
         for name, why in kept.items()
@@ -123,7 +125,7 @@ def export(
     ]
     run = _Run(model, batch, quantised) if model is not None and batch is not None else None
     job = ExportJob(
-        full, options, tensors, quantised, kept, modules, run.inputs if run else {}, model_config, companions
+        full, options, tensors, quantised, kept, modules, run.inputs if run else {}, model_config, companions, patterns
     )
     report = write_checkpoint(job, target, run.losses if run else None)
     return replace(report, notes=(*report.notes, *notes))
@@ -191,8 +193,7 @@ def _chosen(
     used: set[str] = set()
     experts = {one.name for one in tensors if layout == EXPERTS and len(one.shape) == 3 and "expert" in one.name}
     for one in with_roles(tensors):
-        module = one.name.removesuffix(".weight")
-        matches = [pattern for pattern in keep if _matches(pattern, module, one.name)]
+        matches = [pattern for pattern in keep if _matches(pattern, one.name)]
         used |= set(matches)
         if (len(one.shape) != 2 and one.name not in experts) or not (one.dtype in FLOATS or one.layout):
             kept[one.name] = "no matrix of floats"
@@ -219,18 +220,22 @@ def _chosen(
     return quantised, kept
 
 
-def _matches(pattern: Any, module: str, name: str) -> bool:
-    """Return whether a shell pattern matches a layer's name (`module`), its last part, or a tensor's name.
+def _matches(pattern: Any, name: str) -> bool:
+    """Return whether a shell pattern matches or equals a tensor's name, its layer's name, or the last part of that.
 
     It raises a TypeError if the pattern is not a str.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")
-    return any(fnmatchcase(word, pattern) for word in (module, name, module.rpartition(".")[2]))
+    module = name.removesuffix(".weight")
+    return any(word == pattern or fnmatchcase(word, pattern) for word in (module, name, module.rpartition(".")[2]))
 
 
-def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -> None:
-    """Raise a ValueError if a layout cannot store tensors of these names; quantised: those of weights to quantise."""
+def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str], keep: Sequence[str]) -> None:
+    """Raise a ValueError if a layout cannot store tensors of these names; quantised: those of weights to quantise.
+
+    keep: the patterns that name other tensors.
+    """
     if layout.startswith(GGUF):
         long = [name for name in names if len(name.encode()) > GGUF_NAME]
         if long:
@@ -240,7 +245,7 @@ def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -
     if odd and layout != EXPERTS:
         raise ValueError(
             f"{layout} names the tensors of a weight after its layer, such as 'up.weight'; got {odd[0]!r}. "
-            "Rename it, or pass keep= with its name."
+            f"Rename it, or pass {keep_advice(odd, quantised, keep)}."
         )
 
 

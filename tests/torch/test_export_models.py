@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import tracemalloc
 from pathlib import Path
@@ -156,6 +157,49 @@ def test_bad_input_is_refused_in_a_sentence(case: str, tmp_path: Path) -> None:
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+BAD = np.full_like(W, np.nan)
+ADVISED: dict[str, tuple[dict[str, Any], str]] = {  # "bad" tensors must be kept, "good" ones and heads must not change
+    "one of two shapes": ({"bad.weight": W[:, :100], "good.weight": W}, "gptq"),
+    "several layers": (
+        {f"{word}.{i}.{last}.weight": W[:, :n]
+         for word, last, n in (("bad", "up", 8), ("good", "down", 256)) for i in (0, 1)},
+        "awq",
+    ),
+    "names that a pattern doesn't match": ({"bad[0].up.weight": W[:, :20], "good[0].up.weight": W}, "nvfp4"),
+    "names shared by other weights": (
+        {"bad.up.weight": W[:, :20], "bad2.up.weight": W[:, :20], "good.up.weight": W}, "mxfp8",
+    ),
+    "no layer": ({"bad": W, "bad.up": W, "good.weight": W}, "awq"),
+    "NaN": ({"bad.weight": BAD, "good.weight": W}, "deepseek_fp8"),
+    "too large": ({"bad.weight": 1e5 * W, "good.weight": W}, "gptq"),
+    "outputs": ({"bad.weight": W[:9], "good.weight": W}, "gptq_v2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ADVISED)
+def test_the_advice_of_a_refusal_leads_to_an_export(case: str, tmp_path: Path) -> None:
+    tensors, layout = ADVISED[case]
+    tensors = {**tensors, "lm_head.weight": W, "proj.head.weight": W}
+    with pytest.raises(ValueError, match="keep=") as refusal:
+        fp.torch.export(tensors, layout=layout, out=tmp_path, keep=["lm_head", "proj.*"])
+    advised = ast.literal_eval(str(refusal.value).partition("keep=")[2].partition(" to leave ")[0])
+    report = fp.torch.export(tensors, layout=layout, out=tmp_path, keep=advised)
+    assert set(report.kept) == {name for name in tensors if name.startswith(("bad", "lm_", "proj."))}
+
+
+def test_a_refusal_proposes_only_group_sizes_that_all_weights_take(tmp_path: Path) -> None:
+    def refusal(**tensors: Any) -> str:
+        with pytest.raises(ValueError, match="has groups of 128 inputs") as refused:
+            fp.torch.export({f"{name}.weight": x for name, x in tensors.items()}, layout="gptq", out=tmp_path)
+        return str(refused.value)
+
+    assert refusal(a=W[:, :96], b=W).endswith("Pass group_size=32, or keep=['a.weight'] to leave it unquantised.")
+    several = refusal(a=W[:, :96], b=W[:, :48], c=W)
+    assert "Another weight doesn't fit either. Pass group_size=16, or keep=['a.weight', 'b.weight'] to" in several
+    assert refusal(a=W[:, :100], b=W).endswith("has 100. Pass keep=['a.weight'] to leave it unquantised.")
+    assert refusal(a=W[:, :100]).endswith("has 100. Choose another layout.")
 
 
 def test_folders_of_other_models_and_wrong_files_are_refused(tmp_path: Path) -> None:

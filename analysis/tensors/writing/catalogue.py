@@ -94,39 +94,6 @@ def layout_named(name: object) -> str:
     raise unknown("layout", name, list(LAYOUTS_WRITTEN), SHORT, listing="docs/layouts.md", meant=meant)
 
 
-def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
-    """Raise a ValueError unless the layout can store a weight of this shape with these options.
-
-    layout: full name of the layout. The inputs must be whole groups, and the codes (for HQQ, groups) that are packed
-    together must fill words or bytes.
-    """
-    row = LAYOUTS_WRITTEN[layout]
-    n, k = weight.shape[-2:]
-    group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)
-    if k % group or not k:
-        near = [size for size in (128, 64, 32, 16) if k and k % size == 0]
-        instead = f"group_size={near[0]}, or " if near and not row.inputs else ""
-        raise ValueError(
-            f"{layout} has groups of {group} inputs; {weight.name} of shape {weight.shape} has {k}. Pass {instead}"
-            f"keep= with its name to leave it unquantised."
-        )
-    outputs = 32 // options.bits if layout.startswith("gptq") else row.outputs
-    if n % outputs:
-        raise ValueError(
-            f"{layout} packs {outputs} outputs into a word; {weight.name} of shape {weight.shape} has {n}. Pass keep= "
-            "with its name to leave it unquantised."
-        )
-    if options.bits == 8 and layout.startswith("gptq") and k % 4:
-        raise ValueError(f"{layout} packs 4 inputs into a word; {weight.name} of shape {weight.shape} has {k}.")
-    per_byte = 8 // int(layout.removeprefix("hqq:int")) if layout.startswith("hqq:") else 1
-    if n * k // group % per_byte:
-        raise ValueError(
-            f"{layout} packs the codes of {per_byte} groups together; {weight.name} of shape {weight.shape} has "
-            f"{n * k // group} groups of {group}. Pass another group_size, or keep= with its name to leave "
-            "it unquantised."
-        )
-
-
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
     """Return the options of a layout as a record, if the layout has them and allows their values.
 

@@ -19,7 +19,7 @@ import numpy as np
 from fpsim.analysis.tensors.checkpoint import CheckpointTensors
 from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
-from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, LAYOUTS_WRITTEN, refuse_misfits
+from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, LAYOUTS_WRITTEN
 from fpsim.analysis.tensors.writing.configurations import modelopt_file, quantization_config
 from fpsim.analysis.tensors.writing.container import (
     GGUF_ALIGNMENT,
@@ -30,6 +30,7 @@ from fpsim.analysis.tensors.writing.container import (
     safetensors_header,
 )
 from fpsim.analysis.tensors.writing.losses import losses
+from fpsim.analysis.tensors.writing.misfits import keep_advice, refuse_misfits
 from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.analysis.tensors.writing.weights import (
     HALVES,
@@ -67,6 +68,7 @@ class ExportJob(NamedTuple):
         measured.
       config: the content of config.json without quantisation settings.
       companions: the folder whose tokenizer files are copied; None for none.
+      patterns: the patterns of tensors that are not to be quantised, as far as they match some.
     """
 
     layout: str
@@ -78,6 +80,7 @@ class ExportJob(NamedTuple):
     inputs: Mapping[str, float]
     config: Mapping[str, Any]
     companions: Path | None = None
+    patterns: Sequence[str] = ()
 
 
 def write_checkpoint(
@@ -95,8 +98,7 @@ def write_checkpoint(
       OSError: a file cannot be written, for example on a full disk; drafts are removed.
     """
     weights = {one.name: _weight(job, one) for one in job.tensors if one.name in set(job.quantised)}
-    for weight in weights.values():
-        refuse_misfits(job.layout, weight, job.options)
+    refuse_misfits(job.layout, weights, job.options, job.patterns)
     names = [one.name for one in job.tensors]
     files = _planned(job, weights, out)
     _refuse_twice(job, files)
@@ -112,7 +114,7 @@ def write_checkpoint(
         stored = sum((drafts / file).stat().st_size for file in files)
         report = ExportReport(
             job.layout, str(out), tuple(sorted(path.name for path in drafts.iterdir())),
-            tuple(losses(checkpoint, weights)), {name: job.kept[name] for name in names if name in job.kept}, source,
+            tuple(losses(checkpoint, weights, job.patterns)), {name: job.kept[name] for name in names if name in job.kept}, source,
             float(stored), notes=_notes(job), **more,
         )  # fmt: skip
         if not single:
@@ -136,15 +138,15 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
         shared = [by_name[name] for name in _siblings(one.name) if name in by_name]
     dtype = one.dtype if one.dtype in HALVES else "float32"
     amax = cache(lambda: max(amax_of(other) for other in shared))
-    return WeightToWrite(
-        one.name, tuple(shape), dtype, partial(_finite, one.name, bands_of(one, turned)), amax, job.inputs.get(one.name)
-    )
+    advice = keep_advice([one.name], job.quantised, job.patterns)
+    bands = partial(_finite, one.name, advice, bands_of(one, turned))
+    return WeightToWrite(one.name, tuple(shape), dtype, bands, amax, job.inputs.get(one.name))
 
 
-def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
+def _finite(name: str, advice: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
     """Yield the bands (groups of rows) of a weight, if they are finite.
 
-    `name`: name of the weight. `bands`: called with `multiple`, of which the rows of a band are a multiple.
+    `name`: name of the weight. `advice`: the argument that leaves it unquantised, for a message. `bands`: called with `multiple`, of which the rows of a band are a multiple.
 
     Raises:
       ValueError: a band contains NaN or Inf.
@@ -152,8 +154,7 @@ def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -
     for band in bands(multiple):
         if not math.isfinite(largest_of(band)):
             raise ValueError(
-                f"weights to export must be finite; {name} holds NaN or Inf. Correct it, or pass keep= with its name "
-                "to leave it unquantised."
+                f"weights to export must be finite; {name} holds NaN or Inf. Correct it, or pass {advice}."
             )
         yield band
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.writing.loops import add_errors, transpose
+from fpsim.analysis.tensors.writing.misfits import keep_advice
 from fpsim.analysis.tensors.writing.report import ExportedWeight
 from fpsim.analysis.tensors.writing.weights import WeightToWrite, largest_of
 from fpsim.arrays import Array
@@ -21,10 +22,12 @@ from fpsim.runtime.threads import over_tasks
 STRIP = 32  # rows that are transposed at once
 
 
-def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> list[ExportedWeight]:
+def losses(
+    checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite], keep: Sequence[str]
+) -> list[ExportedWeight]:
     """Return the error of each weight as decoded from the written checkpoint; several weights are measured at once.
 
-    weights: name -> the original weight.
+    weights: name -> the original weight. keep: the patterns of the export that name other tensors, for a message.
 
     Raises:
       ValueError: a decoded value is not finite.
@@ -34,14 +37,16 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
     rows: dict[str, ExportedWeight] = {}
 
     def measure(i: int) -> None:
-        rows[names[i]] = _loss(checkpoint, weights[names[i]])
+        rows[names[i]] = _loss(checkpoint, weights[names[i]], keep_advice([names[i]], names, keep))
 
     over_tasks(len(names), measure)
     return [rows[name] for name in names]
 
 
-def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeight:
+def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite, advice: str) -> ExportedWeight:
     """Return the error of a weight as decoded from the written checkpoint.
+
+    advice: the argument that leaves the weight unquantised, for a message.
 
     Raises:
       ValueError: a decoded value is not finite.
@@ -59,7 +64,7 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeigh
         top = max(map(largest_of, weight.bands(1)))
         raise ValueError(
             f"{name} holds values of up to {top:.3g}, which {checkpoint.layouts[name]} cannot hold: some read back "
-            "as Inf or NaN. Scale the weight down, or pass keep= with its name to leave it unquantised."
+            f"as Inf or NaN. Scale the weight down, or pass {advice}."
         )
     return ExportedWeight(name, weight.shape, one.stored_bits, signal, noise, largest)
 

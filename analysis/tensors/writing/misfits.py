@@ -1,0 +1,91 @@
+"""Refusals of weights that a layout cannot store, with arguments of the export that avoid the refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from fpsim.analysis.tensors.writing import hqq, packed
+from fpsim.analysis.tensors.writing.catalogue import LAYOUTS_WRITTEN
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite
+from fpsim.display.wording import plural
+
+GROUP_SIZES = (128, 64, 32, 16, 8)  # to suggest, the first that fits
+
+
+def refuse_misfits(
+    layout: str, weights: Mapping[str, WeightToWrite], options: LayoutOptions, keep: Sequence[str]
+) -> None:
+    """Raise a ValueError unless the layout can store weights of these shapes with these options.
+
+    layout: full name of the layout. weights: name -> each weight to quantise. keep: the patterns of the export that
+    name other tensors. The message says what is wrong with the first such weight, and which arguments avoid all misfits
+    of the model.
+    """
+    faults = _faults(layout, weights, options)
+    if not faults:
+        return
+    name, fault = next(iter(faults.items()))
+    others = f" {plural(len(faults) - 1, 'other weight')} don't fit either." if len(faults) > 2 else ""
+    others = " Another weight doesn't fit either." if len(faults) == 2 else others
+    sizes = () if LAYOUTS_WRITTEN[layout].inputs else GROUP_SIZES
+    size = next((n for n in sizes if not _faults(layout, weights, options._replace(group_size=n))), None)
+    advice = [] if size is None else [f"group_size={size}"]
+    if len(faults) < len(weights):
+        advice.append(keep_advice(faults, weights, keep))
+    pass_ = f"Pass {', or '.join(advice)}." if advice else "Choose another layout."
+    raise ValueError(f"{layout} {fault.format(name=name)}.{others} {pass_}")
+
+
+def keep_advice(names: Collection[str], quantised: Collection[str], keep: Sequence[str] = ()) -> str:
+    """Return the clause "keep=[...] to leave it unquantised" for some weights, with an export's earlier patterns.
+
+    If weights have a long list of names, the last parts of their layers' names are used, if no other weight has these.
+
+    Args:
+      names: the weights to leave unquantised.
+      quantised: all weights that the export quantises.
+      keep: the patterns that the export was called with, and that match tensors.
+
+    Example:
+      >>> from fpsim.analysis.tensors.writing.misfits import keep_advice
+      >>> names = [f"layers.{i}.{last}.weight" for i in range(9) for last in ("up", "down")]
+      >>> keep_advice(names[:1], names)
+      "keep=['layers.0.up.weight'] to leave it unquantised"
+      >>> keep_advice(names[::2], names, ["lm_head"])
+      "keep=['lm_head', 'up'] to leave them unquantised"
+    """
+    lasts = dict.fromkeys(map(_last, names))
+    shared = {_last(name) for name in quantised if name not in names}
+    patterns = list(names) if shared & lasts.keys() or len(lasts) == len(names) else list(lasts)
+    return f"keep={[*keep, *patterns]} to leave {'it' if len(names) == 1 else 'them'} unquantised"
+
+
+def _last(name: str) -> str:
+    """Return the last part of the name of a weight's layer."""
+    return name.removesuffix(".weight").rpartition(".")[2]
+
+
+def _faults(layout: str, weights: Mapping[str, WeightToWrite], options: LayoutOptions) -> dict[str, str]:
+    """Return name -> what is wrong, for each weight that the layout cannot store with these options."""
+    faults = {name: _fault(layout, weight, options) for name, weight in weights.items()}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def _fault(layout: str, weight: WeightToWrite, options: LayoutOptions) -> str:
+    """Return why a layout cannot store a weight of this shape, as the end of a sentence with "{name}"; "" if it can.
+
+    The inputs must be whole groups, and the codes (for HQQ, groups) that are packed together must fill words or bytes.
+    """
+    row = LAYOUTS_WRITTEN[layout]
+    n, k = weight.shape[-2:]
+    group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)
+    whose = f"{{name}} of shape {weight.shape} has"
+    if k % group or not k:
+        return f"has groups of {group} inputs; {whose} {k}"
+    outputs = 32 // options.bits if layout.startswith("gptq") else row.outputs
+    if n % outputs:
+        return f"packs {outputs} outputs into a word; {whose} {n}"
+    per_byte = 8 // int(layout.removeprefix("hqq:int")) if layout.startswith("hqq:") else 1
+    if n * k // group % per_byte:
+        return f"packs the codes of {per_byte} groups together; {whose} {n * k // group} groups of {group}"
+    return ""
