@@ -151,10 +151,10 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return tensor, such as "input" -> list of its amaxes, for the recorded tensors of a layer.
+    """Return the amaxes of a layer's tensors at earlier recorded steps, from which delayed scales are computed.
 
-    There is an amax, a float, for each recorded step before that of `kept`, the earliest first. Delayed scales are
-    computed from them. `recording`: the run. `kept`: operands of one product, which give the layer and the step.
+    The result is tensor, such as "input" -> list of floats, the earliest first. `recording`: the run. `kept`: operands
+    of one product, whose layer and step count.
     """
     amaxes: dict[str, list[float]] = {}
     for row in recording:

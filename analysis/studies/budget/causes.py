@@ -43,10 +43,8 @@ class Pair(NamedTuple):
 
     @property
     def product(self) -> Array:
-        """The product of both operands, (M, N) float64, computed on one thread, since several threads of NumPy's BLAS
-        would wait for other processes.
-        """
-        with one_thread():
+        """The matrix product a @ b, (M, N) in float64."""
+        with one_thread():  # several threads of BLAS would wait for other processes
             # in the same memory layout, so that equal operands have products of the same bits
             a, b = (torch.from_numpy(np.ascontiguousarray(operand)) for operand in self)
             result: Array = (a @ b).numpy()
@@ -56,14 +54,14 @@ class Pair(NamedTuple):
 def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
-    """Return the budget's rows of a layer at one step: fprop, and with a gradient dgrad and wgrad.
+    """Return a BudgetRow for each product of a layer at one step: fprop, and with a recorded gradient dgrad and wgrad.
 
     Args:
       kept: the recorded operands of one product of the layer.
       recipes: those of fprop, dgrad and wgrad.
-      amaxes: tensor -> amaxes at earlier steps, for delayed scales.
-      arriving, arriving_amaxes: operands and amaxes of the same layer and step in the run in low precision, from which
-        inherited errors follow; None and {} if unknown.
+      amaxes: "input", "weight" or "output_gradient" -> its amaxes at earlier steps, which delayed scales need.
+      arriving, arriving_amaxes: the same for a run in low precision, from which inherited errors are computed; None and
+        {} without such a run.
     """
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
@@ -82,7 +80,7 @@ def described(
     kept: Kept, product: str, recipe: LinearRecipe, how: ProductPlan, shape: tuple[int, int, int], squares: Squares,
     tiles: Sequence[WorstTile] = (),
 ) -> BudgetRow:  # fmt: skip
-    """Return the row of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
+    """Return the BudgetRow of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
 
     `kept`: the recorded operands, with the names of the layer and of the group or head. `recipe`: names the operands'
     formats. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
@@ -119,11 +117,12 @@ def _row(
     kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
     total: Array | None,
 ) -> BudgetRow:  # fmt: skip
-    """Return the budget's row of one product.
+    """Return the BudgetRow of one product, with its errors by cause and its worst tiles.
 
     Args:
       kept: the layer's recorded operands.
       pair: the product's exact operands.
+      recipe: the recipe that the product follows.
       call, exact: the product as computed with the recipe's scales, and with unrounded scales.
       arrived: the product's operands in the run in low precision; None if unknown.
       total: the result (M, N) computed from `arrived` with the recipe; None if unknown.
@@ -142,6 +141,8 @@ def _row(
         stored = relative_rounding(fmt, recipe.rounding if recipe.requantize_input else "nearest_even")
         closed[1] = math.hypot(closed[1], stored)
     error = call.result.astype(np.float64) - reference
+    with np.errstate(all="ignore"):
+        error_squares = np.asarray(np.nan_to_num(error**2, nan=np.inf))  # beyond float64's range its largest value
     rounded = _rounded(mixed, call)
     pairs = (exact.a, call.a), (exact.b, call.b)
     same_values = all(np.array_equal(one.values, other.values) for one, other in pairs)
@@ -155,7 +156,7 @@ def _row(
         closed_a=_share(closed[0], size), closed_b=_share(closed[1], size),
         closed_cast=_share(relative_rounding(_out_fmt(call.how)), size),
         a=energy(mixed.a), b=energy(mixed.b), a_stored=energy(sides[0].error), b_stored=energy(sides[1].error),
-        **lines_of_error(squares_of(error), line_sizes(reference)),
+        **lines_of_error(error_squares, line_sizes(reference)),
         rounded=unrelated,
         bound=((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b),
     )  # fmt: skip
@@ -172,10 +173,9 @@ def energy(x: Array) -> float:
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32 and held in
-    float64.
+    """Return both operands of wgrad, as float64, after the recipe's Hadamard transform along K.
 
-    Without that rounding, their product would equal that of `pair`.
+    The transform rounds to float32. Without that rounding, the product would equal that of `pair`.
     """
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
@@ -211,11 +211,11 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent.
+    """Return the expected sum of squared errors of a product if the errors of one operand's elements were independent.
 
     This is the sum, over the operand's elements, of the element's squared error times the sum of squares of the other
-    operand's values at the same index of K; Inf if that is not finite. `side`: the operand. `first`: whether it is a,
-    else b.
+    operand's values at the same index of K; Inf if that is not finite. `side`: the operand, which is a if `first`, else
+    b.
     """
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
@@ -242,11 +242,11 @@ def _through(a: Array, b: Array) -> float:
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the squared errors of the matrix unit's sums: first as one chain of instructions along K, then with the
-    recipe's promotion (partial sums added to a float32 total every few terms) and schedule.
+    """Return two squared errors of the matrix unit's sums: as one chain of instructions along K, and as in the recipe.
 
-    Each is the sum of squared differences from the exact product of the rounded operands of `call`. Results are not
-    rounded to the format of the result.
+    The recipe may add partial sums to a float32 total every few terms (promotion), or in a library's order (schedule).
+    Each number is the sum of squared differences from the exact product of the rounded operands of `call`. Results are
+    not rounded to the format of the result.
     """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
@@ -261,11 +261,9 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> float:
-    """Return a tuple of one number: the sum of squared errors of rounding the exact product to the format of the
-    result.
+    """Return the sum of squared errors of rounding the exact product to the format of the result.
 
-    `reference`: the exact product, float64. `how`: the product's plan, which names the format; the number is 0 if it
-    names none.
+    `reference`: the exact product, float64. `how`: the product's plan, which names the format; without one, return 0.
     """
     fmt = _out_fmt(how)
     if fmt is None:
@@ -288,15 +286,6 @@ def _share(relative: float, size: float) -> float | None:
     return None if math.isnan(relative) else relative**2 * size
 
 
-def squares_of(error: Array) -> Array:
-    """Return the square of each element of an error, a float array.
-
-    It is Inf for NaN, and float64's largest value for a square beyond float64's range.
-    """
-    with np.errstate(all="ignore"):
-        return np.asarray(np.nan_to_num(error**2, nan=np.inf))
-
-
 def line_sizes(reference: Array) -> tuple[Array, Array]:
     """Return the sums of squares of each row, (M,), and of each column, (N,), of an exact product (M, N)."""
     sizes = reference**2
@@ -310,8 +299,8 @@ def lines_of_error(squares: Array, sizes: tuple[Array, Array]) -> dict[str, floa
     and columns that are 0 in the exact product are left out.
 
     Args:
-      squares: (M, N), the squares of the error, without NaN.
-      sizes: the sums of squares of the exact product's rows and columns.
+      squares: (M, N), the square of each element of the product's error, without NaN.
+      sizes: the sums of squares of each row, (M,), and of each column, (N,), of the exact product.
     """
     sums: dict[str, float] = {}
     with np.errstate(all="ignore"):

@@ -129,8 +129,8 @@ def recorded_layer(layer: str, kind: str) -> str:
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
     """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
 
-    `of`: name -> operand. `role`: the recorded role of the weight; a layer with the role "embedding" and no recorded
-    input looks rows up. `settings`: the recorded settings of the call, such as groups; empty if unknown.
+    `of`: name, such as "input" -> operand. `role`: the recorded role of the weight, such as "matrix" or "embedding".
+    `settings`: the recorded settings of the call, such as groups; empty if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -168,9 +168,9 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     """Return the operands of a layer's products as matrices, one Kept for each group or head.
 
-    `step`, `layer`: the training step and the layer's name, for the records. `of`: name -> recorded operand.
-    `settings`: the recorded settings of the call. `notes`: receives notes on heads that are left out. Raise a
-    ValueError if an operand other than the mask contains NaN or Inf.
+    `step`, `layer`: the training step and the layer's name, stored in each Kept. `of`: name -> recorded operand.
+    `settings`: the recorded settings of the call. `notes`: receives notes on heads of an attention that are left out.
+    Raise a ValueError if an operand other than the mask contains NaN or Inf.
     """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
@@ -201,7 +201,7 @@ def _patches(
 ) -> list[Kept]:
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output gradient.
 
-    `step`, `layer`: the training step and the layer's name, stored with them. `x`, `weight`, `gradient`: the
+    `step`, `layer`: the training step and the layer's name, stored in each Kept. `x`, `weight`, `gradient`: the
     convolution's input, weight and output gradient (or None), in torch's shapes. `settings`: its recorded settings,
     such as strides.
     """

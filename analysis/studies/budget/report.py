@@ -186,7 +186,7 @@ class Budget:
         return budget_axes(self.rows, self.layers, self.title, ax)
 
     def __str__(self) -> str:
-        """Return the answer, then a table of all products, the worst layers first, then the notes."""
+        """Return `answer`, a table of all products, the worst layers first, and sentences on coverage and notes."""
         return "\n".join([self.answer, "", *aligned(self._table(), texts=3), *self.coverage.sentences, *self.notes])
 
     @property
@@ -209,7 +209,7 @@ class Budget:
 
     @property
     def title(self) -> str:
-        """Name of the recipe (if it has none, the formats) and of the hardware, as text."""
+        """Recipe (or the formats of its operands, if it has no name) and hardware, such as "MXFP8 on B200"."""
         named = "(" not in self.recipe
         return f"{self.recipe if named else ' x '.join(self.rows[0].formats)} on {self.on}"
 

@@ -30,12 +30,12 @@ class Squares(NamedTuple):
       sums: the error of the matrix unit's sums of the rounded operands, with the recipe's promotion and schedule.
       cast: the error of rounding the exact product to the format of the result.
       joint: the error with all causes together.
-      inherited: the error of the exact product of the operands of the run in low precision; None if unknown.
-      total: the error with all causes together on the operands of the run in low precision; None if unknown.
+      inherited: the error of the exact product of the operands of a run in low precision; None without such a run.
+      total: the error with all causes together on the operands of a run in low precision; None without such a run.
       closed_a, closed_b, closed_cast: the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
       a, b: the exact operands.
       a_stored, b_stored: the errors of the operands themselves after the recipe's casts.
-      rows, columns: the sum of the squared relative errors of the rows (columns); one above 1 counts as 1.
+      rows, columns: the sum over rows (columns) of the squared relative error of each; an error above 1 counts as 1.
       row_count, column_count: number of rows and columns that are not 0 in the exact product.
       rounded: the sum of squares of the product's error if rounding errors of single elements were independent; shares
         of tiles refer to it.
@@ -123,9 +123,9 @@ class BudgetRow:
     def _relative(self, square: float | None) -> float:
         """Return the relative error sign(square) sqrt(|square| / reference) that a sum of squared errors stands for.
 
-        reference: the sum of squares of the exact product. square: a sum or difference of squared errors; None if
-        unknown. Return 0 if `square` is 0, also if the reference is 0 too. Return NaN if `square` is None or NaN, or if
-        only the reference is 0.
+        `square`: a sum or difference of squared errors; None if unknown. The reference is the sum of squares of the
+        exact product. Return 0 if `square` is 0, even if the reference is 0 too. Return NaN if `square` is None or NaN,
+        or if only the reference is 0.
         """
         reference = self.squares.reference
         if square is None:
@@ -163,10 +163,10 @@ class BudgetRow:
 
     @property
     def promotion(self) -> float:
-        """Relative error that promotion and schedule add to `accumulator`: the root of |d|, d = sums^2 - accumulator^2,
-        with the sign of d.
+        """Relative error that promotion and schedule add to `accumulator`.
 
-        Promotion adds partial sums to a float32 total every few terms; the schedule is a library's order of additions.
+        It is the root of |d| with the sign of d, where d = sums^2 - accumulator^2. Promotion adds partial sums to a
+        float32 total every few terms; the schedule is a library's order of additions.
         """
         return self._relative(self.squares.sums - self.squares.chain)
 
@@ -196,18 +196,17 @@ class BudgetRow:
 
     @property
     def inherited(self) -> float:
-        """Relative error of the exact product if its operands are those of the run in low precision.
+        """Relative error that inexact operands alone cause: those of a run in low precision, multiplied exactly.
 
-        NaN if there is no such run.
+        NaN if the budget was made without such a run (argument `arriving` of `fp.analysis.budget`).
         """
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Relative error of the product with all causes together, if its operands are those of the run in low
-        precision.
+        """Relative error with all causes together and inexact operands, those of a run in low precision.
 
-        NaN if there is no such run.
+        NaN if the budget was made without such a run (argument `arriving` of `fp.analysis.budget`).
         """
         return self._relative(self.squares.total)
 
@@ -275,10 +274,9 @@ class BudgetRow:
 
     @property
     def severity(self) -> float:
-        """The larger of `joint` (relative error of the product) and `lines` (that of single rows or columns), at most
-        1.
+        """The larger of `joint` and `lines` (relative errors of the product, and of its single rows or columns).
 
-        Layers are ranked by it. 0 if both are NaN.
+        It is at most 1, and 0 if both are NaN. Layers are ranked by it.
         """
         known = [value for value in (self.joint, self.lines) if not math.isnan(value)]
         return min(max(known, default=0.0), 1.0)  # none is known if the product is 0

@@ -43,7 +43,8 @@ class WorstTile(NamedTuple):
     Attributes:
       operand: "input", "weight" or "output_gradient", or another name such as "query".
       rows, columns: (start, stop) in the recorded tensor, reshaped to a matrix by merging its leading axes.
-      energy: the sum of squared errors that rounding its values, taken as independent, causes in the product.
+      energy: the sum of squared errors that rounding the tile's values causes in the product, if these errors are
+        independent.
       share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch; 1 if that sum is 0 or
         infinite.
       fmt: format of the cast; None without a cast.
