@@ -92,6 +92,7 @@ def test_rows_are_data() -> None:
     assert numpy_sum() == numpy_sum(8, 128, "fp32")
     assert str(numpy_sum(16, fmt="fp64")) == "numpy_sum(lanes=16, fmt=FP64)"
     assert numpy_sum(fmt="bf16").tree(9).fmt == fp.BF16
+    assert numpy_sum(np.int8(8), np.int8(100)).tree(3000) == numpy_sum(8, 100).tree(3000)
     assert numpy_sum().tree(0) == tree(fp.Sequential("fp32"), 0)
     a = np.random.default_rng(0).standard_normal((3, 50)).astype(f32)
     assert_bits_equal(fp.matmul(a, a.T, schedule=numpy_sum()), fp.matmul(a, a.T, schedule=numpy_sum().tree(50)))
@@ -103,6 +104,16 @@ def test_rows_are_data() -> None:
         (lambda: numpy_sum(6), "lanes must be a power of two, which are joined in pairs; got 6"),
         (lambda: numpy_sum(0), "lanes must be at least 1|lanes must be"),
         (lambda: numpy_sum(8, 4), "block must be"),
+        (lambda: numpy_sum(8, 14), "block must be an integer >= 15; got 14"),  # halves of 15 terms would be empty
+        (lambda: numpy_sum().tree(2**64), r"at most 4194304 parts; got numpy_sum\(\) with k=18446744073709551616"),
+        (lambda: torch_sum().tree(10**2000), r"at most 4194304 parts; got torch_sum\(\) with k=1000"),
+        (lambda: torch_sum(2**70).tree(2**64), "at most 4194304 parts"),
+        (lambda: numpy_sum(1, 1).tree(2**22), "at most 4194304 parts"),
+        (lambda: SumOrder("mine", "windows", 1, 2).tree(2**64), "at most 4194304 parts"),
+        (lambda: SumOrder("mine", "windows", 1, 1), "block must be an integer >= 2; got 1"),
+        (lambda: SumOrder("mine", "pairwise", 3, 30), "lanes must be a power of two"),
+        (lambda: SumOrder("mine", "pairwise", 8, 30, most="all"), "most must be"),  # type: ignore[arg-type]
+        (lambda: SumOrder(5, "pairwise", 8, 30), "name must be a text"),  # type: ignore[arg-type]
         (lambda: torch_sum(0), "lanes must be"),
         (lambda: jax_sum(1), "window must be"),
         (lambda: jax_sum().tree(4096), r"jax_sum\(\) is known for up to 4095 terms.*got 4096"),

@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from fpsim.errors import require_integer, require_kind, require_word
+from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Start, Steps, Sum, terms_run, zero
+from fpsim.schedules.trees.parts import refuse_parts
 from fpsim.schedules.trees.tree import Tree
 
 NUMPY = "numpy/_core/src/umath/loops_utils.h.src, pairwise sum; compared with NumPy 2.4.6"
 TORCH = "pytorch/aten/src/ATen/native/cpu/SumKernel.cpp, cascade sum; compared with torch 2.13.0"
 JAX = "openxla/xla, TreeReductionRewriter; compared with JAX 0.10.2 (CPU)"
 JAX_TERMS = 4095  # from 4,096 terms on, JAX 0.10.2 returns other bits on an Emerald Rapids
+MOST_PARTS = 1 << 22  # nodes and runs of a tree, which take about a minute; numpy_sum() has fewer for up to 2**24 terms
 CHAINS, LEVELS, LEAST_POWER = 4, 4, 4  # of torch: chains of a lane, totals of a chain, log2 of the terms of the first
 
 
@@ -38,6 +40,10 @@ class SumOrder:
       most: the largest number of terms for which the library follows the order; 0 for any number.
       source: text on where the order is published.
 
+    Raises:
+      ValueError, TypeError: a field has another type or value than those above; for "pairwise", lanes is not a power of
+        two or block is below 2 * lanes - 1, with which halves would be empty; for "windows", block is below 2.
+
     Example:
       >>> import fpsim as fp
       >>> fp.schedules.numpy_sum().tree(300)
@@ -54,22 +60,32 @@ class SumOrder:
 
     def __post_init__(self) -> None:
         require_word("rule", self.rule, list(RULES))
+        require_kind("name", self.name, str, "a text")
         require_integer("lanes", self.lanes, 1)
-        require_integer("block", self.block, self.lanes)
+        if self.rule == "pairwise" and int(self.lanes) & (int(self.lanes) - 1):
+            raise ValueError(f"lanes must be a power of two, which are joined in pairs; got {shown(self.lanes)}.")
+        least = {"pairwise": 2 * int(self.lanes) - 1, "windows": 2}.get(self.rule, int(self.lanes))
+        require_integer("block", self.block, least)
+        require_integer("most", self.most, 0)
         require_kind("fmt", self.fmt, Format, "a format, such as fp.FP32")
+        for name in ("lanes", "block", "most"):
+            object.__setattr__(self, name, int(getattr(self, name)))
 
     def tree(self, k: int) -> Tree:
         """Return the additions of a sum of k terms.
 
         Raises:
-          ValueError: k is below 0, or larger than `most`.
+          ValueError: k is below 0 or larger than `most`, or the tree would have more than 2**22 parts.
         """
         require_integer("k", k, 0)
+        k = int(k)
         if 0 < self.most < k:
             raise ValueError(
-                f"{self} is known for up to {self.most} terms, from which on the library adds otherwise; got {k}."
+                f"{self} is known for up to {self.most} terms, from which on the library adds otherwise; "
+                f"got {shown(k)}."
             )
-        return _tree(self, int(k))
+        refuse_parts(_part_count(self, k), f"{self} with k={shown(k)}", MOST_PARTS)
+        return _tree(self, k)
 
     def __repr__(self) -> str:
         return self.name
@@ -84,11 +100,11 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
 
     Args:
       lanes: the number of lanes, a power of two.
-      block: the largest number of terms that lanes add, as more are halved first; at least the number of lanes.
+      block: the largest number of terms that lanes add, as more are halved first; at least 2 * lanes - 1.
       fmt: the format of sums.
 
     Raises:
-      ValueError: lanes is not a power of two, or the block has fewer terms than there are lanes.
+      ValueError: lanes is not a power of two, or the block is smaller than 2 * lanes - 1.
 
     Source: numpy/_core/src/umath/loops_utils.h.src.
 
@@ -98,10 +114,6 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
       >>> fp.sum(x, accumulate=fp.schedules.numpy_sum()).dtype
       dtype('float32')
     """
-    require_integer("lanes", lanes, 1)
-    if lanes & (lanes - 1):
-        raise ValueError(f"lanes must be a power of two, which are joined in pairs; got {lanes}.")
-    require_integer("block", block, lanes)
     fmt = find_format(fmt)
     return SumOrder(_name("numpy_sum", lanes=lanes, block=block, fmt=fmt), "pairwise", lanes, block, fmt, source=NUMPY)
 
@@ -170,6 +182,17 @@ def _name(maker: str, **fields: int | Format) -> str:
 
 
 # ---- trees
+
+
+def _part_count(row: SumOrder, k: int) -> int:
+    """Return about how many nodes and runs of terms the tree of a SumOrder has for k terms."""
+    if row.rule == "pairwise":
+        halvings = max(-(-k // row.block) - 1, 0).bit_length()
+        return (1 << halvings) * (3 * min(row.lanes, k) + 1)
+    if row.rule == "windows":
+        return 2 * (k // row.block) + 1
+    count = k // (row.lanes * CHAINS)
+    return 2 * (k >> _power(count)) + 12 * min(row.lanes, k)
 
 
 @lru_cache(maxsize=64)
@@ -248,7 +271,7 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
     s**2 total 1 to total 2, after every s**3 total 2 to total 3; at the end totals 1, 2 and 3 are added to total 0, in
     this order. s is 16, or a larger power of two for more than 2**19 terms.
     """
-    power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
+    power = _power(count)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
     done = 0
     while done + size <= count:
@@ -265,6 +288,11 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
     if not totals[0] and higher:  # +0 plus a sum that is not -0
         return _chain(how, "zero", [*higher[0].inputs, *higher[1:]])
     return _chain(how, "zero", [*totals[0], *higher])
+
+
+def _power(count: int) -> int:
+    """Return log2 of the number of terms of a chain after which total 0 is added to total 1; count: all its terms."""
+    return max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
 
 
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
@@ -53,17 +53,17 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
     else:
         interval = interval_of(sums, unit)
         parts = slicing.count + (k // interval if interval else 0) + (k // sums.restart if sums.restart else 0)
-    _refuse(parts + tiles, f"{schedule} with k={k}")
+    refuse_parts(parts + tiles, f"{schedule} with k={shown(k)}")
 
 
-def _refuse(parts: int, tree: str) -> None:
-    """Raise a ValueError if `parts`, the number of nodes and runs of a tree, exceeds MOST_PARTS.
+def refuse_parts(parts: int, tree: str, most: int = MOST_PARTS) -> None:
+    """Raise a ValueError if `parts`, the number of nodes and runs of a tree, exceeds `most`.
 
     tree: the tree's name in the error.
     """
-    if parts > MOST_PARTS:
+    if parts > most:
         raise ValueError(
-            f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."
+            f"a tree must have at most {most} parts; got {tree}, which has about {shown(parts)}. Take a smaller k."
         )
 
 
@@ -367,7 +367,7 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
         return TrackedNode(Sum(inner, "zero", "chain", (one_by_one,), inner), exact_below)
     if not isinstance(how, Chunked):
         raise unknown("how", type(how).__name__, ["Sequential", "FusedMultiplyAdd", "Pairwise", "Chunked", "Exact"])
-    _refuse(k // how.chunk, f"{how} with k={k}")
+    refuse_parts(k // how.chunk, f"{how} with k={shown(k)}")
     runs = [Span(start, min(start + how.chunk, k)) for start in range(0, k, how.chunk)]
     totals = [
         TrackedNode(Sum(inner, "zero", "chain", (terms_run(run.start, run.terms),), inner), exact_below)
