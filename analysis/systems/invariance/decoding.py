@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 
 Step = Callable[[Array], Any]
+MOST_STEPS = 1 << 20  # tokens to decode, and rows of a batch: more than any model's context
+MOST_WEIGHTS = 1 << 30  # of a RandomDecoder: 8 GiB while they are drawn
 
 
 def decoding(
@@ -26,7 +29,7 @@ def decoding(
       first, second: functions of all tokens so far, an int64 array (length,), that return the logits (vocabulary,) of
         the next token: a `fp.analysis.RandomDecoder`, or a model of any library.
       prompt: the tokens with which both begin, integers.
-      steps: number of tokens to decode.
+      steps: number of tokens to decode, 1 to 2**20.
       follow: "first": both read the tokens that the first decoder chooses, so that only arithmetic makes a difference;
         "own": each reads the tokens that it chooses.
 
@@ -35,7 +38,8 @@ def decoding(
       chosen.
 
     Raises:
-      ValueError: the prompt is empty, or logits have other shapes.
+      ValueError: the prompt is empty or holds no integers of 64 bits, steps is out of range, or logits have other
+        shapes.
       TypeError: a decoder cannot be called, or does not return floats.
 
     Source: docs/batch-invariance.md.
@@ -51,12 +55,10 @@ def decoding(
     for name, step in (("first", first), ("second", second)):
         if not callable(step):
             raise TypeError(f"{name} must be a function of tokens that returns logits; got {shown(step)}.")
-    require_integer("steps", steps, 1)
+    _require_size("steps", steps)
     require_word("follow", follow, ("first", "own"))
-    tokens = np.asarray(prompt)
-    if tokens.ndim != 1 or not tokens.size or tokens.dtype.kind not in "iu":
-        raise ValueError(f"prompt must be one or more tokens, integers; got {shown(prompt)}.")
-    mine, others = tokens.astype(np.int64), tokens.astype(np.int64)
+    tokens = _tokens("prompt", prompt)
+    mine, others = tokens, tokens
     rows = []
     for _ in range(steps):
         p, q = _log_probabilities(first(mine), "first"), _log_probabilities(second(others), "second")
@@ -64,7 +66,9 @@ def decoding(
             raise ValueError(f"logits must have one shape; got {p.shape} and {q.shape}.")
         chosen, other = int(np.argmax(p)), int(np.argmax(q))
         with np.errstate(invalid="ignore"):
-            kl, apart = float(divergence(p, q)), float(np.nanmax(np.abs(p - q)))
+            kl, differences = float(divergence(p, q)), np.abs(p - q)
+        known = differences[~np.isnan(differences)]
+        apart = float(known.max()) if known.size else math.nan
         rows.append(DecodingRow(len(mine), chosen, other, float(p[chosen]), float(q[chosen]), kl, apart))
         mine = np.append(mine, chosen)
         others = np.append(others, chosen if follow == "first" else other)
@@ -73,13 +77,38 @@ def decoding(
 
 def log_softmax(logits: Array) -> Array:
     """Return the log-probabilities of float64 logits along the last axis."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+    with np.errstate(invalid="ignore"):  # of infinite logits, whose log-probabilities are NaN
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def divergence(p: Array, q: Array) -> Array:
     """Return KL(p || q) of log-probabilities along the last axis, in nats."""
     return np.asarray(np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q)).sum(axis=-1))
+
+
+def _require_size(name: str, value: object, lowest: int = 1) -> None:
+    """Raise an error unless the argument `name` is an integer in `lowest` .. 2**20."""
+    require_integer(name, value, lowest)
+    if int(value) > MOST_STEPS:  # type: ignore[call-overload]  # an integer
+        raise ValueError(f"{name} must be at most 2**20; got {shown(value)}.")
+
+
+def _tokens(name: str, tokens: Any) -> Array:
+    """Return one or more tokens as an int64 array (length,).
+
+    name: the argument's name, for errors.
+
+    Raises:
+      ValueError: the tokens are not a sequence of one or more integers that int64 holds.
+    """
+    try:
+        array = np.asarray(tokens)
+    except ValueError:  # rows of several lengths
+        array = np.zeros(0)
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu" or array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must be one or more tokens, integers of 64 bits in one row; got {shown(tokens)}.")
+    return array.astype(np.int64)
 
 
 def _log_probabilities(logits: Any, name: str) -> Array:
@@ -101,14 +130,14 @@ class RandomDecoder:
 
     Args:
       product: a function (x (m, k), w (k, n)) -> (m, n): a `fp.analysis.ScheduledProduct` without w, or np.matmul.
-      batch: the number of rows m of products: this request and batch - 1 copies of it are decoded together.
+      batch: the number of rows m of products, 1 to 2**20: this request and batch - 1 copies of it are decoded together.
       fmt: the format of weights and of results of layers.
       vocabulary: number of tokens. width: length of a token's vector, a multiple of `heads`.
-      heads, layers: numbers of attention heads of a layer, and of layers.
-      seed: seed of the weights.
+      heads, layers: numbers of attention heads of a layer, and of layers. Together at most 2**30 weights.
+      seed: seed of the weights, an integer >= 0.
 
     Raises:
-      ValueError: sizes that do not fit.
+      ValueError: sizes that do not fit or are too large, or a negative seed.
       TypeError: product cannot be called.
 
     Example:
@@ -126,9 +155,14 @@ class RandomDecoder:
             raise TypeError(f"product must be a function of x and w; got {shown(product)}.")
         sizes = {"batch": batch, "vocabulary": vocabulary, "width": width, "heads": heads, "layers": layers}
         for name, size in sizes.items():
-            require_integer(name, size, 2 if name == "vocabulary" else 1)
+            _require_size(name, size, 2 if name == "vocabulary" else 1)
+        require_integer("seed", seed, 0)
+        vocabulary, width, layers = int(vocabulary), int(width), int(layers)
         if width % heads:
             raise ValueError(f"heads must divide width; got {heads} and {width}.")
+        weights = 2 * vocabulary * width + 12 * layers * width**2
+        if weights > MOST_WEIGHTS:
+            raise ValueError(f"a decoder has at most 2**30 weights; got {weights}. Take smaller sizes.")
         self._product, self._batch, self._fmt, self._heads = product, int(batch), find_format(fmt), int(heads)
         draws = np.random.default_rng(seed)
 
@@ -150,8 +184,13 @@ class RandomDecoder:
         """Return the logits (vocabulary,), float32, of the token after `tokens`, a sequence of integers.
 
         If `tokens` begin with those of the last call, only the additional ones are computed.
+
+        Raises:
+          ValueError: there is no token, or one is not an integer in 0 .. vocabulary - 1.
         """
-        read = np.asarray(tokens, np.int64)
+        read = _tokens("tokens", tokens)
+        if read.min() < 0 or read.max() >= len(self._embedding):
+            raise ValueError(f"tokens must be in 0 .. {len(self._embedding) - 1}; got {shown(tokens)}.")
         known = len(self._tokens)
         if len(read) < known or not np.array_equal(read[:known], self._tokens):
             known, self._caches = 0, [[] for _ in self._blocks]

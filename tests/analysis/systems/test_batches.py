@@ -210,6 +210,16 @@ def test_followers_read_the_tokens_that_they_are_told_to() -> None:
     assert read == {"first": [[0], [0, 1], [0, 1, 1]], "own": [[0], [0, 2], [0, 2, 2]]}
 
 
+@pytest.mark.filterwarnings("error")
+def test_logits_of_nan_and_infinity_make_no_warning() -> None:
+    plain = np.array([2.0, 1.0, 0.0])
+    for logits in ([math.nan] * 3, [math.nan, 0.0, 1.0], [math.inf, 0.0, 1.0], [-math.inf] * 3):
+        odd = np.array(logits)
+        row = A.decoding(lambda t, odd=odd: odd, lambda t: plain, [0], steps=1).rows[0]
+        assert math.isnan(row.kl)
+        assert math.isnan(row.logprob_first)
+
+
 # ---- reports and bad input
 
 
@@ -266,6 +276,21 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
         (lambda: A.decoding(lambda t: np.ones((1, 3)), lambda t: np.ones(3), [1]), ValueError, r"\(vocabulary,\)"),
         (lambda: A.decoding(np.sin, np.sin, []), ValueError, "prompt must be"),
         (lambda: A.decoding(np.sin, np.sin, [1], follow="second"), ValueError, "follow must be one of"),
+        (lambda: A.decoding(np.sin, np.sin, [[1], [2, 3]]), ValueError, "prompt must be one or more tokens"),
+        (lambda: A.decoding(np.sin, np.sin, [2**63]), ValueError, "prompt must be one or more tokens"),
+        (
+            lambda: A.decoding(lambda t: np.ones(3), lambda t: np.ones(3), [1], steps=2**64),
+            ValueError,
+            "steps must be at",
+        ),
+        (lambda: A.RandomDecoder(np.matmul, vocabulary=2**64), ValueError, r"vocabulary must be at most 2\*\*20"),
+        (lambda: A.RandomDecoder(np.matmul, batch=2**64), ValueError, r"batch must be at most 2\*\*20"),
+        (lambda: A.RandomDecoder(np.matmul, width=2**16), ValueError, r"at most 2\*\*30 weights; got 206"),
+        (lambda: A.RandomDecoder(np.matmul, seed=-1), ValueError, "seed must be"),
+        (lambda: A.RandomDecoder(np.matmul, width=8, layers=1)([3, 256]), ValueError, r"tokens must be in 0 \.\. 255"),
+        (lambda: A.RandomDecoder(np.matmul, width=8, layers=1)([-1]), ValueError, r"tokens must be in 0 \.\. 255"),
+        (lambda: A.RandomDecoder(np.matmul, width=8, layers=1)([]), ValueError, "tokens must be one or more"),
+        (lambda: A.RandomDecoder(np.matmul, width=8, layers=1)([1.5]), ValueError, "tokens must be one or more"),
         (lambda: A.RandomDecoder(np.matmul, heads=3, width=64), ValueError, "heads must divide width"),
         (lambda: A.RandomDecoder(WRONG), TypeError, "product must be a function"),
     ],
