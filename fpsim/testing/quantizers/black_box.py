@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, as_array, format_of, is_torch, to_torch, without_gradient, words
+from fpsim.arrays import Array, as_array, format_of, is_torch, refuse_masked, to_torch, without_gradient, words
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
@@ -152,12 +152,7 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
             )
         got = got.codes
     require_cpu(got, x)
-    try:
-        array = as_array(without_gradient(got), "the result")
-    except (TypeError, ValueError) as error:
-        raise FunctionMisbehaved(
-            "returns", f"fn must return an array of values or codes; got {shown(got)}.", x
-        ) from error
+    array = result_array(got, x)
     require_shape(array, x)
     codes = _codes(array, fmt)
     if codes is None:
@@ -173,6 +168,25 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
             f"{pasted(x.ravel()[place])}.", x.ravel()[place : place + 1],
         )  # fmt: skip
     return Result(words_of(np.asarray(decode(codes, fmt, np.float64))), True, array.dtype.name)
+
+
+def result_array(got: Any, x: Array, wanted: str = "an array of values or codes") -> Array:
+    """Return the result `got` of a quantizer for the input x, an array, tensor, number or nested list, as an array.
+
+    wanted: what the quantizer must return, for the error.
+
+    Raises:
+      FunctionMisbehaved: the result is none of these, such as None or a generator, or is a masked array.
+    """
+    said = f"fn must return {wanted}; got {'a masked array' if np.ma.isMaskedArray(got) else shown(got)}."
+    try:
+        refuse_masked(got, "the result")
+        array = np.asarray(as_array(without_gradient(got), "the result"))
+    except (TypeError, ValueError) as error:
+        raise FunctionMisbehaved("returns", said, x) from error
+    if array.dtype == object and not array.ndim:
+        raise FunctionMisbehaved("returns", said, x)
+    return array
 
 
 def require_cpu(got: Any, x: Array) -> None:

@@ -247,9 +247,10 @@ def _other(
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the length or shape of the array.
 
-    Call the quantizer with parts of x of 1 to 257 elements, and with x reshaped to matrices and three axes. Compare
-    with `want`, its results for x as bit patterns of float64. Yield for each call ("batch", the broken property or None
-    if all results are equal, ""); for an array that the quantizer refuses ("batch", None, a note on it).
+    Call the quantizer with parts of x of 1 to 257 elements, with x reshaped to matrices, square ones included, and to
+    three axes, with a single number without axes, and with empty arrays. Compare with `want`, its results for x as bit
+    patterns of float64. Yield for each call ("batch", the broken property or None if all results are equal, ""); for an
+    array that the quantizer refuses ("batch", None, a note on it).
     """
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
@@ -257,14 +258,19 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
         start = start if start + size <= x.size else 0
         parts.append((slice(start, start + size), (size,), f"an array of {size}"))
         start += size
-    rows = x.size // 8
-    parts += [(slice(0, 8 * rows), shape, f"shape {shape}") for shape in ((8, rows), (rows, 8), (2, 4, rows))]
+    rows, square = x.size // 8, math.isqrt(x.size)
+    shapes: tuple[tuple[int, ...], ...] = (
+        (8, rows), (rows, 8), (2, 4, rows), (2, 2), (square, square), (3, 3, 3), (), (0,), (8, 0),
+    )  # fmt: skip
+    parts += [(slice(0, math.prod(shape)), shape, f"shape {shape}") for shape in shapes if math.prod(shape) <= x.size]
     for part, shape, name in parts:
         result, refusal = attempted(box.call, x[part].reshape(shape).copy())
         if result is None:
             yield "batch", None, f"it refuses {name}: {refusal}"
             continue
         why = f"{name} gives other results than the same values in a larger one"
+        if len(shape) == 2 and (result.words == want[part].reshape(shape).T.ravel()).all():
+            why = f"{name} gives the right results in the order of the transposed matrix"
         yield "batch", _other(box, "batch", x[part].reshape(shape), result.words, want[part], why), ""
 
 

@@ -126,15 +126,39 @@ def test_a_layout_that_is_read_wrong_is_named(layout: str) -> None:
 def test_a_pass_says_what_it_covers() -> None:
     checked = report(lambda x: fp.encode(x, "e4m3"))
     covered = checked.covered
-    assert covered.sizes == (1, (1 << 20) + 1033)
-    assert {len(shape) for shape in covered.shapes} == {1, 2, 3}
+    assert covered.sizes == (0, (1 << 20) + 1033)
+    assert {len(shape) for shape in covered.shapes} == {0, 1, 2, 3}
     assert covered.dtypes == ("float32", "float64", "float16", "bfloat16")
     assert (covered.smallest, covered.largest) == (2.0**-1074, np.finfo(np.float64).max)
     assert covered.specials == ("zeros", "infinities", "NaNs")
     assert f"covered: {covered}" in str(checked)
-    assert "arrays of 1 to 1,049,609 elements" in str(covered)
+    assert "arrays of 0 to 1,049,609 elements" in str(covered)
     narrow = report(lambda x: x.astype(E4M3) if x.dtype == np.float32 else 1 / 0)
     assert narrow.covered.dtypes == ("float32",)
+
+
+def test_a_square_matrix_that_comes_back_transposed_is_found() -> None:
+    def quantizer(x: Array) -> Array:
+        codes = fp.encode(x, "e4m3")
+        return codes.T if codes.ndim == 2 and codes.shape[0] == codes.shape[1] else codes
+
+    (broken,) = report(quantizer).broken
+    assert broken.property == "batch"
+    assert broken.why == "shape (2, 2) gives the right results in the order of the transposed matrix"
+
+
+def test_a_wrong_number_without_axes_is_found() -> None:
+    (broken,) = report(lambda x: fp.encode(x, "e4m3") if x.ndim else np.uint8(0x38)).broken
+    assert (broken.property, broken.why) == (
+        "batch",
+        "shape () gives other results than the same values in a larger one",
+    )
+
+
+def test_a_function_that_takes_no_empty_array_passes_with_a_note() -> None:
+    checked = report(lambda x: fp.encode(x, "e4m3") if x.size else x.max())
+    assert checked.ok
+    assert any(note.startswith("it refuses shape (0,): fn raised ValueError") for note in checked.notes)
 
 
 def test_a_dtype_of_its_own_rule_is_found() -> None:
@@ -186,6 +210,16 @@ def test_another_shape_is_said() -> None:
 def test_another_kind_of_result_is_said() -> None:
     assert one("dtype", report(lambda x: x > 0)) == "fn must return floats, or codes of E4M3; got bool."
     assert one("returns", report(lambda x: [[1], [1, 2]])).startswith("fn must return")
+
+
+@in_turn("returned", ["None", "a generator", "a masked array"])
+def test_what_is_no_array_is_said(returned: str) -> None:
+    make: dict[str, Callable[[Array], Any]] = {
+        "None": lambda x: None, "a generator": lambda x: (value for value in x),
+        "a masked array": lambda x: np.ma.array(fp.quantize(x, "e4m3")),
+    }  # fmt: skip
+    said = f"fn must return an array of values or codes; got {'<generator' if 'gen' in returned else returned}"
+    assert one("returns", report(make[returned])).startswith(said)
 
 
 def test_codes_beyond_the_format_are_said() -> None:

@@ -164,6 +164,25 @@ def test_what_is_wrong_beyond_an_index_is_found(first: int) -> None:
     assert broken.property == "size"
 
 
+def test_a_square_matrix_that_comes_back_transposed_is_found() -> None:
+    def quantizer(x: Array) -> Array:
+        codes = np.clip(np.rint(x / np.float32(0.3)), -128, 127).astype(np.int8)
+        return codes.T if codes.ndim == 2 and codes.shape[0] == codes.shape[1] else codes
+
+    (broken,) = fp.testing.check_quantizer(quantizer, "int8", scale=0.3, raises=False).broken
+    assert broken.property == "batch"
+
+
+def test_writing_into_a_scale_is_a_fault() -> None:
+    def quantizer(x: Array, scale: Array) -> Array:
+        codes = np.clip(np.rint(x / scale), -128, 127).astype(np.int8)
+        scale *= np.float32(2)  # also a model that shares this memory would be wrong from now on
+        return codes
+
+    (broken,) = fp.testing.check_quantizer(quantizer, "int8", scale=0.3, raises=False).broken
+    assert (broken.property, broken.why) == ("leaves its input alone", "fn writes into its scale.")
+
+
 def test_a_reversed_vector_that_is_read_wrong_is_found() -> None:
     (broken,) = report(lambda x: linear(x[::-1] if x.strides[0] < 0 else x, 0.1), "int8", scale=0.1).broken
     assert broken.property == "layout"

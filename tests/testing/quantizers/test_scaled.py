@@ -288,7 +288,7 @@ def test_a_single_row_and_a_single_column_are_compared(noun: str, axis: int) -> 
 
     found = report(thin, "e4m3", S.MX)
     assert [each.property for each in found.broken] == ["size"]
-    assert "is wrong, where larger ones are right: scales" in found.broken[0].why
+    assert "is wrong, where other ones are right: scales" in found.broken[0].why
 
     def refuses(x: Any) -> Any:
         if x.shape[axis] == 1:
@@ -298,3 +298,13 @@ def test_a_single_row_and_a_single_column_are_compared(noun: str, axis: int) -> 
     found = report(refuses, "e4m3", S.MX)
     assert found.ok
     assert any(f"it refuses a single {noun}: " in note for note in found.notes)
+
+
+def test_a_square_matrix_that_comes_back_transposed_is_found() -> None:
+    def square(x: Any) -> Any:
+        q = fp.encode_scaled(x, "int8", S.ROW)
+        return (q.codes.T if x.shape[0] == x.shape[1] else q.codes), q.scales
+
+    (broken,) = report(square, "int8", S.ROW).broken
+    assert broken.property == "size"
+    assert broken.why.startswith("a matrix of shape (48, 48) is wrong, where other ones are right: codes")

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, format_of, packed_as_bytes, without_gradient
-from fpsim.errors import shown
+from fpsim.arrays import Array, format_of, packed_as_bytes
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, require_function
 from fpsim.testing.coverage import CoverageRecord
-from fpsim.testing.quantizers.black_box import is_integer_dtype, parameters_of, read, require_shape
+from fpsim.testing.quantizers.black_box import is_integer_dtype, parameters_of, read, require_shape, result_array
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
 from fpsim.testing.quantizers.scales.results import is_packed, unpacked
 
@@ -57,7 +56,8 @@ class GivenScaleCall:
             return np.concatenate([self.call(x[row : row + matrix[0]], layout) for row in range(0, len(x), matrix[0])])
         promise = self.promise
         of_points = promise.fmt.storage if isinstance(promise.fmt, IntegerFormat) else np.dtype(np.float32)
-        extras = [promise.scale, np.broadcast_to(promise.zero_point.astype(of_points), promise.scale.shape).copy()]
+        points = np.broadcast_to(promise.zero_point.astype(of_points), promise.scale.shape)
+        extras = [promise.scale.copy(), points.copy()]
         before = x.tobytes()
         try:
             got = self._run(x, extras[: self.more])
@@ -69,6 +69,9 @@ class GivenScaleCall:
             return self.call(x, layout)
         if x.tobytes() != before:
             raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
+        for name, extra, right in zip(("scale", "zero_point"), extras, (promise.scale, points), strict=True):
+            if extra.tobytes() != right.tobytes():
+                raise FunctionMisbehaved("leaves its input alone", f"fn writes into its {name}.", x)
         values = self._read(got, x)
         self.covered.note(x, layout)
         return values
@@ -98,10 +101,7 @@ class GivenScaleCall:
                 "returns", f"fn must return codes or values; got {len(got)} arrays. {FINDS_ITS_OWN}", x
             )
         got = packed_as_bytes(got)
-        try:
-            array = np.asarray(as_array(without_gradient(got), "the result"))
-        except (TypeError, ValueError) as error:
-            raise FunctionMisbehaved("returns", f"fn must return codes or values; got {shown(got)}.", x) from error
+        array = result_array(got, x, "codes or values")
         if is_packed(array, x.shape, fmt):
             array = unpacked(array, x.shape, fmt, high_first=False)
         require_shape(array, x)

@@ -113,11 +113,11 @@ class GivenScaleCheck(NamedTuple):
         compares: True compares the results with the promise's; False only calls fn, to note the arrays that it refuses.
         """
         for name, array in further_arrays(self.promise, x, () if self.box.tensors else tuple(LAYOUTS)):
-            got, refusal = attempted(self.box.call, array, "" if name == "large" else name)
+            got, refusal = attempted(self.box.call, array, "" if name in ("large", "square") else name)
             if got is None:
                 self.findings.note(f"it refuses {name} arrays: {refusal}")
             elif compares:
-                kind = "size" if name == "large" else "layout"
+                kind = {"large": "size", "square": "batch"}.get(name, "layout")
                 want = self.box.wanted(self.promise, array)
                 self.findings.record(kind, _broken(kind, array, got, want, f"an array that is {name}, "))
 

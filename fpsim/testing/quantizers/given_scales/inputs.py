@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,7 @@ def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Ite
     With one scale, x is cut to a multiple of 8 elements and reshaped to as many axes as the layout has. With a scale
     per tile of a matrix, no large array is yielded, and only the first two matrices of x are used. promise: the scales.
     x: inputs of `inputs_of`.
+    With one scale, ("square", a square matrix of values of x) follows the large array.
     """
     layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)
@@ -100,6 +102,8 @@ def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Ite
     along = promise.along
     if along is None:
         yield "large", x[rng.integers(0, x.size, LARGE)]
+        side = math.isqrt(x.size)
+        yield "square", x[: side * side].reshape(side, side).copy()
         few = x[: x.size // 8 * 8]
         for name, layout in layouts.items():
             yield name, layout.make(few.reshape(layout.shape))

@@ -151,21 +151,24 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_thin(self, x: Array) -> None:
-        """Compare the results for the first row and the first column of x, each as a matrix, with the right ones.
+        """Compare the results for a row and a column of x, and for a square matrix, with the right ones.
 
         `self.findings` records the property "size". It counts as broken only if the results for all other small
-        matrices are right. A note says which of the two the function refuses. For 4-bit formats, whose codes may be
-        packed, only the row is compared.
+        matrices are right. A note says which of them the function refuses. For 4-bit formats, whose codes may be
+        packed, no column is compared.
         """
-        for noun, thin in (("row", x[:1]), ("column", x[:, :1])):
-            if noun == "column" and self.fmt.bits == 4:
+        block = self.scaling.block
+        side = max(*block, 1)  # the square has whole tiles if its scaling has
+        square = np.resize(x, (side, side) if side > 1 else (min(x.shape), min(x.shape)))
+        for noun, thin in (("single row", x[:1]), ("single column", x[:, :1]), ("square matrix", square)):
+            if noun == "single column" and self.fmt.bits == 4:
                 continue  # a byte with one code has the shape of a code
             thin = np.ascontiguousarray(thin)
             parts, refusal = attempted(self.call, thin.copy())
             if parts is None:
-                self.findings.note(f"it refuses a single {noun}: {refusal}")
+                self.findings.note(f"it refuses a {noun}: {refusal}")
                 continue
-            self._compare_size(thin, parts, RightParts.of(thin, self.fmt, self.scaling, self.cast), "larger")
+            self._compare_size(thin, parts, RightParts.of(thin, self.fmt, self.scaling, self.cast), "other")
 
     def compare_large(self, x: Array) -> None:
         """Compare the results for a large matrix that consists of copies of x with the right results for x, copied.
