@@ -114,8 +114,9 @@ def write_checkpoint(
         stored = sum((drafts / file).stat().st_size for file in files)
         report = ExportReport(
             job.layout, str(out), tuple(sorted(path.name for path in drafts.iterdir())),
-            tuple(losses(checkpoint, weights, job.patterns)), {name: job.kept[name] for name in names if name in job.kept}, source,
-            float(stored), notes=_notes(job), **more,
+            tuple(losses(checkpoint, weights, job.patterns)),
+            {name: job.kept[name] for name in names if name in job.kept}, source, float(stored),
+            notes=_notes(job), **more,
         )  # fmt: skip
         if not single:
             (drafts / REPORT).write_text(report.to_json(), encoding="utf-8")
@@ -146,7 +147,8 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 def _finite(name: str, advice: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
     """Yield the bands (groups of rows) of a weight, if they are finite.
 
-    `name`: name of the weight. `advice`: the argument that leaves it unquantised, for a message. `bands`: called with `multiple`, of which the rows of a band are a multiple.
+    `name`: name of the weight. `advice`: the argument that leaves it unquantised, for a message. `bands`: called with
+    `multiple`, of which the rows of a band are a multiple.
 
     Raises:
       ValueError: a band contains NaN or Inf.
