@@ -15,6 +15,7 @@ from fpsim.analysis.studies.diagnosis.errors import ProductErrors
 from fpsim.analysis.studies.diagnosis.stages import BUDGETED, Report, Stages, keep_budget, known_budget
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
 from fpsim.analysis.studies.identity import digest
+from fpsim.analysis.studies.planning.evidence import evidence_of
 from fpsim.analysis.studies.sensitivity.content import recipe_words, run_content
 from fpsim.analysis.studies.sensitivity.measuring import sensitivity_of
 from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
@@ -55,6 +56,9 @@ class OutputStages(Stages):
             joint = self._together(measurer, errors, arrivals, cells, report)
             misfits = errors.misfits(limit)
             self._split(recording, errors, misfits, cells, report)
+            effects = sensitivity_of(measurer, self.model, layers, self.layers, measurer.measured(unsteady), joint)
+            for refusal in evidence_of(self._offered(effects), effects.figure).refusals:  # such as sizes of blocks
+                misfits[refusal.recipe].add(refusal.layer)
             self._alone_where_needed(measurer, errors, misfits, limit, report)
         single = measurer.measured(unsteady)
         report(ENDS["alone"], "plan")
@@ -160,7 +164,8 @@ class OutputStages(Stages):
         Args:
           measurer: runs the model.
           errors: the errors of the products.
-          misfits: recipe -> layers with products that do not fit, which are not measured alone.
+          misfits: recipe -> layers whose product does not fit, or that a plan doesn't offer, which are not measured
+            alone.
           limit: the largest relative error of the outputs.
           report: called with (share of the work done, text).
         """

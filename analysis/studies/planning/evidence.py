@@ -198,7 +198,7 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
     values = {(row.layer, row.product): row.elements for row in report.rows}
     undivided = _undivided(
         measured, report.recipes,
-        {slot: _terms(slot, values, report.layers[slot[0]], report.convolutions.get(slot[0], 1)) for slot in slots},
+        {slot: _terms(slot, values, report) for slot in slots},
     )  # fmt: skip
     refusals = [
         *_unmeasured(figure, measured),
@@ -278,22 +278,29 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
         ) from None
 
 
-def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, groups: int) -> int:
+def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], report: Sensitivity) -> int:
     """Return K, the number of terms of each sum of a product, computed from the sizes of a layer's operands; 0 if
     unknown.
 
-    Let x, y and w be the numbers of values of input, output and weight. There are sqrt(x y / (w groups)) rows, which
-    are K of wgrad. K of fprop is x / (rows groups), and K of dgrad is y / (rows groups). `slot`: (layer, product).
-    `values`: (layer, product) -> number of values of each operand. `weight`: w. `groups`: number of groups of a
-    convolution, whose K is that of one group; 1 for other layers.
+    Let x, y and w be the numbers of values of input, output and weight, and k be K of fprop. There are x / (k groups)
+    rows, which are K of wgrad; K of dgrad is w / (k groups). In older reports, which lack k, there are
+    sqrt(x y / (w groups)) rows, and k is x / (rows groups). The groups are those of a convolution, and 1 for other
+    layers.
+
+    `slot`: (layer, product). `values`: (layer, product) -> number of values of each operand. `report`: has w, k and the
+    groups.
     """
     layer, product = slot
+    weight, groups = report.layers[layer], report.convolutions.get(layer, 1)
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
     dy, x = values.get((layer, "wgrad"), (dy, x))
-    rows = math.isqrt(x * dy // (weight * groups)) if weight else 0
-    if not rows or rows * rows * weight * groups != x * dy:
-        return 0
-    return {"fprop": x // (rows * groups), "dgrad": dy // (rows * groups), "wgrad": rows}[product]
+    k = report.terms.get(layer, 0)
+    if not k:
+        rows = math.isqrt(x * dy // (weight * groups)) if weight else 0
+        if not rows or rows * rows * weight * groups != x * dy:
+            return 0
+        k = x // (rows * groups)
+    return {"fprop": k, "dgrad": weight // (k * groups), "wgrad": x // (k * groups)}[product]
 
 
 def _undivided(

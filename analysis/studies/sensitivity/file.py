@@ -21,7 +21,7 @@ def write(report: Any, path: str | os.PathLike[str]) -> None:
     """Write a Sensitivity to a file as JSON, from which `read` returns equal fields, or leave the file as it was."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
-        "layers": dict(report.layers), "convolutions": dict(report.convolutions),
+        "layers": dict(report.layers), "convolutions": dict(report.convolutions), "terms": dict(report.terms),
         "losses": list(report.losses), "notes": list(report.notes), "coverage": report.coverage.to_dict(),
         "recipes": {name: written.plain(recipe) for name, recipe in report.recipes.items()},
         "rows": [_plain(row) for row in report.rows], "joint": [_plain(row) for row in report.joint],
@@ -45,7 +45,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             "layers": contents["layers"], "losses": tuple(contents["losses"]), "model": contents["model"],
             "identity": contents["identity"], "notes": tuple(contents["notes"]),
             "coverage": Coverage.from_dict(contents["coverage"]) if "coverage" in contents else NOTHING,
-            "convolutions": contents.get("convolutions", {}),  # older files have none
+            "convolutions": contents.get("convolutions", {}), "terms": contents.get("terms", {}),  # not in older files
             "recipes": {name: written.structured(x, LinearRecipe) for name, x in contents["recipes"].items()},
         }  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

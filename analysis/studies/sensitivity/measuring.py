@@ -18,7 +18,7 @@ from fpsim.analysis.studies.sensitivity.one_pass import Key, OnePass
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import left_out_notes
 from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, BatchFigures, SensitivityRow
-from fpsim.analysis.studies.sensitivity.shapes import groups_of
+from fpsim.analysis.studies.sensitivity.shapes import groups_of, terms_of
 from fpsim.analysis.studies.sensitivity.spot import RefusedProduct
 from fpsim.analysis.studies.sensitivity.twin import Twin, TwinRun, layer_by_layer, loss_checked
 from fpsim.display.wording import listed
@@ -362,4 +362,5 @@ def sensitivity_of(
     return Sensitivity(
         tuple(single.rows), joint, sizes, measurer.recipes, single.losses, type(model).__name__,
         digest(measurer.identity, *words), notes, measurer, groups_of(model, sizes), coverage,
+        terms_of(model, sizes),
     )  # fmt: skip

@@ -91,6 +91,7 @@ class Sensitivity:
       notes: sentences on what was not measured, and why.
       convolutions: layer -> number of groups, for layers that are convolutions.
       coverage: a Coverage, the shares of the model's weights and multiplications that the rows cover.
+      terms: layer -> number of terms of each sum of its forward product; {} in older files.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -104,6 +105,7 @@ class Sensitivity:
     _measurer: Any = dataclasses.field(default=None, repr=False, compare=False)
     convolutions: Mapping[str, int] = dataclasses.field(default_factory=dict)
     coverage: Coverage = dataclasses.field(default=NOTHING, repr=False)
+    terms: Mapping[str, int] = dataclasses.field(default_factory=dict, repr=False)
 
     def __getitem__(self, key: tuple[str, str, str]) -> SensitivityRow:
         """Return the row of (layer, product, recipe); raise a KeyError if there is none."""

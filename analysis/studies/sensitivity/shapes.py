@@ -211,3 +211,9 @@ def groups_of(model: Any, layers: Iterable[str]) -> dict[str, int]:
     """Return layer -> number of groups, for those of the named layers of a torch.nn.Module that are convolutions."""
     modules = {name: model.get_submodule(name) for name in layers}
     return {name: int(layer.groups) for name, layer in modules.items() if type(layer) in CONVOLUTIONS}
+
+
+def terms_of(model: Any, layers: Iterable[str]) -> dict[str, int]:
+    """Return layer -> number of terms of each sum of its forward product, for the named layers of a torch.nn.Module."""
+    weights = {name: model.get_submodule(name).weight for name in layers}
+    return {name: weight[0].numel() for name, weight in weights.items() if len(weight)}

@@ -291,3 +291,16 @@ def test_models_of_other_dtypes_inherit_what_a_budget_says(dtype: str) -> None:
         row, one = budget.row(layer, "fprop"), diagnosis[layer, "fprop", "FP8_TENSOR"]
         assert one.error == row.joint
         assert one.inherited == pytest.approx(row.inherited, rel=1e-2)
+
+
+def test_sums_of_incomplete_blocks_are_judged_alike_with_and_without_a_loss() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(100, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 50))
+    batches = [torch.randn(33, 100) for _ in range(2)]
+    diagnosis, wanted = (run(model, batches, recipes=["FP8_TENSOR", "DEEPSEEK_V3"]) for run in (judged, diagnosed))
+    for one in diagnosis.verdicts:
+        other = wanted[one.layer, "fprop", one.recipe]
+        assert (one.fits, one.why) == (other.fits, other.why)
+    assert diagnosis["0", "fprop", "DEEPSEEK_V3"].why.startswith("its fprop cannot be planned, since its 100 terms")
+    assert [one.layer for one in diagnosis.verdicts if one.recipe == "DEEPSEEK_V3" and one.fits] == ["4"]
+    assert diagnosis.low == wanted.low == "FP8_TENSOR"
