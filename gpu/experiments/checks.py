@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fpsim import schedules
 from fpsim.casts.cast import encode
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, Format
+from fpsim.gpu.hardware.tensors import parts_of
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import Lab, titled, unit_name
 from fpsim.gpu.lab.model import Words
@@ -89,9 +90,9 @@ def casts(lab: Lab) -> Iterator[Check]:
     for label, x in sources(lab).items():
         for fmt in TARGETS:
             for options in MODES:
-                run = partial(_twin, lab, "encode", "integer", x, fmt=fmt, **options)
+                run = partial(twin_row, lab, "encode", (x,), "integer", fmt=fmt, **options)
                 yield Check("casts", titled(f"fp.gpu.encode {fmt}", options), label, run)
-            run = partial(_twin, lab, "quantize", "fp32", x, fmt=fmt)
+            run = partial(twin_row, lab, "quantize", (x,), fmt=fmt)
             yield Check("casts", f"fp.gpu.quantize {fmt}", label, run)
 
 
@@ -104,10 +105,33 @@ def _sweep(lab: Lab, kind: str) -> ValidationRow:
     return row_of_difference(WordDifference(compared, differing, 0, first))
 
 
-def _twin(lab: Lab, name: str, kind: str, *operands: Any, **options: Any) -> ValidationRow:
-    """Compare the result of the function `name` of fp.gpu, in the format `kind`, with the CPU's, bit by bit."""
-    want = as_words(getattr(public(), name)(*operands, **options))
-    return row_of_difference(difference(lab.hardware.twin(name, *operands, **options), want, kind))
+def twin_row(
+    lab: Lab, name: str, operands: Sequence[Any], kind: str | None = None, **options: Any
+) -> ValidationRow:  # fmt: skip
+    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row.
+
+    lab: the settings. name: the function, such as "dot". operands, options: its arguments and keyword arguments. kind:
+    format of the results in the report; None means float32 for 32-bit results and integers for others.
+    """
+    want = arrays_of(getattr(public(), name)(*operands, **options))
+    got = lab.hardware.twin(name, *operands, **options)
+    results = got if isinstance(got, tuple) else (got,)
+    if len(results) != len(want):
+        raise ValueError(f"the GPU gave {len(results)} arrays, and the CPU {len(want)}.")
+    formats = [kind or ("fp32" if words.dtype.itemsize == 4 else "integer") for words in want]
+    differences = [difference(*arrays) for arrays in zip(results, want, formats, strict=True)]
+    first = next((f"array {i}, {d.first}" for i, d in enumerate(differences) if d.differing), "")
+    compared, differing, other_nans = (sum(numbers) for numbers in zip(*(d[:3] for d in differences), strict=True))
+    return row_of_difference(WordDifference(compared, differing, other_nans, first))
+
+
+def arrays_of(result: Any) -> tuple[Words, ...]:
+    """Return the results of a function as arrays of bit patterns.
+
+    result: an array, a tuple of arrays, or a scaled array, which gives its codes, scales, scale codes, zero points and
+    tensor scale, as far as they exist, and its decoded values.
+    """
+    return tuple(np.atleast_1d(as_words(np.asarray(part))) for part in parts_of(result))
 
 
 def _best(
@@ -195,13 +219,13 @@ def matmuls(lab: Lab) -> Iterator[Check]:
             codes = product_operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
                 call = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
-                run = partial(_twin, lab, "matmul", "fp32", *codes, accumulate=name, promote=promote)
+                run = partial(twin_row, lab, "matmul", codes, "fp32", accumulate=name, promote=promote)
                 yield Check("matmuls", call, label, run)
     for pair, schedule, more in SCHEDULED:
         codes = product_operands("wide", shape, pair, lab.seed)
         name = unit_name("hopper", pair)
         options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
-        run = partial(_twin, lab, "matmul", more.get("out_fmt", "fp32"), *codes, **options)
+        run = partial(twin_row, lab, "matmul", codes, more.get("out_fmt", "fp32"), **options)
         yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", run)
     for number, (pair, schedule, more) in enumerate((*SCHEDULED, *CHAINED)):
         if not isinstance(schedule.sums, Chain) or lab.chip != "hopper":
@@ -215,7 +239,10 @@ def matmuls(lab: Lab) -> Iterator[Check]:
 
 
 def _chain_matmul(lab: Lab, kind: str, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; kind: its format."""
+    """Compare fp.gpu.hardware.chain_matmul of two matrices with fp.matmul; return the report row.
+
+    kind: format of the result. codes: the matrices. options: keyword arguments of both functions.
+    """
     want = as_words(matmul(*codes, **options))
     got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))
     return row_of_difference(difference(got, want, kind))

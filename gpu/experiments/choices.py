@@ -30,11 +30,13 @@ def kernels_of(
 ) -> npt.NDArray[np.int32]:
     """Return the fields of the algorithm that cuBLASLt's heuristic selects for every shape of one kind of product.
 
-    hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`. call: the kind. tokens:
-    numbers of tokens. pairs: pairs of the other two sizes; None for all of `sides()`. The result is int32 (tokens,
-    pairs, 9), -1 where cuBLASLt has no kernel. Raises a GpuError if it has none
-    for any shape, or if a call fails for another reason.
+    hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`, or a module's name.
+    call: formats, layout and mode of the products. tokens: numbers of tokens, one of the three sizes. pairs: pairs of
+    the other two sizes; None for all of `sides()`. The result is int32 (tokens, pairs, 9), -1 where cuBLASLt has no
+    kernel. Raises a GpuError if it has none for any shape, or if a call fails for another reason.
     """
+    if isinstance(hardware, str):  # other processes are given the name
+        hardware = importlib.import_module(hardware)
     options = {"out": call.out, "layout": call.layout, "fast_accum": call.fast_accum}
     rows = []
     for count in tokens:
@@ -53,11 +55,6 @@ def kernels_of(
     return answers
 
 
-def _kernels_of(name: str, call: CublasCall) -> npt.NDArray[np.int32]:
-    """Return the result of `kernels_of` for the hardware's module of this name, which other processes can import."""
-    return kernels_of(importlib.import_module(name), call)
-
-
 def choices(hardware: str = REAL, processes: int | None = None) -> CublasTable:
     """Return a table of the kernels that cuBLASLt's heuristic selects on this machine's GPU for every recorded shape.
 
@@ -69,7 +66,7 @@ def choices(hardware: str = REAL, processes: int | None = None) -> CublasTable:
     kinds = calls()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes or os.cpu_count() or 1, len(kinds)), context) as pool:
-        answers = np.stack(list(pool.map(_kernels_of, [hardware] * len(kinds), kinds)))
+        answers = np.stack(list(pool.map(kernels_of, [hardware] * len(kinds), kinds)))
     said = f"{about['gpu']} ({about.get('multiprocessors', '?')} multiprocessors) on {about['date'][:10]}"
     return packed(answers, f"{said}, cuBLASLt {about.get('cublaslt', 'unknown')}")
 

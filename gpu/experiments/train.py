@@ -135,9 +135,14 @@ def train(
             rows.sort(key=lambda row: names.index(row.case) if row.case in names else len(names))
             report()
 
-        side_by_side(
-            names, lambda name, file: _command(name, minutes, backends, text, steps, file), 60 * minutes + GRACE, ended
-        )
+        def command(name: str, file: Path) -> list[str]:
+            return [
+                sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
+                *backends, "--rows", str(file), *(["--text", text] if text else []),
+                *(["--steps", str(steps)] if steps else []),
+            ]  # fmt: skip
+
+        side_by_side(names, command, 60 * minutes + GRACE, ended)
         return report()
     for i, name in enumerate(names):
         left = end - time.monotonic()
@@ -243,21 +248,6 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
         result, steps=len(seen.losses), loss=math.fsum(last) / len(last), megabytes=seen.megabytes,
         milliseconds=1e3 * median(seen.seconds),
     )  # fmt: skip
-
-
-def _command(
-    name: str, minutes: float, backends: Sequence[str], text: str | None, steps: int | None, file: Path
-) -> list[str]:
-    """Return the command line that runs one case in a process, which appends its report rows to `file`.
-
-    name: name of the case. minutes: time limit of the case. backends: names of the backends to compare. text: path of a
-    text to train on; None for Python's help topics. steps: number of steps; None for the case's own.
-    """
-    return [
-        sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
-        *backends, "--rows", str(file), *(["--text", text] if text else []),
-        *(["--steps", str(steps)] if steps else []),
-    ]  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,10 @@ import numpy as np
 from fpsim.core.elementary.float32 import FUNCTIONS
 from fpsim.formats.integer_format import INT8, UINT8
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, NAMED
-from fpsim.gpu.experiments.checks import Check, codes_of, row_of_difference
-from fpsim.gpu.hardware.tensors import parts_of
+from fpsim.gpu.experiments.checks import Check, codes_of, twin_row
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import Lab, titled
 from fpsim.gpu.lab.model import Words
-from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 from fpsim.lazy import public
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.catalogue import float_units as catalogue
@@ -54,9 +52,9 @@ def scaling(lab: Lab) -> Iterator[Check]:
             label = f"{shape[0]} x {shape[1]} float32"
             for options in CASTS[: 1 if lab.small else None]:
                 yield Check("scaling", titled(f"fp.gpu.encode_scaled {fmt} {name}", options), label,
-                            partial(_twin, lab, "encode_scaled", (x,), fmt=fmt, scaling=row, **options))  # fmt: skip
+                            partial(twin_row, lab, "encode_scaled", (x,), fmt=fmt, scaling=row, **options))  # fmt: skip
             yield Check("scaling", f"fp.gpu.quantize_scaled {fmt} {name}", label,
-                        partial(_twin, lab, "quantize_scaled", (x,), fmt=fmt, scaling=row))  # fmt: skip
+                        partial(twin_row, lab, "quantize_scaled", (x,), fmt=fmt, scaling=row))  # fmt: skip
 
 
 def sums(lab: Lab) -> Iterator[Check]:
@@ -67,7 +65,7 @@ def sums(lab: Lab) -> Iterator[Check]:
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
-            added = partial(_twin, lab, accumulate=accumulator)
+            added = partial(twin_row, lab, accumulate=accumulator)
             label = f"60 rows of {terms} float16"
             yield Check("sums", f"fp.gpu.sum {accumulator}", label, partial(added, name="sum", operands=(x,), axis=1))
             yield Check("sums", f"fp.gpu.dot {accumulator}", label, partial(added, name="dot", operands=(x, y)))
@@ -84,7 +82,7 @@ def sums(lab: Lab) -> Iterator[Check]:
         start = rng.standard_normal(rows) * 2.0 ** rng.integers(-12, 12, rows)
         c = as_words(public().encode(start, unit.d.carrier))
         yield Check("sums", f"fp.gpu.dot_add {unit.name}", f"{rows} steps of random codes",
-                    partial(_twin, lab, "dot_add", (*operands, c), unit=unit))  # fmt: skip
+                    partial(twin_row, lab, "dot_add", (*operands, c), unit=unit))  # fmt: skip
     for integers in integer_units():
         rows = 64 if lab.small else 4096
         numbers = [
@@ -92,7 +90,7 @@ def sums(lab: Lab) -> Iterator[Check]:
             for x, shape in ((integers.a, (rows, 40)), (integers.b, (rows, 40)), (integers.d, rows))
         ]
         yield Check("sums", f"fp.gpu.dot_add {integers.name}", f"{rows} rows of 40 random integers",
-                    partial(_twin, lab, "dot_add", tuple(numbers), unit=integers))  # fmt: skip
+                    partial(twin_row, lab, "dot_add", tuple(numbers), unit=integers))  # fmt: skip
 
 
 def functions(lab: Lab) -> Iterator[Check]:
@@ -104,22 +102,23 @@ def functions(lab: Lab) -> Iterator[Check]:
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
             for name in ("decode", "classify", "absolute"):
-                yield Check("functions", f"fp.gpu.{name} {fmt}", "all codes", partial(_twin, lab, name, every, fmt=fmt))
+                yield Check("functions", f"fp.gpu.{name} {fmt}", "all codes",
+                            partial(twin_row, lab, name, every, fmt=fmt))  # fmt: skip
     for fmt in (E4M3, E2M1, FP16, BF16, FP32):
         label, pair = codes_of(lab, fmt, 2)
         for name in ("equal", "less", "less_equal", "minimum_number", "maximum_number"):
-            yield Check("functions", f"fp.gpu.{name} {fmt}", label, partial(_twin, lab, name, pair, fmt=fmt))
+            yield Check("functions", f"fp.gpu.{name} {fmt}", label, partial(twin_row, lab, name, pair, fmt=fmt))
         label, single = codes_of(lab, fmt, 1)
         for target in (E5M2, E2M1, BF16):
             for rounding in ("nearest_even", "toward_zero"):
-                yield Check("functions", f"fp.gpu.convert {fmt} to {target} {rounding}", label,
-                            partial(_twin, lab, "convert", single, fmt=fmt, to=target, rounding=rounding))  # fmt: skip
+                run = partial(twin_row, lab, "convert", single, fmt=fmt, to=target, rounding=rounding)
+                yield Check("functions", f"fp.gpu.convert {fmt} to {target} {rounding}", label, run)
         for dtype in (np.int8, np.int64):
             yield Check("functions", f"fp.gpu.to_int {fmt} {dtype.__name__}", label,
-                        partial(_twin, lab, "to_int", single, fmt=fmt, dtype=dtype))  # fmt: skip
+                        partial(twin_row, lab, "to_int", single, fmt=fmt, dtype=dtype))  # fmt: skip
         n = np.random.default_rng([lab.seed, 6]).integers(-(1 << 40), 1 << 40, 4096) >> np.arange(4096) % 41
         yield Check(
-            "functions", f"fp.gpu.from_int {fmt}", "4096 integers", partial(_twin, lab, "from_int", (n,), fmt=fmt)
+            "functions", f"fp.gpu.from_int {fmt}", "4096 integers", partial(twin_row, lab, "from_int", (n,), fmt=fmt)
         )
 
 
@@ -144,19 +143,19 @@ def elementary(lab: Lab) -> Iterator[Check]:
                 length = shape[options.get("axis", -1)]
                 more = [as_words(public().encode(_near_one(lab, (length,), 9 + i), fmt)) for i in range(count)]
                 yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), f"{shape[0]} x {shape[1]} numbers",
-                            partial(_twin, lab, name, (x, *more), fmt=fmt, **options))  # fmt: skip
+                            partial(twin_row, lab, name, (x, *more), fmt=fmt, **options))  # fmt: skip
     step = 1 << (20 if lab.small else 6)
     first = int(np.random.default_rng([lab.seed, 64]).integers(step))
     every: tuple[Words, ...] = (np.arange(first, 1 << 32, step, dtype=np.uint64).astype(np.uint32),)
     for name in FUNCTIONS:
         yield Check("elementary", f"fp.gpu.{name} FP32", f"every {step}th float32, from code {first}",
-                    partial(_twin, lab, name, every, fmt=FP32, flags=True))  # fmt: skip
+                    partial(twin_row, lab, name, every, fmt=FP32, flags=True))  # fmt: skip
     for fmt in (E4M3,) if lab.small else (E4M3, BF16, FP16):
         for name in FUNCTIONS:
             label, every = codes_of(lab, fmt, 1)
             for options in CASTS[: 1 if lab.small else None]:
                 yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), label,
-                            partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
+                            partial(twin_row, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
 
 
 STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -182,11 +181,11 @@ def stacks(lab: Lab) -> Iterator[Check]:
                 for shape, fmt in ((left, unit.a), (right, unit.b))
             ]
             yield Check("stacks", titled(f"fp.gpu.matmul {unit.name}", options), words,
-                        partial(_twin, lab, "matmul", tuple(pair), accumulate=unit, **options))  # fmt: skip
+                        partial(twin_row, lab, "matmul", tuple(pair), accumulate=unit, **options))  # fmt: skip
         x, y = (_near_one(lab, shape, number) for shape in (left, right))
         for accumulator in (FusedMultiplyAdd(FP32), Sequential(BF16)):
             yield Check("stacks", f"fp.gpu.matmul {accumulator}", words,
-                        partial(_twin, lab, "matmul", (x, y), accumulate=accumulator))  # fmt: skip
+                        partial(twin_row, lab, "matmul", (x, y), accumulate=accumulator))  # fmt: skip
     rng = np.random.default_rng([lab.seed, 8])
     for integers in integer_units():
         m, n, k = (8, 8, 40) if lab.small else (50, 70, 333)
@@ -195,35 +194,7 @@ def stacks(lab: Lab) -> Iterator[Check]:
             for x, shape in ((integers.a, (m, k)), (integers.b, (k, n)))
         ]
         yield Check("stacks", f"fp.gpu.matmul {integers.name}", f"{m} x {n} x {k} random integers",
-                    partial(_twin, lab, "matmul", tuple(numbers), accumulate=integers))  # fmt: skip
-
-
-def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
-    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row.
-
-    lab: the settings. name: the function, such as "dot". operands, options: its arguments and keyword arguments.
-    """
-    want = arrays_of(getattr(public(), name)(*operands, **options))
-    got = lab.hardware.twin(name, *operands, **options)
-    results = got if isinstance(got, tuple) else (got,)
-    if len(results) != len(want):
-        raise ValueError(f"the GPU gave {len(results)} arrays, and the CPU {len(want)}.")
-    # words of 32 bits are shown as float32, others as plain numbers
-    formats = ["fp32" if words.dtype.itemsize == 4 else "integer" for words in want]
-    differences = [difference(*arrays) for arrays in zip(results, want, formats, strict=True)]
-    first = next((f"array {i}, {d.first}" for i, d in enumerate(differences) if d.differing), "")
-    sums = (sum(getattr(d, count) for d in differences) for count in ("compared", "differing", "other_nans"))
-    compared, differing, other_nans = sums
-    return row_of_difference(WordDifference(compared, differing, other_nans, first))
-
-
-def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return the results of a function as arrays of bit patterns.
-
-    result: an array, a tuple of arrays, or a scaled array, which gives its codes, scales, scale codes, zero points and
-    tensor scale, as far as they exist, and its decoded values.
-    """
-    return tuple(np.atleast_1d(as_words(np.asarray(part))) for part in parts_of(result))
+                    partial(twin_row, lab, "matmul", tuple(numbers), accumulate=integers))  # fmt: skip
 
 
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:

@@ -105,7 +105,8 @@ def validate(
     try:
         for i, parts_now in enumerate(turns := _turns(chosen, isolated)):
             left = end - time.monotonic()
-            seconds = max(left * _weight(parts_now) / sum(map(_weight, turns[i:])), 1.0)
+            weights = [SPEED_WEIGHT if turn == [SPEED] else len(turn) for turn in turns[i:]]
+            seconds = max(left * weights[0] / sum(weights), 1.0)
             if isolated:
                 most = min(seconds + GRACE, max(left + GRACE, 1.0))
                 named = Lab(name, seed=seed, small=small)
@@ -203,11 +204,6 @@ def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
     return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]
 
 
-def _weight(turn: list[str]) -> int:
-    """Return a group's weight in the division of the total time: its number of parts, 2 for the benchmark alone."""
-    return SPEED_WEIGHT if turn == [SPEED] else len(turn)
-
-
 def _in_processes(
     parts: list[str], seconds: float, most: float, lab: Lab, keep: Path | None, rows: list[ValidationRow],
     speeds: list[Speed], report: Callable[[], Any],
@@ -215,8 +211,8 @@ def _in_processes(
     """Run parts in separate processes, add their results to `rows` and `speeds`, and call `report` as each ends.
 
     seconds: the time limit that each process observes. most: seconds after which a process is killed; the results that
-    it has written until then are used. lab: has the name of the hardware's module. keep: folder in
-    which to store products whose bits no model predicts, or None.
+    it has written until then are used. lab: settings, where `lab.hardware` is a module's name. keep: folder in which to
+    store products whose bits no model predicts, or None.
     """
     of_parts: dict[str, list[ValidationRow]] = {part: [] for part in parts}
     before = tuple(rows)
@@ -231,20 +227,14 @@ def _in_processes(
         rows[:] = [*before, *(row for part in parts for row in of_parts[part])]
         report()
 
-    side_by_side(parts, lambda part, file: _command(part, seconds, lab, keep, file), most, ended)
+    def command(part: str, file: Path) -> list[str]:
+        python, to_file = [sys.executable, "-m", "fpsim.gpu"], ["--rows", str(file), "--hardware", lab.hardware]
+        if part == SPEED:
+            return [*python, "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *to_file]
+        return [*python, "validate", "--part", part, "--seconds", f"{seconds:.0f}", *to_file, "--seed", str(lab.seed),
+                *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
 
-
-def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
-    """Return the command line that runs a part in a process, which appends its results to `file`.
-
-    seconds: time limit of the part. lab: settings, with the name of the hardware's module. keep: folder in which to
-    store products whose bits no model predicts, or None.
-    """
-    python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
-    if part == SPEED:
-        return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
-    return [*python, "fpsim.gpu", "validate", "--part", part, "--seconds", f"{seconds:.0f}", *rows, "--seed",
-            str(lab.seed), *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
+    side_by_side(parts, command, most, ended)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

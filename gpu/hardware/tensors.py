@@ -57,10 +57,10 @@ def words(x: Any) -> Words:
 
 
 def parts_of(result: Any) -> list[Any]:
-    """Return the arrays of a function's result, which is an array, a tuple of arrays, or a scaled array.
+    """Return a list of the arrays in `result`, which is an array, a tuple of arrays, or a scaled array.
 
-    Those of a scaled array are codes, scales, scale codes, zero points and tensor scale, as far as they exist, and the
-    decoded values.
+    A scaled array gives its codes, scales, scale codes, zero points and tensor scale, as far as they exist, and then
+    its decoded values.
     """
     if not hasattr(result, "scales"):
         return list(result) if isinstance(result, tuple) else [result]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fpsim as fp
-from fpsim.gpu.experiments.twins import arrays_of
+from fpsim.gpu.experiments.checks import arrays_of
 from fpsim.gpu.lab.bench_rows import BenchWork
 from fpsim.gpu.lab.judge import as_words
 from fpsim.gpu.lab.lab import unit_name
