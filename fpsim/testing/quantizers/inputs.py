@@ -69,16 +69,15 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
     source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
     format.
     """
-    x = inputs_for(fmt) if source is None else inputs_for(fmt, source)
+    x = inputs_for(fmt, source)
     apart = taken_apart(x)
     return x, apart, KnownModels(apart)
 
 
 @functools.lru_cache(maxsize=8)
 def right_words(options: CastOptions, source: Any = None) -> Words:
-    """Return the results of the promised cast for the inputs that `inputs_of` returns, as bit patterns of float64.
+    """Return the right results for the inputs that `inputs_of` returns, as bit patterns of float64.
 
-    options: the promised cast. source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the
-    format's values.
+    options: the promised cast. source: dtype of the inputs, as for `inputs_of`.
     """
     return rounded_words(inputs_of(options.fmt, source)[0], options)

@@ -113,9 +113,9 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Words]]:
-    """Yield known faults: a clause without subject, and a function that returns the results with that fault.
+    """Yield known faults as (clause without subject, results for the integers x with that fault).
 
-    The results are bit patterns of float64. x: the inputs, integers. options: the promised cast.
+    The results are bit patterns of float64. options: the promised cast.
     """
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):

@@ -52,9 +52,9 @@ class KnownModels:
     """Cache of models' results for some inputs, shared by checks of different quantizers.
 
     Attributes:
-      certificates: (start of a search, model found) -> (number of excluded rivals, rivals not excluded).
-      first: slice of the inputs that rivals are tried on first.
-      inputs: these inputs.
+      certificates: {(start of a search, model found): (number of excluded rival models, clauses on the others)}.
+      first: slice that selects every n-th input; rivals are tried on these first.
+      inputs: the inputs that `first` selects.
     """
 
     def __init__(self, inputs: SplitInputs) -> None:
@@ -65,10 +65,7 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for every n-th input (the slice `first`), from the cache if possible.
-
-        They are bit patterns of float64.
-        """
+        """Return a model's results for the attribute `inputs`, as bit patterns of float64; cached."""
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -99,7 +96,7 @@ class ModelSearch:
         self._of_first = got[self.known.first]
 
     def differing(self, model: QuantizerModel | Restricted) -> npt.NDArray[np.bool_]:
-        """Return a mask of the inputs for which a model's result differs from the quantizer's."""
+        """Return a bool mask of the inputs for which a model's result differs from the quantizer's."""
         return np.asarray(model.run(self.inputs) != self.got)
 
     def count(self, model: QuantizerModel) -> int:

@@ -86,12 +86,12 @@ def _next(x: Array, steps: int) -> Array:
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield ("large", about a million values of x), then (name, x in this memory layout) for the fitting `names`.
+    """Yield (name, array) pairs of further inputs: large and square arrays of values of x, and x in memory layouts.
 
-    With one scale, x is cut to a multiple of 8 elements and reshaped to as many axes as the layout has. With a scale
-    per tile of a matrix, no large array is yielded, and only the first two matrices of x are used. promise: the scales.
-    x: inputs of `inputs_of`.
-    With one scale, ("square", a square matrix of values of x) follows the large array.
+    With one scale: "large" (about a million values), "square" (a square matrix), and each layout of `names`, for which
+    x is cut to a multiple of 8 elements and reshaped to the layout's number of axes. With scales along an axis: "large"
+    and the layouts of matrices. With a scale per tile: the first two matrices of x in the layouts of matrices.
+    promise: the scales. x: inputs of `inputs_of`. names: keys of LAYOUTS.
     """
     layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)

@@ -70,9 +70,9 @@ class GivenScale(NamedTuple):
         return 1 if self.scale.ndim == 2 and self.scale.shape[0] > 1 else 0
 
     def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return scales or zero points expanded to broadcast with inputs, repeated for matrices stacked along rows.
+        """Return scales or zero points, given one per tile, as arrays that broadcast with the inputs.
 
-        shape: the shape of the inputs.
+        shape: the shape of the inputs, which may be several matrices stacked along the rows.
         """
         if self.block is None or of_scales.ndim == 0:
             return of_scales
@@ -80,7 +80,7 @@ class GivenScale(NamedTuple):
         return np.tile(whole, (shape[0] // whole.shape[0], 1))
 
     def codes(self, x: Array) -> Values:
-        """Return the results for x as float64: integers, or values of a float format that are not yet rescaled."""
+        """Return the results for x as float64: integers, or a float format's values, not yet times the scale."""
         with np.errstate(all="ignore"):
             quotient = self._quotient(x)
             if isinstance(self.fmt, Format):

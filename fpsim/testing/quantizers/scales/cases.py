@@ -21,7 +21,7 @@ BRIEF = 1 << 14  # elements below which a matrix needs no compiled loops of its 
 
 
 def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
-    """Return float32 matrices that tell a scaling from recipes similar to it, as name in reports -> matrix.
+    """Return {name in reports: float32 matrix}: matrices whose results tell a scaling from similar recipes.
 
     Their tiles have, for example, different magnitudes, scales at ties, elements at ties, an outlier or only zeros.
     fmt: the element format.
@@ -67,9 +67,9 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
 
 
 def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
-    """Return name in reports -> matrix: two matrices cut so that the last tiles along both axes are incomplete.
+    """Return {name in reports: matrix}: two matrices cut so that the last tiles along both axes are incomplete.
 
-    plain: name -> matrix, made for `scaling` by `cases_for`.
+    plain: the matrices that `cases_for` returns for `scaling`.
     """
     height, width = (max(size, 1) for size in _block(scaling))
     rows, columns = plain["ordinary tiles"].shape
@@ -161,7 +161,7 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
 
 
 def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
-    """Return name in reports -> matrix: `plain` with one Inf, `plain` with one NaN, and a matrix of another shape.
+    """Return {name in reports: matrix}: `plain` with one Inf, `plain` with one NaN, and a matrix of another shape.
 
     The last one has the shape (n + 32, n) for tiles (1, n) of `scaling`, (m, m + 32) for tiles (m, 1), and (3 * m, n)
     for other tiles (m, n), where a whole axis counts as 1. For tiles (1, 1) it has the shape of `plain` transposed.

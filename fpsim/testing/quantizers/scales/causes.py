@@ -22,7 +22,7 @@ from fpsim.testing.quantizers.scales.candidates import CHOICES, RULES
 from fpsim.testing.quantizers.scales.comparing import RightParts
 from fpsim.testing.quantizers.scales.differences import RecipeDifferences, Results
 from fpsim.testing.quantizers.scales.encoding import KeptEncodings
-from fpsim.testing.quantizers.scales.identity import ScalingIdentity, difference, fault_beside, identified, unrounded
+from fpsim.testing.quantizers.scales.identity import ScalingIdentity, difference, fault_fields, identified, unrounded
 from fpsim.testing.quantizers.scales.results import ReturnedParts, in_tiles, same_scales
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
@@ -83,7 +83,7 @@ class ScaledResults:
         `other`. results: pairs of a matrix and the quantizer's result for it.
         """
         scalings = [self.scaling, *_akin(self.scaling), other]
-        return fault_beside(results, self.fmt, scalings, self.cast, self.kept)
+        return fault_fields(results, self.fmt, scalings, self.cast, self.kept)
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:

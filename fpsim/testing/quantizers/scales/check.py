@@ -25,7 +25,7 @@ from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport
 from fpsim.testing.quantizers.scales.cases import cases_for, partial_cases, special_cases
 from fpsim.testing.quantizers.scales.causes import ScaledResults, causes_of
 from fpsim.testing.quantizers.scales.comparing import RightParts, ScaledComparison, same_parts
-from fpsim.testing.quantizers.scales.identity import fault_beside
+from fpsim.testing.quantizers.scales.identity import fault_fields
 from fpsim.testing.quantizers.scales.results import ReturnedParts, called
 
 LARGE = (1 << 20, 1 << 17, 1 << 15)  # elements of a large matrix: the largest size within a function's time
@@ -222,7 +222,7 @@ class ScaledCheck:
         broken = self.findings.broken
         results = ScaledResults(self.results, self.counts, self.fmt, self.scaling, self.cast)
         if "calls" in broken:
-            return fault_beside(results.all, self.fmt, [self.scaling], self.cast, results.kept)
+            return fault_fields(results.all, self.fmt, [self.scaling], self.cast, results.kept)
         if not self.results or any(rule in broken for rule in UNREADABLE):
             return {}
         return causes_of(results)

@@ -39,9 +39,9 @@ class Case(NamedTuple):
 
 
 class KeptEncodings:
-    """Cache for a check: correct encodings of its matrices, and which faults reproduce which results.
+    """Cache of correct encodings of a check's matrices, and of which faults reproduce which of the results.
 
-    Format, keywords of the cast and results of the quantizer must be the same for all entries.
+    It serves one quantizer: format, keywords of the cast and results are the same for all entries.
 
     Attributes:
       outcomes: (fault, scaling, matrix, matrix before) -> whether the fault reproduces the result.

@@ -153,7 +153,7 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
     for scaling in dict.fromkeys([nearest.scaling, *fitting]):
         if affine and scaling.symmetric:
             continue
-        fields = fault_beside(results, element, [scaling], cast, kept)
+        fields = fault_fields(results, element, [scaling], cast, kept)
         if fields:
             return replace(nearest, scaling=scaling, names=names_of((scaling,)), faults=fields["causes"])
     for scaling in dict.fromkeys((nearest.scaling, AFFINE_TENSOR)) if affine else ():
@@ -232,10 +232,10 @@ def unrounded(results: Results) -> bool:
     return all(parts.scales is None and (parts.elements == values_of(x, x)).all() for x, parts in results)
 
 
-def fault_beside(
+def fault_fields(
     results: Results, fmt: Element, scalings: list[Scaling], cast: dict[str, Any], kept: KeptEncodings
 ) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a fault with which one of `scalings` explains all results; else {}.
+    """Return the `QuantizerReport` fields on a fault that, added to one of `scalings`, explains all results; else {}.
 
     Args:
       results: pairs of a matrix and the quantizer's result for it.
@@ -272,17 +272,17 @@ SAID = {
 }  # (field, value) of a scaling -> addition to the clause on it
 
 
-def difference(found: Scaling, promised: Scaling) -> list[str]:
-    """Return clauses without subject on the fields in which a scaling differs from the promised one."""
+def difference(scaling: Scaling, promised: Scaling) -> list[str]:
+    """Return a clause for each field in which a scaling differs from the promised one, such as "has symmetric=..."."""
     fields = (
         "block", "scale_format", "symmetric", "scale_rule", "scale_rounding", *CHOICES, "quotient", "tensor_scale",
         "tensor_top", "adaptive",
     )  # fmt: skip
     return [
-        f"has {name}={_short(getattr(found, name))}, not {_short(getattr(promised, name))}"
-        f"{SAID.get((name, getattr(found, name)), '')}"
+        f"has {name}={_short(getattr(scaling, name))}, not {_short(getattr(promised, name))}"
+        f"{SAID.get((name, getattr(scaling, name)), '')}"
         for name in dict.fromkeys(fields)
-        if getattr(found, name) != getattr(promised, name)
+        if getattr(scaling, name) != getattr(promised, name)
     ]
 
 

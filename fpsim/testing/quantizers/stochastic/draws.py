@@ -36,7 +36,7 @@ def cells_of(fmt: Format) -> list[tuple[float, float]]:
 
 
 def binades_of(fmt: Format) -> list[tuple[float, float]]:
-    """Return a pair of neighbouring values, smaller magnitude first, in the middle of each binade of each sign."""
+    """Return for each binade of each sign two neighbouring values in its middle, the smaller magnitude first."""
     half = 1 << fmt.mantissa_bits >> 1
     starts = range(0, fmt.max_code, 1 << fmt.mantissa_bits)
     codes = [min(start + half, fmt.max_code - 1) for start in starts]
@@ -47,7 +47,8 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
 def inputs_between(cells: list[tuple[float, float]], fractions: Sequence[float]) -> tuple[Array, ...]:
     """Return (inputs, their lower neighbours, their upper neighbours, their fractions of the spacing), flat.
 
-    The inputs, float32, are at each of `fractions` between each pair of `cells`; float32 must represent them exactly.
+    There is a float32 input at each of `fractions` between the values of each pair in `cells`; inputs that float32
+    cannot represent exactly are left out.
     """
     low, high = (np.repeat(np.array(cells)[:, end], len(fractions)) for end in (0, 1))
     fraction = np.tile(fractions, len(cells))
