@@ -20,7 +20,7 @@ EXACT = 2.0**-18  # relative tolerance of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of results, each as a clause without subject and an array of `size` indices.
+    """Yield known wrong orders of results, each as (clause that describes it, array of `size` indices).
 
     Result i of the faulty quantizer is the correct result whose index is element i of that array.
     """

@@ -68,7 +68,7 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault of a quantizer. words: clause without subject ("drops the sign"); changes: (parameter, value) pairs."""
+    """A fault of a quantizer. words: what it does ("drops the sign"); changes: (model's parameter, value) pairs."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
@@ -83,7 +83,7 @@ class Deviation:
 
 
 def deviation(words: str, **changes: Any) -> Deviation:
-    """Return the fault that `words` describes, a clause without subject; changes: parameters of `QuantizerModel`."""
+    """Return the fault that `words` ("drops the sign") describes; changes: the changed fields of `QuantizerModel`."""
     return Deviation(words, tuple(changes.items()))
 
 
@@ -357,6 +357,6 @@ def _changed_formats(fmt: Format) -> tuple[Format, ...]:
 
 
 def sentence(faults: tuple[Deviation, ...]) -> str:
-    """Return faults as one clause without subject, such as "drops the sign; and it rounds up"; "" without faults."""
+    """Return the text on all faults together, such as "drops the sign; and it rounds up"; "" without faults."""
     *first, last = [fault.words for fault in faults] or [""]
     return f"{'; it '.join(first)}; and it {last}" if first else last

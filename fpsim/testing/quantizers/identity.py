@@ -42,7 +42,7 @@ class QuantizerIdentity:
         one of `faults` describes.
       overflow, subnormals: keywords of `fpsim.encode` of the nearest policy.
       keywords: all keywords of the nearest policy.
-      faults: what the quantizer does instead of that policy, as clauses without subject.
+      faults: what the quantizer does instead of that policy, as clauses ("drops the sign").
       intermediate: name of the format to which inputs are rounded first, or None.
       exact: whether policy and faults together reproduce every result.
       differ, of: number of results that they do not reproduce, and number of all results.

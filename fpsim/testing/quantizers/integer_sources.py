@@ -113,7 +113,7 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Words]]:
-    """Yield known faults as (clause without subject, results for the integers x with that fault).
+    """Yield known faults as (clause such as "drops the sign", results for the integers x with that fault).
 
     The results are bit patterns of float64. options: the promised cast.
     """

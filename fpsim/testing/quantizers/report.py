@@ -66,7 +66,7 @@ class QuantizerReport:
       held: names of the properties that hold.
       broken: the properties that do not hold, each with an input that shows it.
       diagnosis: text on the cause of the differences; "" if all results are right.
-      causes: what the quantizer does instead, as clauses without subject; empty if nothing explains all differences.
+      causes: what the quantizer does instead, as clauses ("drops the sign"); empty if nothing explains all differences.
       differ, of: number of inputs with a wrong result, and number of inputs.
       unexplained: number of results that the causes do not reproduce.
       excluded: number of other policies and faults that would change at least one result.
@@ -125,7 +125,7 @@ def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
 
 
 def explained_by(causes: tuple[str, ...]) -> str:
-    """Return the sentence saying that `causes`, clauses without subject, explain every difference."""
+    """Return the sentence saying that `causes`, such as "drops the sign", explain every difference."""
     whole = "one cause explains all" if len(causes) == 1 else f"{len(causes)} causes together explain all"
     return f"{whole}: it {'; it '.join(causes)}"
 
@@ -136,7 +136,7 @@ def but(faults: tuple[str, ...]) -> str:
 
 
 def explained(*causes: str) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields for causes (clauses without subject) that explain every difference."""
+    """Return the `QuantizerReport` fields for causes, such as "drops the sign", that explain every difference."""
     return {"causes": causes, "diagnosis": explained_by(causes), "unexplained": 0}
 
 

@@ -112,7 +112,7 @@ SENTENCES = MappingProxyType(
 
 
 def rule_words(rule: str, promised: str) -> str:
-    """Return what a quantizer that follows a rule does, as a clause without subject ("takes ties to the even code").
+    """Return what a quantizer that follows a rule does, as a clause such as "takes ties to the even code".
 
     promised: the rule that it should follow. If both round to nearest, the clause is on ties alone.
     """

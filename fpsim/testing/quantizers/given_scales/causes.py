@@ -40,7 +40,7 @@ def differing(got: Values, want: Values) -> Any:
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: a dict from a clause without subject to changed fields of the model `promise`.
+    """Return the known faults as {clause ("drops the sign"): changed fields of the model `promise`}.
 
     They are wrong quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
     """
@@ -84,7 +84,7 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
     """Return the faults of taking another tile's scale or zero point; {} without tiles.
 
-    The dict maps a clause without subject to the fields of the model `promise` that the fault changes.
+    The dict maps a clause ("drops the sign") to the fields of the model `promise` that the fault changes.
     """
     if promise.block is None or promise.scale.size == 1:
         return {}
@@ -119,7 +119,7 @@ def cause_of(
 ) -> tuple[tuple[str, ...], GivenScale, int]:
     """Return (one or two faults that explain the results `got` for x, model with these, number of others tried).
 
-    The faults are clauses without subject; () if none explain the results, with the promise as the model.
+    The faults are clauses ("drops the sign"); () if none explain the results, with the promise as the model.
     """
     variants = changes_of(promise)
     few, few_got = x, got

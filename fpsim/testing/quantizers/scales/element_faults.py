@@ -43,7 +43,7 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 
 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults with right scales and wrong elements, as (clause without subject, fault function).
+    """Yield faults with right scales and wrong elements, as (clause such as "drops the sign", fault function).
 
     recipe: the encoding that the quantizer promises. cases: matrices with results; their largest element is a limit to
     try.

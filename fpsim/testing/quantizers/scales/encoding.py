@@ -124,7 +124,7 @@ class FaultOutcome(NamedTuple):
 
 # Function of the promised encoding and a case that returns the faulty result for the case's matrix.
 FaultFunction = Callable[[RightEncoding, Case], FaultOutcome]
-Fault = tuple[str, FaultFunction]  # clause without subject, and the fault's function
+Fault = tuple[str, FaultFunction]  # clause such as "drops the sign", and the fault's function
 
 
 def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:

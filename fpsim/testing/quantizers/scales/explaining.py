@@ -105,7 +105,7 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
 
 
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield every known fault of quantizers with scales, as (clause without subject, fault function).
+    """Yield every known fault of quantizers with scales, as (clause such as "drops the sign", fault function).
 
     recipe: the encoding that the quantizer promises. cases: matrices with results; they suggest a factor of scales and
     a limit of elements to try.

@@ -47,7 +47,7 @@ class ScalingIdentity:
         followed by " reciprocal" if they are 1 / scale; "another shape" if they are neither; "values" if the function
         returned values alone.
       element: name of the element format.
-      faults: what the quantizer does instead of the recipe, as clauses without subject; empty if they do not explain
+      faults: what the quantizer does instead of the recipe, as clauses ("drops the sign"); empty if they do not explain
         all.
       rivals: other scalings with the same results for these arrays.
       excluded: number of scalings that were tried and differ.

@@ -39,7 +39,7 @@ class AffineCase(NamedTuple):
 def zero_point_causes(
     cases: list[tuple[Array, ReturnedParts]], fmt: IntegerFormat, scaling: Scaling, rounding: str = "nearest_even"
 ) -> tuple[str, ...]:
-    """Return the faults that reproduce all codes and zero points, as clauses without subject; () if none do.
+    """Return the faults that reproduce all codes and zero points, as clauses ("drops the sign"); () if none do.
 
     Args:
       cases: matrices and the result for each; () is returned unless all are finite and have right scales.
@@ -74,7 +74,7 @@ def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) 
 def _faults(
     cases: list[AffineCase], fmt: IntegerFormat, scaling: Scaling, rounding: str
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
-    """Yield known faults, as (clauses without subject, rounding rule of zero points, changes).
+    """Yield known faults, as (clauses ("drops the sign"), rounding rule of zero points, changes).
 
     Changes are fields of the `GivenScale` that models the elements -> other values; {} if only zero points are wrong.
     fmt, scaling, rounding: the promised element format, scaling and rounding of elements.

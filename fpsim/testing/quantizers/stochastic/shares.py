@@ -41,7 +41,7 @@ Fits = Callable[[Shares, Array], bool]  # whether measured shares equal given on
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults: a clause without subject, and a function from Shares to the shares that the fault causes."""
+    """Yield known faults as (clause that describes it, function from `Shares` to the shares that it causes)."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         ends = f"fractions up to {1 - 2.0**-places:g} never go away from zero"
