@@ -139,8 +139,8 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
 
     `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name, for formats that the
-    arithmetic leaves open. With None, a matrix unit or a probed product has operands in its own formats; other
-    arithmetics follow the recipes of `_base`, whose default is FP32 for an accumulator.
+    arithmetic leaves open. With None, a matrix unit or a probed product has operands in its own formats. Others follow
+    each layer's own or default recipe, as `_base` returns it; the default is FP32 for an accumulator, else FP8_TENSOR.
     """
     if isinstance(spec, str):
         word, row = spec.strip(), row_named(spec)
@@ -165,10 +165,9 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the object that a name describes: a recipe, _Chip, matrix unit, schedule or accumulator.
+    """Return the matrix unit, schedule or accumulator that a name describes; raise a ValueError for other names.
 
-    The names "torch", "float32", "emulated", "gpu" and "hardware" are returned in lower case. Raise a ValueError for an
-    unknown name. `argument`: name of the user's argument, for messages.
+    `argument`: name of the user's argument, for messages.
     """
     lower = word.strip().lower()
     if lower in UNITS:
@@ -234,7 +233,7 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 
     "torch" leaves all products to torch, and "float32" adds with fused multiply-adds in float32, in the order of K. The
     others compute the products of `recipe` on the CPU, by a GPU's emulation, or on its tensor cores; the last two raise
-    a GpuError without a GPU. `recipe`: a recipe or its name; None as for `_base`.
+    a GpuError without a GPU. `recipe`: a recipe or its name; None for each layer's own or default one.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
@@ -338,8 +337,8 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
 
-    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None as for
-    `_base`.
+    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None for each
+    layer's own or default one.
     """
 
     def change(of: LinearRecipe) -> LinearRecipe:

@@ -100,11 +100,10 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
-    """Return an output's logits as a float64 array; None if it has none, and `logits` is None.
+    """Return the logits of a model's output, a float tensor with two or more classes on its last axis, as float64.
 
-    Logits are a tensor of two or more classes along its last axis. They are the part of the output called "logits". If
-    `logits` is True, they are the whole output if it has no such part; if it is a function, what it returns for the
-    output. With True or a function, raise a ValueError if there are no logits.
+    `logits`: a function that returns them for the output; None for the part of the output called "logits"; True for
+    that part or, without one, the whole output. If there are none, return None for None, else raise a ValueError.
     """
     chosen: Any = output if logits is True else None
     if callable(logits):

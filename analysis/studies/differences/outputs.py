@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -64,18 +63,13 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
         if name == "" and inside:
             inside = ("",)
         if getattr(module, "_compiled_call_impl", None) is None:
-            show = functools.partial(_show_result, plain_name(name), see)
-            handles.append(module.register_forward_hook(show))
+            plain = plain_name(name)
+            handles.append(module.register_forward_hook(lambda *call, name=plain: show_output(name, call[2], see)))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _show_result(name: str, see: Callable[[ModuleOutput], None], module: Any, inputs: Any, output: Any) -> None:
-    """Call `show_output` as a forward hook of a module."""
-    show_output(name, output, see)
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:

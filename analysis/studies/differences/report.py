@@ -142,7 +142,11 @@ def model_divergence(
     first: Divergence, growth: tuple[LayerDifference, ...], kl: float | None, coverage: Coverage,
     remarks: Iterable[str] = (),
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose first difference is `first`; `remarks` follow its explanation."""
+    """Return the report of two runs whose first difference is `first`; the sentences `remarks` follow its explanation.
+
+    `growth`: a row for each product or module output. `kl`: KL divergence of the outputs in nats, or None. `coverage`:
+    the share of the model that was compared.
+    """
     lines = [*filter(None, [coverage.headline]), first.explanation, *remarks, _growth_sentence(growth, kl)]
     fields = {field.name: getattr(first, field.name) for field in dataclasses.fields(Divergence)}
     fields["explanation"] = "\n".join([*lines, *coverage.sentences])
@@ -150,9 +154,10 @@ def model_divergence(
 
 
 def _growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """Return a sentence on how many products (or outputs of modules) differ, and how much the last forward one.
+    """Return a sentence saying how many products differ, and by how much the last forward product differs.
 
-    `kl`: KL divergence of the outputs in nats, which is added unless it is None.
+    The rows of `growth` may also be outputs of modules, which the sentence then counts. `kl`: KL divergence of the
+    outputs in nats, which is added unless it is None.
     """
     count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"

@@ -56,9 +56,9 @@ class ModelRun(NamedTuple):
 def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
     """Run a copy of a model under an arithmetic, and call `seen` with each product.
 
-    `model`: a torch.nn.Module. `batch`: its arguments, as `called_with` passes them. `loss`: called as loss(model,
-    batch), and its backward pass runs too; None for the forward pass alone. Raise a ValueError if the batch does not
-    fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
+    `model`: a torch.nn.Module. `batch`: its argument, a tuple or list of arguments, or a mapping of keyword arguments.
+    `loss`: called as loss(model, batch), and its backward pass runs too; None for the forward pass alone. Raise a
+    ValueError if the batch does not fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
     """
     twin, batch = copied(model, "model"), copied(batch, "batch")
     mode = _Products(twin, arithmetic, frozenset(map(id, model.parameters())))
@@ -79,10 +79,11 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a call's product, whose `place` says where it was computed: the library for a layer in `plain`, such as
-    "(MKL)"; else the arithmetic's processor, such as "on the GPU", or "" for the CPU.
+    """Return the Product of a call, with text on the place where it was computed.
 
-    `plain`: names of the layers that torch multiplied in their own dtype, which the product then has as `dtype`.
+    The place is the arithmetic's processor, such as "on the GPU", or "" for the CPU. For a layer in `plain`, it is
+    torch's library, such as "(MKL)", and the product has torch's dtype. `plain`: names of the layers that torch
+    multiplied in their own dtype.
     """
     product = as_product(call, arithmetic.place)
     if call.layer not in plain:  # recipes multiply in float32, whatever the dtype of the layer is
@@ -130,7 +131,7 @@ def copied(x: Any, noun: str) -> Any:
 
 
 def _computed(model: Any, batch: Any, loss: Any) -> None:
-    """Run the model's forward pass without gradients; with a loss, loss(model, batch) and its backward pass."""
+    """Run the model's forward pass without gradients; or, with a loss, loss(model, batch) and its backward pass."""
     if loss is None:
         with torch.no_grad():
             _fitting(batch, lambda: called_with(model, batch))
@@ -149,9 +150,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
-    """Return what `compute` returns; raise a ValueError that describes the batch if the batch does not fit the
-    model.
-    """
+    """Return the result of `compute`, which runs the model; if `batch` does not fit it, raise a ValueError."""
     try:
         return compute()
     except LayerError:
@@ -195,12 +194,20 @@ class _Products(TorchFunctionMode):
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Multiply by the arithmetic inside a `with` block, in which hooks on the modules tell which one runs."""
+
+        def enter(module: torch.nn.Module, _: Any) -> None:
+            self._stack.append(module)
+            self.tally.ran(module)
+
+        def leave(*_: Any) -> None:  # what a hook returns would replace the output
+            self._stack.pop()
+
         handles = []
         for module in self._model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 handles += [
-                    module.register_forward_pre_hook(self._enter, prepend=True),
-                    module.register_forward_hook(lambda *_: self._leave(), always_call=True),
+                    module.register_forward_pre_hook(enter, prepend=True),
+                    module.register_forward_hook(leave, always_call=True),
                 ]
         try:
             with self:
@@ -208,15 +215,6 @@ class _Products(TorchFunctionMode):
         finally:
             for handle in handles:
                 handle.remove()
-
-    def _enter(self, module: torch.nn.Module, _: Any) -> None:
-        """Record, as a hook, that a module begins to run."""
-        self._stack.append(module)
-        self.tally.ran(module)
-
-    def _leave(self) -> None:
-        """Record, as a hook, that the running module has ended."""
-        self._stack.pop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -272,12 +270,11 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output and new state of an already quantised layer, computed by the arithmetic, or by the layer's
-        own plan if the arithmetic leaves the layer unchanged.
+        """Return the output of an already quantised layer under the arithmetic, and its new state of delayed scales.
 
-        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes, for stochastic rounding. `state`:
-        delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates. Each may be
-        None, as `bias`. `plan`: the layer's plan as text.
+        If the arithmetic leaves the layer unchanged, its own `plan` (text) is followed. `x`: (tokens, in). `weight`:
+        (out, in). `step`: count of forward passes, for stochastic rounding. `state`: delayed scales that this pass
+        uses. `live`: buffer of delayed scales that the backward pass updates. These three and `bias` may be None.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -292,11 +289,10 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Add multiplications to `tally`, as covered by the comparison; do nothing during a backward pass.
+        """Add a layer's multiplications by a weight to `tally`, as covered by the comparison.
 
-        Functions also run in a backward pass when activation checkpoints are recomputed; these calls are not counted
-        again. layer: name of the layer that multiplies. weight: the tensor by which it multiplies. count: number of
-        multiplications.
+        Do nothing in a backward pass, in which activation checkpoints call the same functions again. `layer`: its name.
+        `count`: number of multiplications.
         """
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
@@ -308,7 +304,8 @@ class _Products(TorchFunctionMode):
     ) -> torch.Tensor:
         """Return x @ weight^T + bias by the layer's arithmetic; raise a LayerError if it cannot be computed.
 
-        `layer`: name of the product. `called`: name of its layer, if that is another one.
+        `layer`: name under which the product is reported, such as "conv[1]" for a group of a convolution. `called`:
+        name of the layer, if that is different.
         """
         if not (x.is_floating_point() and weight.is_floating_point()):
             raise LayerError(f"layer {layer!r} must multiply floats; got {x.dtype} by {weight.dtype}.")
@@ -326,9 +323,9 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return (step count, state of delayed scales) as a layer's plan needs them.
+        """Return (step count, state of delayed scales) with initial values in place of None where the plan needs them.
 
-        Initial values replace None. The state is None if the plan has no delayed scales.
+        The state is None if the plan has no delayed scales.
         """
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
@@ -337,9 +334,10 @@ class _Products(TorchFunctionMode):
         return step, first_state(plan.delayed[0]) if state is None else state
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
-        """Return the plan of a layer's products by the arithmetic; None if torch computes the layer unchanged.
+        """Return the plan of a layer's products under the arithmetic; None if torch computes the layer unchanged.
 
-        `layer`: name of the product. `called`: name of its layer, for patterns. `recipe`: the layer's own, or None.
+        `layer`: name under which products are reported, such as "conv[1]" for a group. `called`: name of the layer,
+        which patterns match. `dtype`: that of the input. `recipe`: the layer's own recipe if it is quantised, or None.
         Raise a LayerError if the layer cannot follow the arithmetic.
         """
         self.layers[called] = None

@@ -288,12 +288,12 @@ class _ProductComparison:
             self.growth.append(layer_difference(*key, self._calls[key], other.result, mine.result))
             self._calls[key] += 1
 
-    def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
+    def _divergence(self, first: Product | None, second: Product | None) -> Divergence | None:
         """Return the first difference between a product of the first run and one of the second; None if they are equal.
 
-        `other`: the product of the first run. `mine`: that of the second. Either is None if its run has ended.
+        Either product is None if its run has ended.
         """
-        one, two = ([] if product is None else [product] for product in (other, mine))
+        one, two = ([] if product is None else [product] for product in (first, second))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 
     def divergence(self) -> Divergence | None:
