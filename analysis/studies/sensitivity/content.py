@@ -54,7 +54,7 @@ def model_content(model: Any) -> str:
 
 
 def run_content(model: Any, batches: list[Any], loss: Any, seed: int, *more: str) -> str:
-    """Return a digest of all that runs of a model depend on: also a seed and `more` texts.
+    """Return a digest of all that a run depends on: the model, batches, loss and seed, and the texts `more`.
 
     The loss, a function of (model, batch), a Criterion or None, counts by its code.
     """

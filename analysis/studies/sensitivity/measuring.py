@@ -68,8 +68,8 @@ class Measurer:
       batches: the batches, each a second argument of the loss.
       recipes: name -> recipe.
       products: those to measure, of "fprop", "dgrad" and "wgrad".
-      identity: a digest of model, loss, batches and random draws; a folder with another one is refused.
-      out: a folder that stores each measurement, or None.
+      identity: a digest of model, loss, batches and random draws.
+      out: a folder that stores each measurement, or None; refused if it stores those of another identity.
     """
 
     def __init__(
@@ -187,7 +187,8 @@ class Measurer:
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
         """Return the results of batch number `index` with exact products.
 
-        `seer`: unless None, it observes every layer in the backward pass, and the result has the graph for another one.
+        `seer`: observes every layer in the backward pass, after which the graph is kept for another one; None for
+        neither.
         """
         outcome = self.twin.run(self.batches[index], index)
         loss = loss_checked(outcome.loss, index)
@@ -353,8 +354,9 @@ def sensitivity_of(
 ) -> Sensitivity:  # fmt: skip
     """Return the report of finished measurements of a model.
 
-    `layers`: the user's shell patterns. `sizes`: layer -> number of elements of its weight. `joint`: a row for each
-    recipe. `notes`: come before those of `single`.
+    `measurer`: made the measurements. `layers`: the user's shell patterns. `sizes`: layer -> number of elements of its
+    weight. `single`: the rows of single products. `joint`: for each recipe, a row of all products at once. `notes`:
+    sentences that come before those of `single`.
     """
     words = [text for name, recipe in measurer.recipes.items() for text in (name, recipe_words(recipe))]
     notes = (*left_out_notes(model, layers), *notes, *single.notes)

@@ -36,8 +36,7 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Add the operand values of a layer's call to `elements`, and the errors of its products in the wanted recipes
-        to sums.
+        """Count the operand values of a layer's call in `elements`, and compute its products in the wanted recipes.
 
         `spot`: the layer. `call`: its operands and results in the backward pass. Counts and errors of several calls are
         added, but a weight counts once.
@@ -90,11 +89,10 @@ class OnePass:
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return how far a layer's wgrad in a recipe moves gradients from the exact ones, as two Distances (error,
-        cosine).
+        """Return two Distances (error, cosine) of the gradients with a layer's wgrad in a recipe from the exact ones.
 
-        The first is over the gradients of all parameters as one vector, the second over the gradient of the layer's
-        weight.
+        The first is that of the gradients of all parameters as one vector, the second that of the gradient of the
+        layer's weight.
 
         Args:
           layer, recipe: their names.

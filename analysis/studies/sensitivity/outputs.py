@@ -28,9 +28,9 @@ class OutputMeasurer(Measurer):
     """The measurement of how forward products in low precision change a model's outputs on some batches, without a
     loss.
 
-    Metrics of losses and gradients are NaN. It is made like a Measurer: from a Twin without a loss, the batches, name
-    -> recipe, the products ("fprop",), a digest of model, batches and draws, and a folder that stores each measurement,
-    or None.
+    Metrics of losses and gradients are NaN. The arguments are those of Measurer: a Twin without a loss, the batches,
+    name -> recipe, the products ("fprop",), a digest of model, batches and draws, and a folder that stores each
+    measurement, or None.
     """
 
     def single(self, progress: Report) -> SingleProducts:
@@ -59,7 +59,7 @@ class OutputMeasurer(Measurer):
             for spot in self.twin.spots.values():
                 spot.read = self._count
             for index, batch in enumerate(self.batches):
-                self._keep(index, _exact(self.twin.tried(batch, index).outputs))
+                self._keep(index, ExactRun(NAN, self.twin.tried(batch, index).outputs, [], None))
                 for spot in self.twin.spots.values():
                     spot.read = None
         self.coverage = tally.coverage
@@ -125,7 +125,7 @@ class OutputMeasurer(Measurer):
 
         `seer` is ignored, since there is no backward pass.
         """
-        return _exact(self.twin.run(self.batches[index], index).outputs)
+        return ExactRun(NAN, self.twin.run(self.batches[index], index).outputs, [], None)
 
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
@@ -141,8 +141,3 @@ class OutputMeasurer(Measurer):
 
 
 UNKNOWN = BatchFigures(*(NAN,) * len(UNCHANGED))
-
-
-def _exact(outputs: list[Any]) -> ExactRun:
-    """Return `outputs`, the float tensors that a model returned, as the results of an exact run without a loss."""
-    return ExactRun(NAN, outputs, [], None)

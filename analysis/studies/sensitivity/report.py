@@ -349,7 +349,7 @@ def _ranks(x: Any) -> Any:
 
 
 def _cells(row: SensitivityRow, has_loss: bool) -> tuple[str, ...]:
-    """Return the table cells of a row of a report with or without a loss."""
+    """Return the table cells of a row; `has_loss`: whether they include the errors of gradients and of the loss."""
     names = row.layer or "(model)", row.product, row.recipe
     if not has_loss:
         return (*names, f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}")

@@ -45,7 +45,7 @@ class Shape(Protocol):
     groups: int
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the layer's input as its torch function accepts it, for example padded."""
+        """Return the layer's input as `exact` takes it: padded, if a convolution pads with other values than zeros."""
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the layer's output, computed by torch's own function."""
@@ -61,7 +61,7 @@ class Shape(Protocol):
         """
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output, given the result (M, N) of each matrix product."""
+        """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the layer's input, given `rows`, the gradient (M, K) of each matrix product's left
@@ -177,7 +177,7 @@ def adds_float32(layer: Any) -> bool:
 
 
 def why_not(layer: Any) -> str:
-    """Return why a layer with weights stays exact; "" for layers that can follow recipes, and for other modules."""
+    """Return why a layer with weights cannot follow recipes; "" if it can, and for modules that are no such layers."""
     if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
         return "an embedding looks rows up and multiplies nothing"
     if isinstance(layer, torch.nn.modules.conv._ConvTransposeNd):
@@ -194,9 +194,9 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer of a class derived from torch's linear layer or convolution stays exact; "" for other modules.
+    """Return why a layer cannot follow recipes, though its class is derived from torch's linear layer or convolution.
 
-    `layer`: a module that `multiplies` rejects.
+    Return "" for other modules. `layer`: a module for which `multiplies` is False.
     """
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason

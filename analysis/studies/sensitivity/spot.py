@@ -20,9 +20,9 @@ CALLS = 1 << 20  # calls of a layer in one batch that have different random draw
 class RefusedProduct(ValueError):
     """The error raised if a product of a layer cannot follow a recipe; the message says why.
 
-    Attributes:
-      layer, product: their names.
-      reason: the original error.
+    Args:
+      layer, product: their names, also attributes.
+      reason: the original error, whose text is the message.
     """
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
@@ -76,7 +76,7 @@ class Spot:
         layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the layer's output, with the forward product in the recipe that `low` has for it, if any."""
+        """Return the layer's output, with the forward product in the recipe `low["fprop"]`, or torch's without one."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
         x = self.shape.read(input)

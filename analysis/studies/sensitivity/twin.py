@@ -76,7 +76,7 @@ class Twin:
         self.model.register_forward_hook(self._keep_outputs)
 
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Run a batch with the products in `low` in their recipes; return the loss with its graph, and the outputs.
+        """Run a batch with some products in recipes; return the loss with its graph, and the outputs.
 
         `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
         batch, from which random draws are seeded. `low`: (layer, product) -> recipe; other products are torch's.
