@@ -52,25 +52,23 @@ class Chosen(NamedTuple):
 def chosen(
     report: Sensitivity, verdicts: Sequence[Verdict], limit: float, bits: float | None, out: Path | None
 ) -> Chosen:
-    """Return the plan chosen among the recipes that fit each product, with the recipes from which it was chosen.
+    """Choose the plan to recommend, from the recipes that fit each product.
 
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The chosen plan is the one of the
-    fewest bits whose errors, measured with all products at once, are within `limit`. They are errors of gradients, or
-    of outputs without a loss. To stay within it, the plan may leave products in 16 bits although their verdict is that
-    they fit. One low-precision recipe for every product is preferred to a mix of two recipes, if the mix saves less
-    than a quarter of that recipe's bits. A plan that saves
-    less than a tenth of the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products.
-    With `bits`, the plan of the least error with at most `bits` per value is chosen, which may mix all recipes that
-    fit.
+    fewest bits whose error, measured with all products at once, is within `limit`. To stay within it, the plan may
+    leave products in 16 bits although they fit. One low-precision recipe for every product is preferred to a mix of two
+    that saves less than a quarter of that recipe's bits. A plan that saves less than a tenth of the bits of the 16-bit
+    recipe (`pays` is False) is replaced by that recipe for all products. With `bits`, the plan of the least error with
+    at most `bits` per value is chosen, which may mix all recipes that fit.
 
     Args:
       report: the errors that each product alone causes; its model measures several at once.
       verdicts: which recipe fits which product.
-      limit: the largest relative error of gradients or outputs.
+      limit: the largest relative error of the gradients, or of the outputs without a loss.
       bits: the largest mean bits per value, or None.
       out: the folder in which plans store their joint measurements, as in `fp.analysis.plan`; or None.
     """
-    high = high_of(report.recipes, verdicts)
+    high = high_of(report.recipes, [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)])
     lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
     everywhere = {(verdict.layer, verdict.product): high for verdict in verdicts}
     offers: dict[str, Slots] = {
@@ -96,13 +94,12 @@ def chosen(
     return Chosen(made, low, high, joint.get(low), missed, pays)
 
 
-def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
+def high_of(recipes: Mapping[str, LinearRecipe], overflows: Sequence[str]) -> str:
     """Return the name of the recipe of 16 bits or more for products that fit no recipe of fewer bits.
 
-    It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `verdicts`:
-    one for each product and recipe.
+    It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `overflows`:
+    for each product and recipe whose result overflows, the recipe's name.
     """
-    overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
@@ -120,7 +117,7 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return two values: the low-precision recipe to recommend, "" if there is none; the plan that uses it.
+    """Return the name of the low-precision recipe to recommend ("" if there is none), and the plan that uses it.
 
     The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
     the limit, else to as many as the limit admits. Other products follow `high`. If another low-precision recipe fits
@@ -129,8 +126,8 @@ def _fewest(
     Args:
       report: the sensitivity, whose model measures plans.
       verdicts: which recipe fits which product.
-      offers: low-precision recipe -> (layer, product) -> recipe, which is the low one wherever it fits.
-      joint: low-precision recipe -> measured errors with these products at once.
+      offers: low-precision recipe -> plan (layer, product) -> recipe, with the low one wherever it fits, else `high`.
+      joint: low-precision recipe -> errors measured with its plan in `offers`.
       high: the recipe of 16 bits.
       limit: the largest relative error.
       out: the folder in which plans store their joint measurements, or None.
@@ -158,11 +155,11 @@ def _fewest(
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
-    """Return the recipe of the fewest bits among those whose error is within the limit, or a more exact one.
+    """Return the name of the best recipe: few bits, and an error within the limit; "" if there are no recipes.
 
-    The more exact one has the least error among recipes of at most 5 % more bits. It is returned if the two errors
-    differ by more than the larger of their standard deviations over batches. If no error is within the limit, all
-    recipes are compared. Return "" if there are no recipes.
+    Of the recipes whose error is within the limit (of all, if none is), the one of the fewest bits is compared with the
+    one of the least error among those of at most 5 % more bits. The latter is returned if the two errors differ by more
+    than the larger of their standard deviations over batches.
 
     Args:
       joint: recipe -> measured errors.
@@ -291,7 +288,5 @@ def _of_bits(
 
 
 def _up(bits: float) -> float:
-    """Return a plan's mean bits per value raised by a relative 2^-40, so that this limit admits the plan despite
-    rounding.
-    """
+    """Return bits * (1 + 2^-40): a budget that a plan of `bits` mean bits per value meets despite rounding."""
     return bits * (1 + 2.0**-40)

@@ -135,7 +135,7 @@ def capitalized(sentence: str) -> str:
 
 
 def kind_of(diagnosis: Diagnosed) -> str:
-    """Return the noun for the layers of a diagnosis: "linear layer", "convolution", or "layer" if it has both kinds."""
+    """Return the noun for the layers of a diagnosis: "linear layer", "convolution", or "layer" for both kinds."""
     layers, convolutions = {verdict.layer for verdict in diagnosis.verdicts}, set(diagnosis.sensitivity.convolutions)
     if not layers & convolutions:
         return "linear layer"
@@ -170,10 +170,8 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
     """Return whether a product's own errors are within the diagnosis's limit, but the error that it causes exceeds it.
 
-    verdict: the measured errors of one product of a layer in one recipe. Its own errors are those of its result
-    compared with the exact product: over all elements (at most `diagnosis.limit`), and of its single rows or columns
-    (at most three times that). The error that it causes is that of the gradients of all parameters when this product
-    alone follows the recipe; without a loss, that of the model's outputs.
+    Its own errors are those of its result: over all elements (at most `diagnosis.limit`), and of single rows or columns
+    (at most three times that). The error that it causes is that of `effect_of`. `verdict`: has these errors.
     """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
@@ -194,14 +192,10 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
     """Return the layers with a product that does not fit a recipe, the worst first.
 
-    A product does not fit if a plan cannot use the recipe for it, or if an error is too large for `diagnosis.limit`:
-    its own error, that of its result compared with the exact product, or the error that it causes in the gradients
-    (without a loss, in the model's outputs).
-
-    Layers whose products fail only by the errors that they cause come after the others, the largest such error first.
-    The others are in the order of `Budget.ranking`: the root mean square of the errors of all products of a layer, the
-    largest first. A layer is moved to the end if each of its products that do not fit has an inherited error (caused by
-    inexact inputs) larger than its own. recipe: name of the recipe.
+    Layers with a product whose own error is too large, or that a plan cannot use, come first, in the order of
+    `Budget.ranking` (the largest errors first). Then come those whose products only cause too large errors in the
+    gradients (without a loss, in the outputs), the largest such error first. A layer is moved to the end if each of its
+    products that do not fit has an inherited error (caused by inexact inputs) larger than its own. `recipe`: its name.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

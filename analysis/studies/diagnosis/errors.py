@@ -83,8 +83,8 @@ class ProductErrors:
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
         """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
 
-        `layer`: its name in the recording. If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits;
-        in these budgets only the KV cache is in few bits.
+        `layer`: its name in the recording. `caches`: whether to add keys "cache of RECIPE" for recipes below 16 bits,
+        with budgets in which only the KV cache is in few bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -119,9 +119,9 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
-        """Add the rows and notes of one layer's budget to the budget of a recipe.
+        """Add the rows and notes of a layer's budget `one` to `budgets[name]`, the budget of a recipe.
 
-        `name`: the recipe. `layer`: name of the layer for the rows. `one`: the layer's budget.
+        `layer`: the layer's name, which the rows get.
         """
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
@@ -142,8 +142,8 @@ class ProductErrors:
     def replace(self, name: str, layer: str, one: Budget) -> None:
         """Replace the row of a layer in `budgets[name]` by the first row of `one`, whose error is split by cause.
 
-        The new row gets the old row's inherited error, which inexact inputs of the layer cause. If `one` has no rows,
-        nothing changes. `name`: the recipe. `layer`: the layer. `one`: the layer's budget in the recipe.
+        The new row keeps the old row's inherited error, which inexact inputs of the layer cause. If `one`, the layer's
+        budget in the recipe called `name`, has no rows, nothing changes.
         """
         if not one.rows:  # a note says why
             return
@@ -196,6 +196,6 @@ class ProductErrors:
 def _is_off(row: BudgetRow, limit: float) -> bool:
     """Return whether a product is too inexact.
 
-    Its relative error exceeds `limit` or is NaN, or that of its single rows or columns exceeds three times `limit`.
+    That is if its relative error exceeds `limit` or is NaN, or if that of single rows or columns exceeds 3 `limit`.
     """
     return not row.joint <= limit or lines_of(row) > LINES * limit

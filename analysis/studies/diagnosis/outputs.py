@@ -65,7 +65,7 @@ class OutputStages(Stages):
         return dict(errors.budgets), sensitivity_of(measurer, self.model, layers, self.layers, single, joint)
 
     def _offered(self, effects: Sensitivity) -> Sensitivity:
-        """Return the sensitivity with all products, as plans can offer also those that were not measured alone."""
+        """Return the sensitivity with output errors of 0, since plans can use products that were not measured alone."""
         rows = tuple(dataclasses.replace(row, output_error=0.0) for row in effects.rows)
         return dataclasses.replace(effects, rows=rows)
 
@@ -75,10 +75,10 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the object that measures by how much forward products in a recipe change the model's outputs.
+        """Return the object that measures how forward products in a recipe change the model's outputs.
 
-        errors: the products' own errors. Products that their recipe refuses, in `errors.refused`, are not measured.
-        Finished measurements are stored in the folder "sensitivity" of `out`, or nowhere if `out` is None.
+        `errors`: the products' own errors; products in `errors.refused` cannot follow the recipe and are not measured.
+        Measurements are stored in the folder "sensitivity" of `self.out`, or nowhere if that is None.
         """
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = run_content(self.model, list(self.batches), None, self.seed, "emulated")
@@ -91,7 +91,7 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model once for each recipe, with all products in that recipe, and return a row per recipe.
+        """Run the model once for each recipe, with all products in that recipe, and return its row for each.
 
         The inherited error of every layer, which its inexact input causes, is added to `errors`.
 
@@ -155,11 +155,10 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products one at a time in those low-precision recipes with which the outputs' error exceeds the
-        limit.
+        """Measure products one at a time in the low-precision recipes that change the outputs by more than the limit.
 
-        That error is measured with all fitting products in the recipe at once, and the other products in the 16-bit
-        recipe. If there is such a recipe, products are measured alone in the 16-bit recipe too.
+        Whether a recipe does so is measured with all products that fit it in the recipe at once, and the others in the
+        16-bit recipe. If one does, products are measured alone in the 16-bit recipe too.
 
         Args:
           measurer: runs the model.
@@ -169,7 +168,8 @@ class OutputStages(Stages):
           limit: the largest relative error of the outputs.
           report: called with (share of the work done, text).
         """
-        high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
+        overflows = [name for name, one in errors.budgets.items() for row in one.rows if math.isinf(row.joint)]
+        high = high_of(self.recipes, overflows)
         start, end = ENDS["causes"], ENDS["alone"]
         wanted: list[tuple[str, str, str]] = []
         for name, recipe in self.recipes.items():
@@ -187,18 +187,3 @@ class OutputStages(Stages):
         if wanted:
             wanted += [(*slot, high) for slot in measurer.elements if (*slot, high) not in measurer.refused]
             measurer.measure(wanted, lambda share, text: report(start + (end - start) * share, text))
-
-
-def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return a verdict for each measured row from the product's own error alone.
-
-    Other errors are NaN, and every verdict says that the product fits. `errors`: the products' own errors. `measured`:
-    a row for each layer and recipe.
-    """
-    rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
-    nan, plain = math.nan, []
-    for row in measured:
-        mine = rows.get((row.layer, row.recipe))
-        error = nan if mine is None else mine.joint
-        plain.append(Verdict(row.layer, "fprop", row.recipe, nan, 0, error, nan, nan, nan, nan, True, "", ""))
-    return plain

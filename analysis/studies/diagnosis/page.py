@@ -88,7 +88,7 @@ def page(diagnosis: Diagnosed, sentences: Sequence[str]) -> str:
 
 
 def _lead(diagnosis: Diagnosed) -> str:
-    """Return the line above the answer: the model, and the numbers of layers, products, batches and recipes."""
+    """Return the line above the page's answer: the model, and its numbers of layers, products, batches and recipes."""
     products = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
     batches = plural(len(diagnosis.sensitivity.losses), "batch", "batches")
     layers, recipes = plural(len(diagnosis.layers), kind_of(diagnosis)), len(diagnosis.sensitivity.recipes)
@@ -125,7 +125,7 @@ def _layers(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
 
 
 def _recipes(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
-    """Return the table of recipes, with the model's errors if all products follow each."""
+    """Return the headings and the rows of the table of recipes: bits, products that fit, and errors of the model."""
     judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
     heads: tuple[Any, ...] = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
     if diagnosis.sensitivity.has_loss:
@@ -155,7 +155,7 @@ def _recipe_row(diagnosis: Diagnosed, name: str) -> TableRow:
 
 
 def _candidates(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
-    """Return the rows of the table of plans; plans whose recipes are equal for every product share a row."""
+    """Return the headings and the rows of the table of plans; plans with the same recipes share a row."""
     equal: dict[tuple[Any, ...], list[Any]] = {}
     for plan in diagnosis.plan.candidates:
         equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)
@@ -172,7 +172,7 @@ def _candidates(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
 
 
 def _products(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
-    """Return the table of products in each recipe."""
+    """Return the headings and the rows of the table of verdicts, one for each product in each recipe."""
     named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("relative error", True))
     effects = (("rows, columns", True), ("inherited", True), (f"error of {judged_by(diagnosis)}", True), ("±", True))
     heads = (*named, *effects, ("largest cause", False), ("why it does not fit", False))
@@ -226,7 +226,7 @@ def _range_row(row: Any) -> TableRow:
 
 
 def _drawn(diagnosis: Diagnosed) -> list[str]:
-    """Return the names of the recipes for which causes are drawn, the recommended one first.
+    """Return the names of the recipes whose errors by cause are drawn, the recommended one first.
 
     They are the recipes below 16 bits that have budget rows; if there is none, all recipes with budget rows.
     """
@@ -275,8 +275,5 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
-    """Return the figure of `ax`, which is drawn already, as an SVG picture with a title.
-
-    `name`: prefix of the ids in the SVG.
-    """
+    """Return the finished figure of `ax` as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
     return picture(ax.figure, "".join(sign if sign.isalnum() else "-" for sign in name), title, title)

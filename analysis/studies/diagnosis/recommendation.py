@@ -46,7 +46,10 @@ def joint_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def beside_batches(row: SensitivityRow) -> str:
-    """Return a clause that compares a row's change of the loss with its standard deviation over batches."""
+    """Return a clause that compares a row's change of the loss with its standard deviation over batches.
+
+    It follows the change, as in "+0.01, more than its standard deviation over 2 batches (0.001)".
+    """
     if row.loss_change == 0:
         return "no change"
     if math.isnan(row.loss_spread):
@@ -157,7 +160,7 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
-    """Return the sentence saying which layers a recipe does not fit, and why not the worst one.
+    """Return the sentence saying which layers a recipe does not fit, and why it does not fit the worst of them.
 
     `recipe`: its name. `ill`: these layers, the worst first.
     """

@@ -80,7 +80,10 @@ def recorded_name(layer: str) -> str:
 
 
 def recorded_layers(verdicts: Iterable[Any], recording: Recording) -> dict[str, None]:
-    """Return the recorded layers of verdicts in order, as keys; both products of an attention are of one layer."""
+    """Return the names that a recording has for the layers of verdicts, in order, as keys of a dictionary.
+
+    Both products of an attention, such as "attention.scores", are of one layer, "attention".
+    """
     known = set(recording.layers)
     names = (verdict.layer for verdict in verdicts)
     return dict.fromkeys(name if name in known else name.rpartition(".")[0] for name in names)

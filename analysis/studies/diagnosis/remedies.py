@@ -117,7 +117,10 @@ def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
 
 
 def _beyond_too(diagnosis: Diagnosed, high: Verdict) -> str:
-    """Return a clause saying that the product in 16 bits does not fit either; "" if it fits."""
+    """Return a clause saying that the product does not fit the recipe of 16 bits either; "" if it fits.
+
+    `high`: the verdict on the product in that recipe.
+    """
     if high.fits:
         return ""
     if harms_by_effect(diagnosis, high):

@@ -52,9 +52,7 @@ class Diagnosis(Diagnosed):
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """The answer as sentences: which layers cannot use few bits, or that all can; the recommendation; parts not
-        judged.
-        """
+        """The answer as sentences: which layers cannot use `low`, the recommendation, and the parts not judged."""
         coverage = self.coverage
         first = [*filter(None, [coverage.headline]), *overflow_sentences(self)]
         if self.low:

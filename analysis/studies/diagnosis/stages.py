@@ -59,7 +59,7 @@ class OwnError(NamedTuple):
     Attributes:
       layer: name of the layer in the recording.
       limit: the largest relative error that fits.
-      largest: layer -> the largest magnitude in its exact product.
+      largest: layer -> the largest magnitude in the exact result of its forward product.
       called: "product with a KV cache" for such a product; "" for others."""
 
     layer: str
@@ -111,7 +111,10 @@ class Stages:
     def _measured(
         self, recording: Recording, limit: float, layers: str | Sequence[str], report: Report
     ) -> tuple[dict[str, Budget], Sensitivity]:  # fmt: skip
-        """Return recipe -> budget of the recorded products, and the sensitivity of the model on all batches."""
+        """Return recipe -> budget of the recorded products, and the sensitivity of the model on all batches.
+
+        `limit`: the largest relative error that fits. `layers`: shell patterns of layers to measure. `report`: called
+        with (share of the work done, text)."""
         budgets = self._budgets(recording, self.batches[:BUDGETED], report)
         start, end = ENDS["budgets"], ENDS["sensitivity"]
         effects = sensitivity(
@@ -126,11 +129,10 @@ class Stages:
         self, recording: Recording, budgets: dict[str, Budget], effects: Sensitivity, verdicts: Sequence[Verdict],
         choice: Chosen, limit: float, alone: tuple[Verdict, ...],
     ) -> Diagnosis:  # fmt: skip
-        """Return the diagnosis of these measurements.
+        """Return the diagnosis of finished measurements, with all its notes.
 
-        `choice`: the plan and its recipes. `limit`: the largest relative error that fits. `alone`: verdicts on
-        attention, and on weights multiplied by hand.
-        """
+        `budgets`: recipe -> errors by cause. `effects`: the sensitivity. `choice`: the plan and its recipes. `limit`:
+        the largest relative error that fits. `alone`: verdicts on attention, and on weights multiplied by hand."""
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
@@ -209,7 +211,7 @@ class Stages:
         return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
-        """Return a context manager: it yields the file of budgets of `batches` (Cells), or None without a folder."""
+        """Return a context manager that opens the file of budgets of `batches`, or yields None without a folder."""
         if self.out is None:
             return nullcontext(None)
         content = run_content(self.model, list(batches), self.loss, self.seed)
@@ -236,7 +238,7 @@ class Stages:
             return Budget((), name, self.hardware, recording.model, (), (note,))
 
     def _offered(self, effects: Sensitivity) -> Sensitivity:
-        """Return the sensitivity that decides which recipes a plan can offer."""
+        """Return the sensitivity by which plans decide which recipes a product can follow: `effects` itself."""
         return effects
 
     def _verdicts(
@@ -362,7 +364,9 @@ def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: 
 
 
 def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
-    """Return the notes, with those that give the same reason for several of the named layers merged into one note."""
+    """Return notes with those of the form "REASON: LAYER." merged, so that each reason comes once, with all layers.
+
+    Other notes come first, unchanged. `layers`: the names that count as a layer."""
     reasons, others = Notes(), []
     for note in dict.fromkeys(notes):
         reason, _, layer = note.removesuffix(".").rpartition(": ")
@@ -375,7 +379,7 @@ def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
 
 def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
     """Return why a plan cannot use the recipe of `key` (layer, product, recipe), as the end of a sentence; else "".
-    `evidence`: what the plan is made from, with the recipes refused."""
+    `evidence`: the measured errors from which the plan is made, and the recipes that it does not consider."""
     if key in evidence.measured:
         return ""
     reason = next((refusal.reason for refusal in evidence.refusals if refusal.key == key), "it was not measured")

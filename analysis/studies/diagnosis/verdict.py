@@ -75,12 +75,12 @@ class Verdict:
 
     @property
     def off(self) -> str:
-        """Relative error of the product as text."""
+        """Relative error of the product as text, such as "4.2 %"."""
         return relative(self.error)
 
 
 def relative(value: float) -> str:
-    """Return a relative error as text: a percentage; from 10 on, a multiple of the size.
+    """Return a relative error as text: a percentage below 10, else a multiple of the exact size.
 
     Inf is "overflow", and NaN is "–".
 
@@ -174,7 +174,7 @@ def reason(
 
 
 def _since(why: str) -> str:
-    """Return ", since " and the reason; "" if the reason is ""."""
+    """Return ", since " followed by the reason `why`; "" if that is ""."""
     return f", since {why}" if why else ""
 
 
@@ -225,10 +225,10 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause on the operand with the larger ratio of largest to median magnitude, which makes rows inexact.
+    """Return a clause on the operand whose largest magnitude is the larger multiple of its median magnitude.
 
-    Return "" if the ratio is below 100, or if the operand is not rounded. `row`: the product's errors. `recording`,
-    `layer`: the recording of the operands, and the layer's name in it.
+    Such an operand makes single rows inexact. Return "" if the multiple is below 100, or if the operand is not rounded.
+    `row`: the product's errors. `recording`, `layer`: the recording of the operands, and the layer's name in it.
     """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
@@ -251,7 +251,7 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return a clause on the operand that has the largest share of values out of its format's range; "" if none has.
+    """Return a clause on the operand with the largest share of values out of its format's range; "" if none has many.
 
     Only operands cast without scales count.
 
