@@ -22,15 +22,35 @@ _STEPS = np.array([0, 0, 0, 1, 0], np.int64)  # counts in a state dict after one
 assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
 
 
-def first_state(history: int) -> Tensor:
+def first_state(history: int, device: torch.device | None = None) -> Tensor:
     """Return a layer's state of delayed scales before the first step, a float32 tensor (3, 1 + history).
 
     Its rows are for the input x, the weight w and the gradient dy. Column 0 is the encode scale, 1; the other columns
-    are the amax of earlier steps, 0. history: the number of earlier steps.
+    are the amax of earlier steps, 0. history: the number of earlier steps. device: the tensor's, None for the CPU.
     """
-    state = torch.zeros((3, 1 + history))
+    state = torch.zeros((3, 1 + history), dtype=torch.float32, device="cpu" if device is None else device)
     state[:, 0] = 1.0
     return state
+
+
+def with_history(state: Tensor, history: int) -> Tensor:
+    """Return a state of delayed scales with the amax of `history` steps: the newest, after zeros if there are fewer.
+
+    state: float32 (3, 1 + earlier history), which is returned itself if it has this history.
+
+    Example:
+      >>> import torch
+      >>> from fpsim.torch.delayed import first_state, with_history
+      >>> state = first_state(2)
+      >>> state[:, 1:] = torch.tensor([3.0, 5.0])  # oldest first
+      >>> with_history(state, 3)[0].tolist(), with_history(state, 1)[0].tolist()
+      ([1.0, 0.0, 3.0, 5.0], [1.0, 5.0])
+    """
+    if state.shape[1] == 1 + history:
+        return state
+    new, kept = first_state(history, state.device), min(history, state.shape[1] - 1)
+    new[:, 0], new[:, -kept:] = state[:, 0], state[:, -kept:]
+    return new
 
 
 def with_largest_amax(states: Sequence[Array]) -> Array:

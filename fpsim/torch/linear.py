@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 from fpsim.recipes.linear_recipe import LinearRecipe
-from fpsim.torch.delayed import first_state
+from fpsim.torch.delayed import first_state, with_history
 from fpsim.torch.linear_products import product_op
-from fpsim.torch.operators import Tensor, refuse_tangent, torch
+from fpsim.torch.operators import Tensor, in_backward_pass, refuse_tangent, torch
 from fpsim.torch.plan import LayerPlan, plan_of
 
 
@@ -52,6 +52,7 @@ class QuantLinear(torch.nn.Linear):
     plan: str
     steps: Tensor | None
     scales: Tensor | None
+    _last: tuple[Tensor | None, Tensor | None] | None = None  # steps and scales of the last pass, if it updated them
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: torch.device | str | None = None,
@@ -106,7 +107,8 @@ class QuantLinear(torch.nn.Linear):
         """Set a separate recipe for each of the three products, from the next forward pass on.
 
         fprop, dgrad, wgrad: the recipes of y = x w^T, of the input's gradient dy w, and of the weight's gradient dy^T
-        x. The buffers `steps` and `scales` keep their values.
+        x. The buffers `steps` and `scales` keep their values; a longer history of amax begins with zeros, and a shorter
+        one keeps the newest.
 
         Raises:
           ValueError: two recipes have delayed scales with different options.
@@ -132,31 +134,67 @@ class QuantLinear(torch.nn.Linear):
         self.plan = plan.text
         if plan.draws and self.steps is None:
             self.steps = torch.zeros((), dtype=torch.int64, device=self.weight.device)
-        if plan.delayed is not None and self.scales is None:
-            self.scales = first_state(plan.delayed[0])
+        if plan.delayed is not None:
+            history, scales = plan.delayed[0], self.scales
+            self.scales = first_state(history, self.weight.device) if scales is None else with_history(scales, history)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Convert or move the layer as torch does, but keep its scales float32 (the layer may become bfloat16).
+
+        Buffers that leave the meta device, which has no values, get those of a new layer. fn: converts a tensor.
+        """
+        steps, scales = self.steps, self.scales
+        module = super()._apply(fn, recurse)
+        if steps is not None and self.steps is not None and steps.is_meta and not self.steps.is_meta:
+            self.steps = torch.zeros_like(self.steps)
+        if scales is not None and self.scales is not None:
+            device = self.scales.device
+            if scales.is_meta and device.type != "meta":
+                self.scales = first_state(scales.shape[1] - 1, device)
+            elif self.scales.dtype != scales.dtype:
+                self.scales = scales.to(device)
+        return module
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`."""
+        """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`.
+
+        A call within a backward pass, in which torch.utils.checkpoint runs a layer again, has the random draws and the
+        delayed scales of the last call, and updates nothing, unless that call was without gradients.
+        """
         x = input
         self._refuse(x)
         refuse_tangent("QuantLinear", input=x, weight=self.weight, bias=self.bias)
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu") and x.dtype != torch.float64:  # torch's layers leave float64 as it is, too
             x = x.to(torch.get_autocast_dtype("cpu"))
-        step = None
-        if self.steps is not None:
-            step = self.steps.clone()
-            if self.training and torch.is_grad_enabled():
-                self.steps.add_(1)
-        updates = self.scales is not None and self.training and torch.is_grad_enabled()
-        state = None if self.scales is None else self.scales.clone()
-        live = self.scales if updates else None
-        rows = x.reshape(-1, self.in_features)
+        trains = self.training and torch.is_grad_enabled()
+        (step, state), updates = self._counted(trains)
+        if updates and self.steps is not None:
+            self.steps.add_(1)
+        rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
         y: Tensor
-        y, after = product_op(rows, self.weight, self.bias, step, state, live, self.plan)
-        if updates:
-            assert self.scales is not None
+        y, after = product_op(rows, self.weight, self.bias, step, state, self.scales if trains else None, self.plan)
+        if updates and self.scales is not None:
             self.scales.copy_(after.detach())
         return y.reshape(*x.shape[:-1], self.out_features)
+
+    def _counted(self, trains: bool) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
+        """Return ((`steps`, `scales`) for a forward pass, as copies or None; whether the pass must update them).
+
+        trains: whether the layer is in training, with gradients enabled.
+        """
+        if self.steps is None and self.scales is None:
+            return (None, None), False
+        is_eager = not torch.compiler.is_compiling()
+        if trains and is_eager and in_backward_pass():
+            if self._last is not None:
+                return self._last, False
+        elif is_eager:
+            self._last = None
+        copies = tuple(None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
+        step, state = copies
+        if trains and is_eager and not in_backward_pass():
+            self._last = step, state
+        return (step, state), trains
 
     def _refuse(self, x: Tensor) -> None:
         """Raise a TypeError or ValueError unless x is a float tensor on the CPU with in_features in its last axis."""
@@ -183,8 +221,12 @@ class QuantLinear(torch.nn.Linear):
         prefix: the beginning of the layer's names in state_dict, such as "mlp.up."; rest: torch's other arguments.
         """
         for name in ("steps", "scales"):
-            if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
-                state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}
+            buffer = getattr(self, name)
+            if buffer is not None and f"{prefix}{name}" not in state_dict:
+                if buffer.is_meta:  # it has no values to keep, and torch may assign the dict's tensors
+                    is_state, zero = name == "scales", torch.zeros((), dtype=torch.int64)
+                    buffer = first_state(buffer.shape[1] - 1) if is_state else zero
+                state_dict = {**state_dict, f"{prefix}{name}": buffer}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 

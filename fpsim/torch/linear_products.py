@@ -7,7 +7,7 @@ from typing import Any
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, quantized
 from fpsim.torch.hadamard import hadamard
 from fpsim.torch.operators import Tensor, array_of, operator, tensor_of, torch
-from fpsim.torch.plan import LayerPlan, plan_from
+from fpsim.torch.plan import NO_CAST, LayerPlan, OperandCast, plan_from
 from fpsim.torch.products import CastOperand, multiply
 from fpsim.torch.trace import ProductCall, is_watched, show
 
@@ -60,31 +60,42 @@ def _gradients(
       step: number of the forward pass, which seeds stochastic rounding; None without.
       state: delayed scales from before the forward pass, float32 (3, 1 + history), or None. The rows are for x, weight
         and gradient; each holds the encode scale and then the history of amax, oldest first.
-      live: the layer's present state of delayed scales, or None. The returned copy has a new row for dy.
+      live: the layer's present state of delayed scales, or None if it must not change. The returned copy has new rows
+        for dy, and for x and w where only the backward pass scales them.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
       of_x, of_weight: whether dx and dw are needed.
     """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
-    row = grad = None
+    rows: dict[int, Tensor | None] = {}
+    held = state if live is None else live
+
+    def cast_back(tensor: Tensor, cast: OperandCast, row: int, forward: OperandCast = NO_CAST) -> CastOperand:
+        """Cast an operand; keep its new row of delayed scales, unless the forward pass has scaled it, by `forward`."""
+        operand, after = quantized(tensor, cast, step, casts, _row(state if forward.delayed else held, row))
+        if after is not None and not forward.delayed:
+            rows.setdefault(row, after)
+        return operand
+
+    grad = None
     if of_x or not casts.hadamard:
-        grad, row = quantized(dy, casts.grad, step, casts, _row(live, GRAD))
+        grad = cast_back(dy, casts.grad, GRAD)
     if of_x:
         assert grad is not None
-        right, _ = quantized(weight, casts.weight_backward, step, casts, _row(state, WEIGHT))
+        right = cast_back(weight, casts.weight_backward, WEIGHT, casts.weight)
         dx = _shown("dgrad", grad, right, "", None, casts)  # (tokens, in)
     if of_weight:
         kept = x
         if casts.stash.spec:
-            kept = tensor_of(quantized(x, casts.stash, step, casts, _row(state, INPUT))[0].values)
+            kept = tensor_of(cast_back(x, casts.stash, INPUT, casts.input).values)
         if casts.hadamard:
             dy, kept = _mixed(dy, casts), _mixed(kept, casts)
         if casts.hadamard or casts.grad_backward != casts.grad:
-            grad, _ = quantized(dy, casts.grad_backward, step, casts, _row(live, GRAD))
-        right, _ = quantized(kept, casts.input_backward, step, casts, _row(state, INPUT))
+            grad = cast_back(dy, casts.grad_backward, GRAD)
+        right = cast_back(kept, casts.input_backward, INPUT, casts.input)
         assert grad is not None
         dw = _shown("wgrad", grad, right, "a", None, casts)  # (out, in)
-    return dx, dw, _with_rows(live, {GRAD: row})
+    return dx, dw, _with_rows(live, rows)
 
 
 _gradients_op = operator(
@@ -104,6 +115,16 @@ def _(
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
     return dx, dw, dy.new_empty(() if live is None else live.shape)
+
+
+def _refuse_second(ctx: Any, *_: Any) -> None:
+    """Raise a RuntimeError in a backward pass through gradients of a layer, whatever the arguments."""
+    raise RuntimeError(
+        "QuantLinear has no second derivative; got a backward pass through its gradients. Leave create_graph out."
+    )
+
+
+_gradients_op.register_autograd(_refuse_second)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:

@@ -77,27 +77,40 @@ def _scales_array(scales: Tensor | None) -> Array | None:
 
 
 def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
-    """Raise a RuntimeError if a tensor has a tangent, which the operators, without a forward mode, would drop.
+    """Raise a RuntimeError if a tensor has a tangent, or if torch.func differentiates a function of it.
 
+    The operators have no forward mode, and would drop a tangent; torch.func cannot differentiate custom operators.
     function: the public function, for the message; tensors: by argument name.
     """
+    unpack: Any = torch.autograd.forward_ad.unpack_dual
     for name, tensor in tensors.items():
-        if tensor is not None and _has_tangent(tensor):
+        layers = [] if tensor is None else _without_wrappers(tensor)
+        if any(unpack(layer).tangent is not None for layer in layers):
             raise RuntimeError(
                 f"{function} has no derivative in forward mode; got {name} with a tangent. Use reverse mode, such as "
                 "torch.autograd.grad or backward()."
             )
+        # requires_grad is True for the wrappers of torch.func.grad, vjp and jacrev
+        if torch.is_grad_enabled() and any(layer.requires_grad for layer in layers[:-1]):
+            raise RuntimeError(
+                f"{function} has no derivative within torch.func.grad, vjp and jacrev; got {name} that one of them "
+                "differentiates with respect to. Use torch.autograd.grad or backward()."
+            )
 
 
-def _has_tangent(tensor: Tensor) -> bool:
-    """Return whether forward-mode differentiation tracks a tensor, also through the wrappers of torch.func."""
+def _without_wrappers(tensor: Tensor) -> list[Tensor]:
+    """Return a tensor, the tensor within its wrapper of torch.func, and so on, without wrappers of torch.vmap."""
     layers, transforms = [tensor], torch._C._functorch
     if not torch.compiler.is_compiling():  # the compiler has no such wrappers
         while transforms.is_functorch_wrapped_tensor(layers[-1]):
             layers.append(transforms.get_unwrapped(layers[-1]))
         layers = [layer for layer in layers if not transforms.is_batchedtensor(layer)]  # unpack_dual refuses these
-    unpack: Any = torch.autograd.forward_ad.unpack_dual
-    return any(unpack(layer).tangent is not None for layer in layers)
+    return layers
+
+
+def in_backward_pass() -> bool:
+    """Return whether torch is running a backward pass in this thread, in which it may compute activations again."""
+    return int(torch._C._current_graph_task_id()) != -1
 
 
 # ---- the operators, and for torch.compile uninitialised tensors like their results
