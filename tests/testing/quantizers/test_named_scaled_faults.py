@@ -105,6 +105,19 @@ def away(y: Array) -> Array:
     return np.copysign(np.floor(np.abs(y) + np.float32(0.5)), y)
 
 
+def over_amax(
+    divisor: float, lowest: int = -127, rows: Callable[[Array], Array] = lambda scales: scales,
+    quotients: Callable[[Array, Array], Array] = np.divide,
+) -> Callable[[Array], Any]:  # fmt: skip
+    """Return a quantizer of rows to INT8 whose scales are rows(amax / divisor)."""
+
+    def quantizer(x: Array) -> Any:
+        scales = rows(usable(np.abs(x).max(1, keepdims=True) / np.float32(divisor)))
+        return np.clip(np.rint(quotients(x, scales.astype(np.float32))), lowest, 127).astype(np.int8), scales
+
+    return quantizer
+
+
 NAMED: dict[str, tuple[Callable[[Array], Any], str, fp.Scaling, str]] = {
     "reciprocal scales": (
         reciprocal, "e4m3", TILES,
@@ -132,6 +145,22 @@ NAMED: dict[str, tuple[Callable[[Array], Any], str, fp.Scaling, str]] = {
     "tt-metal 56525: floor(y + .5)": (
         by_row(lambda y: np.floor(y + np.float32(0.5))), "int8", INT8,
         "takes ties of elements up, toward +Inf"),
+    "amax / 128": (over_amax(128), "int8", INT8, "has as scales amax/128, not amax/127"),
+    "amax / 127.5": (over_amax(127.5), "int8", INT8, "has as scales amax/127.5, not amax/127"),
+    "amax / 128, down to -128": (
+        over_amax(128, -128), "int8", INT8, "has as scales amax/128, not amax/127, and elements down to -128"),
+    "subnormal scales": (
+        over_amax(127), "int8", INT8,
+        "has as scales amax/127 also where that is below 2**-126, the recipe's smallest scale"),
+    "a scale for the whole matrix": (
+        over_amax(127, rows=lambda scales: np.full_like(scales, scales.max())), "int8", INT8,
+        "has as scales that of the whole matrix for all tiles"),
+    "scales in FP16": (
+        over_amax(127, rows=lambda scales: scales.astype(np.float16)), "int8", INT8,
+        "has as scales the right ones rounded to FP16, with Inf for large ones"),
+    "products with reciprocals": (
+        over_amax(127, quotients=lambda x, scales: x * (np.float32(1) / scales)), "int8", INT8,
+        "has division='multiply', not 'divide': it multiplies by the rounded reciprocal of the scale"),
 }  # fmt: skip
 
 
@@ -140,7 +169,9 @@ def report(fn: Callable[[Array], Any], fmt: str, scaling: fp.Scaling, **cast: An
         return fp.testing.check_quantizer(fn, fmt, scaling=scaling, raises=False, **cast)
 
 
-@in_turn("name", NAMED, some=("amax without abs", "mlx 4353", "exchanged nibbles", "tract 2850: ties away"))
+@in_turn("name", NAMED, some=(
+    "amax without abs", "mlx 4353", "exchanged nibbles", "tract 2850: ties away", "amax / 128", "subnormal scales",
+))  # fmt: skip
 def test_a_reported_fault_is_named(name: str) -> None:
     fn, fmt, scaling, words = NAMED[name]
     checked = report(fn, fmt, scaling)
@@ -157,6 +188,15 @@ def test_a_right_quantizer_with_its_own_inf_and_nan_is_called_that() -> None:
     assert checked.causes[0].startswith("treats matrices with an Inf and ")
     assert checked.causes[0].endswith("as no recipe that was tried does")
     assert checked.unexplained == checked.differ > 0
+
+
+def test_codes_of_an_integer_format_are_integers() -> None:
+    def objects(x: Array) -> Any:
+        q = fp.encode_scaled(x, "int8", INT8)
+        return q.codes.astype(object), q.scales
+
+    (broken,) = report(objects, "int8", INT8).broken
+    assert (broken.property, broken.why) == ("dtype", "fn must return codes of INT8 as integers; got object.")
 
 
 def test_rounding_to_nearest_is_called_that_where_truncation_is_promised() -> None:

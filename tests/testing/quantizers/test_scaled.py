@@ -90,10 +90,13 @@ def turned(scaling: fp.Scaling, change: Callable[[Any], Any]) -> Callable[[Any],
             lambda x: fp.encode_scaled(x, "e4m3", S.TILE_1X128.replace(amax_floor=1e-10)), S.TILE_1X128,
             "has amax_floor=1e-10, not 0.0", {"codes", "scales"},
         ),
-        (turned(S.ROW, lambda s: np.float32(1) / s), S.ROW, "lays its scales out as tiles reciprocal", {"scales"}),
+        (
+            turned(S.ROW, lambda s: np.float32(1) / s), S.ROW,
+            "returns encode scales, 1 / scale, instead of scales", {"scales"},
+        ),
         (
             turned(S.BLOCK_128X128, lambda scales: scales.T.copy()), S.BLOCK_128X128,
-            "lays its scales out as transposed", {"scales"},
+            "returns its scales transposed", {"scales"},
         ),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"scale_rule": "nearest"}, {"scale_rounding": "down"}, {"scale_rounding": "up"},
 )  # fmt: skip
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "division": ("divide", "multiply"), "amax_floor": (0.0, 1e-12, 1e-10, 1e-8, 1e-4), "nan": ("tile", "element"),
+    "division": ("divide", "multiply"), "amax_floor": (0.0, 1e-12, 1e-10, 1e-8, 1e-5, 1e-4), "nan": ("tile", "element"),
     "infinity": ("skip", "propagate", "one"), "zero_scale": ("one", "smallest"),
     "overflow": ("saturate_finite", "saturate", "nonfinite"),
     "tensor_scale": (False, True), "smallest_scale": (None, 2.0**-6),

@@ -27,6 +27,13 @@ from fpsim.testing.quantizers.scales.results import ReturnedParts, in_tiles, sam
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
 LISTED = 8  # rivals that a report lists
+LAYOUTS_IN_WORDS = {
+    "tiles reciprocal": "returns encode scales, 1 / scale, instead of scales",
+    "transposed": "returns its scales transposed",
+    "transposed reciprocal": "returns encode scales, 1 / scale, transposed, instead of scales",
+    "another shape": "returns scales in another shape than that of the grid of tiles",
+}  # layout of scales -> clause without subject
+FIELDS = ("block", "scale_format", "scale_rule", "scale_rounding", "quotient")  # compared with the promise, and CHOICES
 UNUSUAL = ("an Inf", "a NaN")  # names of matrices that recipes treat differently
 EXTREME = (
     "a tile of zeros", "very small values", "very large values", "subnormal values",
@@ -119,7 +126,7 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
     causes = difference(nearest.scaling, scaling)
     if nearest.layout not in ("tiles", "values"):
-        causes.append(f"lays its scales out as {nearest.layout}")
+        causes.append(LAYOUTS_IN_WORDS.get(nearest.layout, f"lays its scales out as {nearest.layout}"))
     if not causes:
         text = "all codes and scales are those of the promised recipe, and other parts are not"
         return {"causes": (), "diagnosis": text, "unexplained": 0}
@@ -227,7 +234,8 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
     """Return a scaling that reproduces all results, made as similar to the promised one as they allow.
 
-    Each field in CHOICES gets its value in `promised`, unless the scaling then no longer reproduces all results.
+    Each field in FIELDS and CHOICES gets its value in `promised`, unless the scaling then no longer reproduces all
+    results.
 
     Args:
       results: pairs of a matrix and the quantizer's result for it.
@@ -235,7 +243,7 @@ def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences:
       promised: the promised scaling.
       differences: cache of the differences between recipes and these results.
     """
-    for name in CHOICES:
+    for name in (*FIELDS, *CHOICES):
         try:
             other = scaling.replace(**{name: getattr(promised, name)})
         except ValueError:

@@ -11,7 +11,6 @@ from fpsim.casts.cast import decode
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
-from fpsim.formats.named import FP32
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.pasted import pasted
@@ -152,9 +151,10 @@ class ScaledComparison(NamedTuple):
             return 0, x.size
         at = int(np.argmax(differ))
         row, column = (int(i) for i in np.unravel_index(at, x.shape))
-        if name == "codes":
-            fmt = self.right.fmt if isinstance(self.right.fmt, Format) else FP32
-            shown = [shown_result(word, fmt) for word in (got[at], want[at])]
+        if name == "codes" and isinstance(self.right.fmt, Format):
+            shown = [shown_result(word, self.right.fmt) for word in (got[at], want[at])]
+        elif name == "codes":
+            shown = [f"{float(word.view(np.float64)):g}" for word in (got[at], want[at])]
         else:
             shown = [repr(float(word.view(np.float64))) for word in (got[at], want[at])]
         broken = Broken(

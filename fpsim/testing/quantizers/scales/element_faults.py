@@ -34,6 +34,7 @@ from fpsim.testing.quantizers.scales.encoding import (
     rounded_to,
     with_right_scales,
 )
+from fpsim.testing.quantizers.scales.scale_faults import divisor_of, quotient_of_amax
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 SOME = 60  # elements with wrong results, and elements with right ones, that are enough to exclude most faults
@@ -88,6 +89,13 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
             beyond = 1 << (recipe.fmt.bits - 1)
             yield in_elements("wraps around where it should saturate"), _wrapping(None)
             yield f"has as scales amax/{beyond}, and wraps around where it should saturate", _wrapping(beyond)
+            divisor, highest = divisor_of(recipe, cases), recipe.fmt.highest
+            if divisor:
+                words = f"has as scales amax/{divisor:.9g}, not amax/{highest}"
+                yield f"{words}, and elements down to {-beyond}", _of_quotients(divisor, -beyond)
+            if recipe.scaling.scale_format == FP32 and not recipe.scaling.tensor_scale:
+                words = f"has as scales amax/{highest} also where that is below 2**-126, the recipe's smallest scale"
+                yield words, _of_quotients(highest, -highest)
         yield from _of_model(QuantizerModel(recipe.fmt.magnitudes, rounding, "max", "max"))
 
 
@@ -115,6 +123,23 @@ def _wrapping(largest: int | None) -> FaultFunction:
         return FaultOutcome(
             lambda: np.where(np.isfinite(quotients), wrapped, recipe.values(case.x, scales)) + 0.0, scales
         )
+
+    return fault
+
+
+def _of_quotients(divisor: float, lowest: int) -> FaultFunction:
+    """Return the fault function for the scales amax / divisor, with integers from `lowest` on as elements.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
+
+    def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
+        assert isinstance(recipe.fmt, IntegerFormat)
+        scales = quotient_of_amax(np.float32(divisor), False, recipe, case)
+        integers = np.rint(quotients_of(recipe, case.x, scales).astype(np.float64))
+        limited = np.clip(integers, lowest, recipe.fmt.highest)
+        right = recipe.values(case.x, recipe.scales(case.x))  # for Inf and NaN
+        return FaultOutcome(lambda: np.where(np.isfinite(case.x), limited, right) + 0.0, scales)
 
     return fault
 

@@ -174,7 +174,8 @@ def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[s
     values = recipe.fmt.table()[q.codes] if isinstance(recipe.fmt, Format) else q.codes.astype(np.float64)
     if not infinite.any():
         return np.asarray(values)
-    return np.where(spread_over(infinite, x, recipe), np.where(np.isfinite(x), np.copysign(0.0, x), np.nan), values)
+    zeros = np.copysign(0.0, x) if isinstance(recipe.fmt, Format) else np.zeros(x.shape)
+    return np.where(spread_over(infinite, x, recipe), np.where(np.isfinite(x), zeros, np.nan), values)
 
 
 def flushed(x: Array) -> Array:

@@ -203,6 +203,8 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
     require_shape(codes, x)
+    if not is_integer_dtype(codes.dtype) and format_of(codes.dtype) is None:
+        raise FunctionMisbehaved("dtype", f"fn must return codes of {fmt} as integers; got {codes.dtype}.", x)
     return words_of(codes.ravel().astype(np.float64))
 
 

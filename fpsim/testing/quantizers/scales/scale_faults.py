@@ -59,7 +59,10 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
             ),
             (f"those without the last element of each tile along the {along}", _without_last(axis)),
         ]
-    changes += [("that of the first tile for all", _changed(lambda s: np.full_like(s, s.flat[0])))]
+    changes += [
+        ("that of the first tile for all", _changed(lambda s: np.full_like(s, s.flat[0]))),
+        ("that of the whole matrix for all tiles", _changed(lambda s: np.full_like(s, s.max()))),
+    ]
     for fmt in (BF16, FP16):
         changes += [(f"those of the input rounded to {fmt}", _of_input(partial(rounded_to, fmt=fmt)))]
     changes += [("those of the input without its subnormals", _of_input(flushed))]
@@ -73,6 +76,8 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
         if fmt != recipe.scaling.scale_format:
             rounded = partial(quantize, fmt=fmt, rounding=mode, overflow="saturate_finite")
             changes += [(f"the right ones rounded {how} {fmt}", _changed(rounded))]
+    changes += [("the right ones rounded to FP16, with Inf for large ones", _changed(partial(quantize, fmt=FP16)))]
+    changes += _quotients(recipe, cases)
     ratio = _ratio(recipe, cases)
     for factor in dict.fromkeys([*([ratio] if ratio else []), 2.0, 0.5]):
         changes += [(f"{factor:g} times the right ones", _changed(partial(np.multiply, np.float32(factor))))]
@@ -179,6 +184,51 @@ def _without_last(axis: int) -> ScaleChange:
 def _enlarged(added: float, x: Array) -> Array:
     """Return the magnitudes of x plus `added`."""
     return np.asarray(np.abs(x) + np.float32(added))
+
+
+def _quotients(recipe: RightEncoding, cases: list[Case]) -> Iterator[tuple[str, ScaleChange]]:
+    """Yield scales that are amax divided by another number than promised, as (words, scale function).
+
+    Nothing is yielded for recipes whose scales are not amax / largest value in float32.
+    """
+    scaling = recipe.scaling
+    if (scaling.scale_format, scaling.scale_rule, scaling.tensor_scale) != (FP32, "amax", False):
+        return
+    divisor = divisor_of(recipe, cases)
+    if divisor:
+        right = f"not amax/{float(getattr(recipe.fmt, 'max', 0.0)):g}"
+        yield f"amax/{divisor:.9g}, {right}", partial(quotient_of_amax, np.float32(divisor), False)
+        yield f"amax * (1/{divisor:.9g}), {right}", partial(quotient_of_amax, np.float32(divisor), True)
+
+
+def quotient_of_amax(divisor: np.float32, multiplies: bool, recipe: RightEncoding, case: Case) -> Array:
+    """Return amax / divisor of each tile in float32, without a lower limit.
+
+    It is 1 where the quotient is zero, and the right scale where amax is zero.
+
+    divisor: the number by which the largest magnitude of a tile is divided. multiplies: whether amax is multiplied by
+    the rounded reciprocal of the divisor instead. recipe: the encoding that the quantizer promises. case: the matrix.
+    """
+    right = recipe.scales(case.x)
+    amax = reduced_tiles(np.maximum, np.where(np.isfinite(case.x), np.abs(case.x), np.float32(0)), recipe.scaling.block)
+    scales = amax * (np.float32(1) / divisor) if multiplies else amax / divisor
+    return np.where(amax > 0, np.where(scales > 0, scales, np.float32(1)), right).astype(np.float32)
+
+
+def divisor_of(recipe: RightEncoding, cases: list[Case]) -> float:
+    """Return the number by which the tiles' amax was divided for the returned scales, or 0 if there is no such number.
+
+    A number near a multiple of 1/2 is replaced by it; 0 is also returned for the right one. The tiles are those of the
+    second case. recipe: the encoding that the quantizer promises.
+    """
+    ratio = _ratio(recipe, cases)
+    largest = float(getattr(recipe.fmt, "max", 0.0))
+    if not ratio or not largest:
+        return 0.0
+    divisor = largest / ratio
+    near = round(2 * divisor) / 2
+    divisor = near if abs(near / divisor - 1) < 1e-6 else divisor
+    return 0.0 if divisor == largest else float(np.float32(divisor))
 
 
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
