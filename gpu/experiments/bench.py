@@ -74,7 +74,7 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """Return the calls to measure: a copy, and those of the given parts.
+    """Return the calls to measure: a copy, and the calls of the given parts.
 
     parts: names of parts, such as "casts"; None for all. short: True for only the calls whose names are in SHORT.
     """

@@ -204,7 +204,7 @@ def require_shape(got: Array, x: Array) -> None:
 
 
 def is_integer_dtype(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is one of integers, those of 4 bits included."""
+    """Return whether a dtype holds integers; int4 and uint4 of ml_dtypes count."""
     return dtype.kind in "iu" or dtype.name in ("int4", "uint4")
 
 

@@ -305,7 +305,7 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 
 
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
-    """Return a broken property: the rule for functions under test that fn broke, such as "dtype", with an input.
+    """Return the broken property for a rule that a function broke, such as "dtype", with an input that shows it.
 
     If fn raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a single
     value.

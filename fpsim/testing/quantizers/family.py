@@ -194,7 +194,7 @@ def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
 
 
 def _policies(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the overflow policies that a quantizer may follow instead of that of `model`, the correct cast."""
+    """Yield faults of casts like `model`: other overflow policies."""
     fmt, seen = model.fmt, set()
     for word in OVERFLOWS:
         outcome = overflow_outcome(word, fmt)

@@ -120,9 +120,10 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return an int array (2, falls): indices of results that are followed by a smaller one, and of those smaller ones.
+    """Return the pairs of results, next to each other in order of their inputs, of which the second is smaller.
 
-    words: results as bit patterns of float64, of which NaNs are left out. order: indices that sort their inputs.
+    The result is an int array (2, pairs) of indices. words: results as bit patterns of float64, of which NaNs are left
+    out. order: indices that sort their inputs.
     """
     values = words[order].view(np.float64)
     kept = order[~np.isnan(values)]

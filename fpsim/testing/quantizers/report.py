@@ -165,7 +165,7 @@ class Findings:
         self.notes.setdefault(text)
 
     def refuse(self, refusal: FunctionMisbehaved) -> None:
-        """Record the rule that a function broke, such as "dtype", as a broken property, in place of an earlier one."""
+        """Record that a function broke a rule ("dtype") as a broken property; replace an earlier one of that rule."""
         self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
 
     @property
@@ -197,7 +197,7 @@ def shown_input(x: Any) -> str:
 
 
 def input_fields(x: Array) -> dict[str, Any]:
-    """Return the `Broken` fields on the input x[0], a float: `input_bits` and `input`."""
+    """Return two fields of `Broken` for the float x[0]: {"input_bits": its bit pattern, "input": it as text}."""
     return {"input_bits": int(x.view(f"u{x.dtype.itemsize}")[0]), "input": shown_input(x[0])}
 
 

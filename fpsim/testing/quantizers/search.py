@@ -177,10 +177,10 @@ class ModelSearch:
                     continue
                 seen.add(key)
                 model = single.apply(faulty)
+                self.tried += 1
                 if of_first >= TELLING and self._few_of_first(model) >= of_first:
-                    self.tried += 1
                     continue
-                left = self._few(model)
+                left = int(np.count_nonzero(model.run(self._part) != self._of_part))
                 if left < few:  # a fault that explains nothing is none
                     extended.append(((*faults, single), left))
         return extended
@@ -229,11 +229,6 @@ class ModelSearch:
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
         return int(np.count_nonzero(self._singles[model] != self._of_part))
-
-    def _few(self, model: QuantizerModel) -> int:
-        """Return the number of results that a model does not reproduce, in the selected part of the inputs."""
-        self.tried += 1
-        return int(np.count_nonzero(model.run(self._part) != self._of_part))
 
     def _few_of_first(self, model: QuantizerModel) -> int:
         """Return the number of results that a model does not reproduce, of every n-th input (`KnownModels.first`)."""

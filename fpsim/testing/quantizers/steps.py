@@ -111,8 +111,8 @@ class RoundedInputs(NamedTuple):
 
     Attributes:
       ready: the inputs before rounding.
-      codes: their codes.
-      values: the magnitudes of the codes.
+      codes: the codes that their magnitudes are rounded to.
+      values: the magnitudes of these codes.
       is_zero: mask of the inputs that are rounded to zero.
     """
 

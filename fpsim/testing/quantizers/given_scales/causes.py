@@ -117,9 +117,9 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
 def cause_of(
     promise: GivenScale, box: GivenScaleCall, x: Array, got: Values
 ) -> tuple[tuple[str, ...], GivenScale, int]:
-    """Return (one or two faults that explain the results `got` for x, model with these, number of others tried).
+    """Return (clauses on faults that explain the results `got` for x, model with them, number of others tried).
 
-    The faults are clauses ("drops the sign"); () if none explain the results, with the promise as the model.
+    There are one or two clauses ("drops the sign"); () if none explain the results, with `promise` as the model.
     """
     variants = changes_of(promise)
     few, few_got = x, got

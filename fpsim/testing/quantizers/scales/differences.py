@@ -65,7 +65,7 @@ class RecipeDifferences:
         self._kept: dict[tuple[ReturnedParts, Scaling], CountedDifference] = {}
 
     def of(self, results: Results, scaling: Scaling, enough: int | None = None) -> CountedDifference:
-        """Return the difference between results and those of a scaling, summed over matrices.
+        """Return how much a quantizer's results differ from those of `scaling`, summed over matrices.
 
         results: pairs of a matrix and the quantizer's result for it. enough: number of differences above which the
         remaining matrices are skipped; None compares all.
@@ -99,7 +99,7 @@ class RecipeDifferences:
 
 
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
-    """Return a scaling with the same results for a matrix, but fixed values in fields that do not affect these.
+    """Return a scaling with the same results for a matrix, and fixed values in fields that do not affect them.
 
     Scalings that differ only in such fields thus become equal, and share one entry of a cache.
 

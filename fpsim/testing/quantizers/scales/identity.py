@@ -76,7 +76,7 @@ class ScalingIdentity:
 
     @property
     def scale_rule(self) -> str:
-        """Rule by which scales follow from a tile, such as "amax"."""
+        """Rule by which the scale of a tile is computed, such as "amax"."""
         return self.scaling.scale_rule
 
     def __str__(self) -> str:
@@ -223,7 +223,7 @@ def identified(results: Results, differences: RecipeDifferences, affine: bool) -
 
 
 def names_of(scalings: tuple[Scaling, ...]) -> tuple[str, ...]:
-    """Return the names in `fp.scalings` of those of the given recipes that are named."""
+    """Return the names in `fp.scalings` of the given recipes, except for those without a name."""
     return tuple(name for name, row in ROWS.items() if row in scalings)
 
 

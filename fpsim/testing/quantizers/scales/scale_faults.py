@@ -1,4 +1,4 @@
-"""Faults of scales: those of another tile, input, factor or format, which are used, returned, or both."""
+"""Faults of scales: scales of another tile, input, factor or format are used, returned, or both."""
 
 from __future__ import annotations
 

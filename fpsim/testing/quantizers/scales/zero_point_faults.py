@@ -106,7 +106,7 @@ def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
-    """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case.
+    """Return whether a faulty quantizer has the codes and zero points of a case.
 
     fmt, scaling, rounding: the promised element format, scaling and rounding of elements. for_points: rule by which
     zero points are rounded. changes: fields of the model of a correct quantizer -> other values.

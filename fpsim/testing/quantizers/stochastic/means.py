@@ -1,4 +1,4 @@
-"""Means of stochastic rounding for fractions of the spacing, in every binade, and for single random bits."""
+"""Checks of the mean of stochastic rounding: at fractions of the spacing, in every binade, per random bit."""
 
 from __future__ import annotations
 

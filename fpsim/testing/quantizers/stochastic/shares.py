@@ -1,4 +1,4 @@
-"""Faults of stochastic rounding that shares of results away from zero show, and the number of random bits."""
+"""Causes of wrong shares of results rounded away from zero, and the number of random bits that shares show."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
 
 
 def random_bits(places: Any, wrong: Flags, last: int) -> tuple[int, bool]:
-    """Return (number of random bits that measured shares show, whether there may be more).
+    """Return (number of random bits that a quantizer uses, as its shares show, whether there may be more).
 
     places: the exponents j = 1, 2, ... of the fractions 2**-j. wrong: for each j, whether the share differs from 2**-j.
     last: the largest j that can be measured.
