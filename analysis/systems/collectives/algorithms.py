@@ -97,7 +97,7 @@ class Ring:
                 )
 
     def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
-        """Return the parts of a span that travel around a ring together, one for each channel and turn of a channel."""
+        """Divide a span into the parts that travel around a ring at a time, one for each turn of a channel."""
         buffers = []
         for number, channel in enumerate(split(span, self.channels)):
             ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
@@ -112,7 +112,7 @@ class Ring:
         return buffers
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter adds contributions to chunk `chunk`, as a tuple of ranks."""
+        """Return the ranks in the order in which a reduce-scatter adds their contributions to chunk `chunk`."""
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -123,7 +123,7 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for element `element` if only `span` is reduced, as a tuple of ranks."""
+        """Return the order in which ranks add to the element with index `element` if `span` is the whole buffer."""
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -135,14 +135,14 @@ class SpanOrders:
     """Base class of algorithms that add all elements of a span in one order, on any number of ranks."""
 
     def check(self, ranks: int) -> None:
-        """Raise ValueError for a number of ranks that the algorithm does not support."""
+        """Raise ValueError if the algorithm does not support this number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
+        """Return the order in which a reduce-scatter adds contributions to chunk `chunk`, the same for all chunks."""
         raise NotImplementedError
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
+        """Divide a span of the buffer into parts (part, order of additions to it as nested tuples of ranks)."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -150,7 +150,7 @@ class SpanOrders:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
+        """Return the order of additions to the element with index `element` if `span` is the whole buffer."""
         for part, order in self.parts(span, ranks):
             if part.start <= element < part.stop:
                 return order
@@ -268,7 +268,11 @@ class TwoLevel:
         if self.ranks_per_node is not None:
             require_integer("ranks_per_node", self.ranks_per_node, 1)
         for name in ("inside", "between"):
-            object.__setattr__(self, name, _flat(name, getattr(self, name)))
+            value = getattr(self, name)
+            if isinstance(value, str) and value in FLAT:
+                object.__setattr__(self, name, FLAT[value])
+            elif not isinstance(value, Flat):
+                raise unknown(name, value, tuple(FLAT))
 
     def node(self, ranks: int) -> int:
         """Return the number of ranks in a node, given the number of all ranks."""
@@ -302,15 +306,6 @@ class TwoLevel:
 
 
 Algorithm = Flat | TwoLevel
-
-
-def _flat(name: str, value: Any) -> Flat:
-    """Return the algorithm called `value`, or `value` if it is one; raise ValueError, which names `name`, otherwise."""
-    if isinstance(value, Flat):
-        return value
-    if not isinstance(value, str) or value not in FLAT:
-        raise unknown(name, value, tuple(FLAT))
-    return FLAT[value]
 
 
 NAMED: dict[str, Algorithm] = {**FLAT, "two_level": TwoLevel()}
@@ -354,11 +349,7 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Return the value of an algorithm's field as text.
-
-    An algorithm becomes its name; a tuple of rings of 24 characters or more becomes a text such as "2 of 16 ranks" for
-    2 rings.
-    """
+    """Return a field of an algorithm as text: a number, a name, or "2 of 16 ranks" for a long tuple of 2 rings."""
     if isinstance(value, Flat):
         return name_of(value)
     text = repr(value)

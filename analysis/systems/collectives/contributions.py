@@ -112,7 +112,10 @@ class Source:
 
 
 def _spilled(rows: Iterable[Array], like: Array) -> Array:
-    """Return arrays like `like` as rows of a temporary file, whose disk space is freed with the result."""
+    """Write arrays of the shape and dtype of `like` to a temporary file; return them as a memory-mapped array of rows.
+
+    The file's disk space is freed with the returned array.
+    """
     with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
         count = 0
         for row in rows:
@@ -179,10 +182,10 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values.
+        """Return a rank's contribution `values` as codes, scaled for a mean unless `before` is None.
 
-        exact: whether values have the format's dtype already, so that no rounding is needed. before: "multiply_before"
-        or "divide_before" to scale the codes for a mean, or None.
+        exact: whether values have the format's dtype already, so that no rounding is needed. before: how to scale,
+        "multiply_before" or "divide_before".
         """
         adder = self._adder
         values = np.ascontiguousarray(values)
@@ -198,5 +201,5 @@ class Permuted:
         self.count, self.size = rows.count, rows.size
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return the codes of the elements start .. stop - 1 of the row that the permutation puts at `index`."""
+        """Return the codes of the elements start .. stop - 1 of row `order[index]` of `rows`."""
         return self._rows.row(self._order[index], start, stop)

@@ -70,10 +70,10 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
     """Add contributions exactly, round each element's sum once, and return the codes (stop - start,).
 
     Args:
-      rows, members: contributions of ranks or nodes, and the indices of those to add.
+      rows, members: contributions of ranks or nodes as codes, and the indices of the rows to add.
       adder: the format and the rounding. Stochastic rounding first rounds the sum to a float64 (to odd), and decides by
-        the bits that this float64 has beyond the format's, 29 for FP32.
-      start, stop: the range of elements, without `stop`.
+        the significand bits that this float64 has in addition to the format's, 29 for FP32.
+      start, stop: the elements start .. stop - 1 are added.
     """
     if adder.fmt == FP64:
         return _by_columns(rows, adder, members, np.arange(start, stop), Exact(FP64, **adder.options(0, SEND)))

@@ -25,9 +25,9 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 @inner_loop
 def add_row(row: Any, high: Any, errors: Any) -> Any:
-    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 only if all errors are 0.
+    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 if all of them are 0.
 
-    All are arrays (n,); `row` holds float32 or float64, the others float64.
+    Otherwise return another uint64. All are arrays (n,); `row` holds float32 or float64, the others float64.
     """
     rest = u64(0)
     for i in range(row.size):
@@ -71,10 +71,10 @@ def add_rows_kernel() -> Any:
 
 @cache
 def round_to_odd_kernel() -> Any:
-    """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, as float64 bit patterns.
+    """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, into `bits`.
 
-    high, low: float64 (n,). bits: uint64 (n,). Of the two float64 neighbours of high + low, rounding to odd takes the
-    one with an odd significand; a sum that is itself a float64 is not changed.
+    high, low: float64 (n,). bits: uint64 (n,), patterns of float64. Of the two float64 neighbours of high + low,
+    rounding to odd takes the one with an odd significand; a sum that is itself a float64 is not changed.
     """
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:

@@ -10,16 +10,16 @@ Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """Operands that different ranks add one after the other: the sum is rounded and sent on after each addition.
+    """An order of additions by different ranks: each adds one operand to the sum, rounds it and sends it on.
 
-    An operand is a rank, whose contribution it is, or another such order, whose sum it is.
+    An operand is a number r, for the contribution of rank r, or another order, for its sum.
     """
 
     __slots__ = ()
 
 
 class OneRank(tuple[Any, ...]):
-    """Operands, ranks or orders, that one rank adds from left to right and sends after the last addition.
+    """An order of additions by one rank, from left to right; the rank sends the sum after the last addition.
 
     With an accumulation format, the rank rounds to the format of messages once, before sending. Without one, it rounds
     after each addition.
@@ -29,16 +29,16 @@ class OneRank(tuple[Any, ...]):
 
 
 class ExactSum(tuple[Any, ...]):
-    """Ranks whose contributions one rank adds exactly and rounds once.
+    """Ranks whose contributions one of them adds exactly; it rounds the sum once.
 
-    With an accumulation format the rank adds in this format instead, from left to right.
+    If the reduction has an accumulation format, the rank adds in that format instead, from left to right.
     """
 
     __slots__ = ()
 
 
 def first_rank(order: Order) -> int:
-    """Return the rank whose contribution is the first operand of a sum in an order, nested tuples of ranks.
+    """Return the first rank of an order, nested tuples of ranks.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
@@ -60,14 +60,14 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return an order, nested tuples of ranks, with every rank r replaced by leaf(r), e.g. the order inside node r."""
+    """Return an order, nested tuples of ranks, with each rank r replaced by leaf(r), a rank or another order."""
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)
 
 
 def rotated(ranks: Sequence[int], first: int) -> Hops:
-    """Return the ranks of a ring in the order in which they add, beginning at position `first` of the ring."""
+    """Return the order of additions around a ring that begins at index `first` of `ranks`, the ranks of the ring."""
     return Hops([*ranks[first:], *ranks[:first]])
 
 
@@ -87,9 +87,10 @@ def halves(start: int, stop: int) -> Order:
 
 
 def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
-    """Return the order of recursive halving over every `stride`-th of `ranks` from `start` on.
+    """Return the order of additions of recursive halving over a power-of-two number of `ranks`.
 
-    Items half of the list apart add first, neighbours last. The list's length is a power of two.
+    Those that are half of the list apart add first, neighbours last. An item of `ranks` may also be an order. start,
+    stride: use only every `stride`-th item from index `start` on; the recursion passes them.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import distances

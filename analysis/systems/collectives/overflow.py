@@ -25,7 +25,7 @@ class CollectiveOverflowError(OverflowError, ValueError):
 
 
 class _Beyond(Exception):
-    """The internal exception at the first sum beyond the format's range; its text is a clause naming the addition."""
+    """Raised internally at the first sum beyond the format's range; its text is a clause that names the addition."""
 
 
 def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> None:
@@ -58,10 +58,10 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 
 
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
-    """Return the sentence that names the addition at which the sum of an element left the format's range.
+    """Return a sentence that names the addition at which an element's sum overflowed, or "" if none overflowed.
 
     element: index in the buffer. source, rows: contributions, unrounded and as codes. algorithm, adder: the order of
-    the additions, and their rounding. Return "" if no sum of the element overflowed. Changes `adder.overflowed`.
+    the additions, and their rounding. Changes `adder.overflowed`.
     """
     column = np.zeros(source.count, adder.fmt.storage)
     for rank in range(source.count):
@@ -83,11 +83,10 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 
 
 def _followed(order: Order, column: Array, adder: Adder) -> Array:
-    """Return the sum of one element of the buffer in an order, as a code (1,), adding contribution by contribution.
+    """Add the contributions to one element of the buffer in an order, and return the sum as an array of one code.
 
-    column: codes (ranks,) of the contributions to the element.
-
-    Raises _Beyond, whose text names the addition, at the first addition that overflows.
+    column: codes (ranks,) of the contributions to the element. Raises _Beyond, whose text names the addition, at the
+    first addition that overflows.
     """
     if isinstance(order, int):
         return column[order : order + 1]
@@ -110,7 +109,7 @@ def _followed(order: Order, column: Array, adder: Adder) -> Array:
 
 
 def _at_one_rank(order: Order, column: Array, adder: Adder) -> Array:
-    """Return `_followed` for an order whose operands one rank adds."""
+    """Return the sum of one element, as `_followed` does, for an order whose operands one rank adds."""
     operands = [(first_rank(operand), _followed(operand, column, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:

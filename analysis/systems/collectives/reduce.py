@@ -41,7 +41,7 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 class NodeSums:
     """The sums of each node's ranks as rows of codes, computed when they are read.
 
-    The shards of a sum may add the node's ranks in different orders, as a reduce-scatter inside the node does.
+    Each shard of a row may add the ranks in another order, as in a reduce-scatter inside the node.
 
     Attributes:
       node: number of ranks in a node.
@@ -72,8 +72,8 @@ class NodeSums:
 def _reduced(algorithm: Flat, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
     """Return the codes (n,) of the sum of all rows by an algorithm; each of `spans` is reduced like a separate buffer.
 
-    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose sum a row is (1: a
-    row is a rank's contribution).
+    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose contributions a row
+    already sums, 1 for none but its own.
     """
     sums = np.empty(rows.size, adder.fmt.storage)
     if isinstance(algorithm, Ring):
@@ -87,13 +87,15 @@ def _reduced(algorithm: Flat, rows: CodeRows, adder: Adder, spans: list[BufferSp
 
 
 def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:
-    """Write the codes of the sums that rings compute into `total`, in two passes over the positions of the rings.
+    """Write the codes of the sums that rings compute into `total` (n,), in two passes over the positions of the rings.
 
-    The sum of a chunk begins at one position of its ring, and adds the contributions of all positions from there on.
-    The first pass makes the additions up to the last position, the second pass the additions from position 0 on. So
-    each position adds to one contiguous part of the buffer in a pass, or to two parts if `first` is not 0. buffers: the
-    parts of the buffer and their rings. rows: contributions as codes. adder: the rounding of additions. node: number of
-    ranks whose sum a row is.
+    The sum of a chunk begins at one position of its ring. The first pass makes the additions from there to the ring's
+    last position, the second pass those from position 0 on, so that each row is read only twice.
+
+    Args:
+      buffers: the parts of the buffer, each with its ring.
+      rows, adder: contributions as codes, and the rounding of additions.
+      node: number of ranks whose contributions a row already sums, 1 for none but its own.
     """
     for turn in (0, 1):
         for position in range(rows.count):
@@ -107,7 +109,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
 
 def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
-    """Return the parts of the buffer whose sums begin at the ring's positions first .. last - 1, modulo its ranks."""
+    """Return the spans, two at most, of the chunks whose sums begin at positions first .. last - 1 of their ring."""
     ranks = len(buffer.ranks)
     low, high = first - buffer.first % ranks, last - buffer.first % ranks
     parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]
@@ -116,13 +118,14 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 
 
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
-    """Return the codes of the rows' sum over a span of the buffer; callers must not change the array.
+    """Return the codes of the sum of rows, for a span of the buffer; callers must not change the array.
 
     Args:
       order: the order of the additions as nested tuples of row indices, as `Ring.order` returns them.
       rows, adder: contributions of ranks or nodes as codes, and the rounding of their additions.
       span: the range of elements.
-      node: number of ranks whose sum a row is; row index * node is the rank that selects random bits.
+      node: number of ranks whose contributions a row already sums; row index * node is the rank of which the random
+        bits of stochastic rounding depend.
     """
     if isinstance(order, int):
         return rows.row(order, span.start, span.stop)

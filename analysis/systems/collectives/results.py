@@ -75,12 +75,12 @@ class CollectiveReport(SavedReport):
     @property
     def best(self) -> CollectiveRow:
         """The row of the algorithm with the smallest relative error."""
-        return min(self.rows, key=lambda row: _or(row.relative_error, math.inf))
+        return min(self.rows, key=lambda row: (math.isnan(row.relative_error), row.relative_error))
 
     @property
     def worst(self) -> CollectiveRow:
         """The row of the algorithm with the largest relative error."""
-        return max(self.rows, key=lambda row: _or(row.relative_error, -math.inf))
+        return max(self.rows, key=lambda row: (not math.isnan(row.relative_error), row.relative_error))
 
     def to_frame(self, by: str = "algorithm") -> DataFrame:
         """Return a pandas DataFrame with a row for each algorithm, or for each pair of algorithms with by="pair".
@@ -123,11 +123,6 @@ class CollectiveReport(SavedReport):
         return text + "."
 
 
-def _or(value: float, instead: float) -> float:
-    """Return `value`, or `instead` if `value` is NaN."""
-    return instead if math.isnan(value) else value
-
-
 @dataclass(frozen=True)
 class CollectiveGrowth(SavedReport):
     """The growth of the errors of all-reduce algorithms with the number of ranks.
@@ -163,7 +158,7 @@ class CollectiveGrowth(SavedReport):
         }
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with the relative error for each algorithm and number of ranks, a row for each."""
+        """Return a pandas DataFrame: a row for each algorithm and number of ranks, with the relative error."""
         return frame(
             [
                 {"algorithm": name, "ranks": ranks, "relative_error": error}

@@ -187,10 +187,10 @@ class Adder:
         return self.scaled(sums, average, ranks, 0, AVERAGE) if average == "divide_after" else sums
 
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
-        """Return codes of `fmt` multiplied by the rounded 1 / ranks ("multiply_before") or else divided by `ranks`.
+        """Return codes of `fmt` divided by `ranks`, or multiplied by the rounded 1 / ranks, rounded once to `fmt`.
 
-        The product or quotient is rounded once. average: "multiply_before", "divide_before" or "divide_after". rank,
-        rounding: the rank that rounds, and the number of the rounding (AVERAGE); they select random bits.
+        average: "multiply_before" multiplies, "divide_before" and "divide_after" divide. rank, rounding: the rank that
+        rounds, and the number of the rounding (AVERAGE); they select random bits.
         """
         options = self.options(rank, rounding)
         if average == "multiply_before":
