@@ -55,12 +55,6 @@ def cosine(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     return float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
 
 
-def log_softmax(logits: Floats) -> Floats:
-    """Return the float64 logarithm of the softmax of each row of logits."""
-    shifted = wide(logits) - wide(logits).max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
-
-
 def softmax(logits: npt.ArrayLike) -> Floats:
     """Return the float64 softmax of each row of logits."""
     powers = np.exp(wide(logits) - wide(logits).max(axis=1, keepdims=True))
@@ -68,7 +62,7 @@ def softmax(logits: npt.ArrayLike) -> Floats:
 
 
 def mean_kl(first: Floats, second: Floats) -> float:
-    """Return the mean over rows of the KL divergence, in nats, of two arrays of log-probabilities."""
+    """Return the mean over rows of KL(first || second), in nats, of two arrays of log-probabilities."""
     return float((np.exp(first) * (first - second)).sum(axis=1).mean())
 
 

@@ -76,14 +76,15 @@ def decoding(
 
 
 def log_softmax(logits: Array) -> Array:
-    """Return the log-probabilities of float64 logits along the last axis."""
+    """Return the float64 log-probabilities (logarithm of the softmax along the last axis) of logits."""
+    wide = np.asarray(logits).astype(np.float64)
     with np.errstate(invalid="ignore"):  # of infinite logits, whose log-probabilities are NaN
-        shifted = logits - logits.max(axis=-1, keepdims=True)
+        shifted = wide - wide.max(axis=-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def divergence(p: Array, q: Array) -> Array:
-    """Return KL(p || q) of log-probabilities along the last axis, in nats."""
+    """Return KL(p || q), in nats, of two arrays of log-probabilities; the sum is over the last axis."""
     return np.asarray(np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q)).sum(axis=-1))
 
 
@@ -112,14 +113,14 @@ def _tokens(name: str, tokens: Any) -> Array:
 
 
 def _log_probabilities(logits: Any, name: str) -> Array:
-    """Return the log-probabilities of the logits (vocabulary,) of the decoder `name`, as float64.
+    """Return the float64 log-probabilities of the logits (vocabulary,) that a decoder returned.
 
-    Raises ValueError for another shape, TypeError for logits that are not floats.
+    name: the decoder's name in errors. Raises ValueError for another shape, TypeError for logits that are not floats.
     """
     array, _ = float_array(as_array(without_gradient(logits)), f"the logits of {name}")
     if array.ndim != 1 or array.size < 2:
         raise ValueError(f"{name} must return logits of shape (vocabulary,); got {array.shape}.")
-    return log_softmax(array.astype(np.float64))
+    return log_softmax(array)
 
 
 class RandomDecoder:

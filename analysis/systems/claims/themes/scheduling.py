@@ -9,7 +9,8 @@ import numpy as np
 
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, V3, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import log_softmax, mean_kl, normal, sqnr_of_normal, wide
+from fpsim.analysis.systems.claims.samples import mean_kl, normal, sqnr_of_normal, wide
+from fpsim.analysis.systems.invariance.decoding import log_softmax
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
 from fpsim.products.reduce import sum as total
@@ -47,10 +48,11 @@ def scheduler_code() -> Figures:
 
 
 def attention_scores() -> Figures:
-    """Return the factor of N(0, 1) queries and keys at which scores overflow FP16, and KL divergences due to rounding.
+    """Measure overflow of attention scores in FP16, and errors of softmax if the scores are rounded to BF16 or FP16.
 
-    The divergences are of softmax with scores in BF16 and FP16, for three magnitudes. Also return the ulp of BF16 at 64
-    and that of FP16 at 1024. The result is a dict, name -> number.
+    Return the standard deviation of queries and keys at which a score overflows FP16; KL divergences between softmax of
+    exact and of rounded scores, for N(0, 1) scores times 1, 16 and 256; and the ulp of BF16 at 64 and of FP16 at 1024.
+    The result is a dict, name -> number.
     """
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
     figures: Figures = {
@@ -67,9 +69,10 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares.
+    """Return the root mean square of 4096 values whose sum of squares overflows FP16, and errors of such sums.
 
-    The errors are relative, of sums added in FP16 and in FP32. The result is a dict, name -> number.
+    There is the largest relative error of 16 sums of N(0, 1) values, added in FP16 and added in FP32. The result is a
+    dict, name -> number.
     """
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
@@ -81,7 +84,7 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too.
+    """Return errors of weight gradients by the recipe FP8_TENSOR: with the output head in float32, and also in FP8.
 
     An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
     """
@@ -109,11 +112,11 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return the loss of training in BF16, and the losses of three FP8 recipes minus this one.
+    """Return the loss of training in BF16, and by how much the losses of three FP8 recipes exceed it.
 
-    The recipes are E4M3 without scales, tiles with scales, and E4M3 without scales with a controller that switches
-    layers to BF16 where values underflow. Also return the mean share of layers in BF16 and the number of switches of
-    the last one, and the share if a controller switches the recipe with tiles by gradient norms. The result is a dict,
+    The recipes are E4M3 without scales ("raw"), tiles with scales, and raw with a controller that switches layers to
+    BF16 where values underflow. Also return the controller's number of switches and mean share of layers in BF16, and
+    this share for the recipe with tiles if a controller switches layers by their gradient norms. The result is a dict,
     name -> number.
     """
     high, _, _ = _trained(training.BF16)
@@ -134,7 +137,7 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3.
+    """Return the sum of 1 and 1000 updates of 1e-3: added in float32 and then rounded to E4M3, and added in E4M3.
 
     The result is a dict, name -> number.
     """
@@ -148,8 +151,7 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones only, and in
-    none.
+    """Return errors of weight gradients with FP8 in all products of linear layers, in fprop only, and in none.
 
     An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
     """
@@ -176,10 +178,11 @@ def _delayed_descent(delay: int, rate: float = 0.5) -> float:
 
 
 def masters() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3 in BF16, rounded to nearest and stochastically (mean of 64), and in float32.
+    """Return the sum of 1 and 1000 updates of 1e-3, added in BF16 and in float32.
 
-    Also return the distances to the minimum of x^2 / 2 after 60 gradient steps from x = 1, with gradients 0, 1 and 4
-    steps old. The result is a dict, name -> number.
+    There are two sums in BF16: rounded to nearest, and the mean of 64 that are rounded stochastically. Also return |x|
+    after 60 gradient steps on x^2 / 2 from x = 1, with gradients 0, 1 and 4 steps old. The result is a dict, name ->
+    number.
     """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
@@ -197,9 +200,9 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return log2 of the best learning rate of a perceptron in float32, and its |difference| in BF16 and in tiled FP8.
+    """Find the best learning rate 2^k, k in -10 .. -6, of a perceptron trained in float32, BF16 and tiled FP8.
 
-    The learning rates that are compared are the powers of two from 2^-10 to 2^-6. The result is a dict, name -> number.
+    Return k for float32, and |k - that k| for BF16 and for FP8, as a dict, name -> number.
     """
     from fpsim.train.runs import run
 
@@ -220,11 +223,11 @@ def learning_rates() -> Figures:
 
 
 def learning_rate_rules() -> Figures:
-    """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule.
+    """Return by which factor two rules raise the learning rate for a 4 times larger batch, and facts on two schedules.
 
-    The facts are its number of tokens, and its lowest rate / its peak rate. With the same settings, `fp.train`'s rates
-    at the end of the warmup and of the training, / the peak rate, are returned too. The result is a dict, name ->
-    number.
+    Of DeepSeek-V3's schedule these are the number of tokens and the lowest / the peak rate; of a cosine schedule in
+    `fp.train`, the rates at the end of the warmup and of the training, each / the peak rate. The result is a dict,
+    name -> number.
     """
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
     return {
