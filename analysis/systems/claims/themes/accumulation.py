@@ -18,9 +18,10 @@ HOPPER = "hopper_e4m3_f32"
 
 
 def _product_error(kind: str, terms: int, promote: int | None) -> float:
-    """Return the relative error (of norms) of a product (32, terms) @ (terms, 32) on Hopper's E4M3 unit.
+    """Return norm(error) / norm(exact product) of a product (32, terms) @ (terms, 32) on Hopper's E4M3 unit.
 
-    kind: "normal" for operands N(0, 1), "uniform" for U[0, 1). promote: interval of promotion along K, None for none.
+    kind: "normal" for operands N(0, 1), "uniform" for U[0, 1). promote: number of terms after which a partial sum is
+    added to a float32 total, or None.
     """
     rng = np.random.default_rng(0)
     shapes = ((32, terms), (terms, 32))
@@ -33,7 +34,8 @@ def _product_error(kind: str, terms: int, promote: int | None) -> float:
 def promotion() -> Figures:
     """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms.
 
-    Also return the number of Hopper's instructions of K = 32 in 128 terms. The result is a dict, name -> number.
+    Operands are drawn from N(0, 1) and from U[0, 1). Also return how many of Hopper's instructions, of K = 32 each, are
+    128 terms. The result is a dict, name -> number.
     """
     return {
         "instructions of K = 32 in 128 terms": 128 // unit(HOPPER).terms,
@@ -61,9 +63,9 @@ def gradient_accumulation() -> Figures:
 
 
 def error_by_length() -> Figures:
-    """Return relative errors of FP8 products without promotion, K = 128, 1024, 4096, normal and uniform operands.
+    """Return relative errors of FP8 products on Hopper's unit, without promotion to float32, for three sizes of K.
 
-    The result is a dict, name -> number.
+    K is 128, 1024 and 4096; operands are drawn from N(0, 1) and from U[0, 1). The result is a dict, name -> number.
     """
     return {
         f"{name}, K = {terms}": _product_error(kind, terms, None)
@@ -87,10 +89,9 @@ def norm_overflow() -> Figures:
 
 
 def linear_products() -> Figures:
-    """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates.
+    """Return the formats of inputs, weights and gradients of linear layers in the recipe DEEPSEEK_V3.
 
-    The operands are the inputs, weights and gradients of the products of linear layers. The result is a dict, name ->
-    number or string.
+    Also return the H100's FP8 peak rate / its BF16 peak rate. The result is a dict, name -> number or string.
     """
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {

@@ -42,11 +42,11 @@ def bert_cost() -> Figures:
 
 
 def a100_speedup() -> Figures:
-    """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
+    """Check claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
 
-    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, and the gigabytes of 175 billion
-    parameters in FP8. Also return the number of FP8 matrix units that `fp.units()` lists for Ampere, the A100's
-    architecture. The result is a dict, name -> number.
+    Return 28.9 / 12.4, 12.4 / the A100's BF16 peak of 312 TFLOP/s, the gigabytes of 175 billion FP8 parameters, and the
+    number of FP8 units that `fp.units()` lists for Ampere, the A100's architecture. The result is a dict, name ->
+    number.
     """
     return {
         "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,

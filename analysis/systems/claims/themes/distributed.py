@@ -63,7 +63,7 @@ def uneven_batches() -> Figures:
 
 
 def reduction_dtype() -> Figures:
-    """Return relative errors of the sum of 8 ranks' BF16 gradients, in BF16 around a ring and in float32.
+    """Return relative errors of the sum of 8 ranks' BF16 gradients, added in BF16 around a ring and added in float32.
 
     The result is a dict, name -> number.
     """
@@ -77,11 +77,10 @@ def reduction_dtype() -> Figures:
 
 
 def kernel_by_batch() -> Figures:
-    """Compare a product of one row on Hopper's BF16 unit with two others: in a batch of 64, and in four slices of K.
+    """Compare a product of one row on Hopper's BF16 unit with that row in a batch of 64, and with four slices of K.
 
-    Return the number of values that differ in the batch, the share that differs with slices, and the largest difference
-    with slices / its bound. The bound of a value is K 2^-23 times the sum of |a||b| over K. The result is a dict,
-    name -> number.
+    Return the number of values that differ in the batch, the share that differs with slices, and the largest
+    |difference| with slices / its bound, K 2^-23 times the sum of |a||b| over K. The result is a dict, name -> number.
     """
     a, b = normal(1, 4096).astype(ml_dtypes.bfloat16), normal(4096, 256, seed=1).astype(ml_dtypes.bfloat16)
     unit = "hopper_bf16_f32"
@@ -101,10 +100,10 @@ def kernel_by_batch() -> Figures:
 
 
 def fused_bias() -> Figures:
-    """Return relative errors of product plus bias in BF16, added before and after the product is rounded.
+    """Return relative errors of product + bias in BF16 if the bias is added before, and after, rounding the product.
 
-    Errors are relative to the float64 sum of product and bias. Also return the share of values that differ between the
-    two. The result is a dict, name -> number.
+    Errors are relative to the float64 sum. Also return the share of values that differ between the two. The result is a
+    dict, name -> number.
     """
     sums, bias = normal(1 << 18), normal(1 << 18, seed=1)
     exact = wide(sums) + wide(bias)

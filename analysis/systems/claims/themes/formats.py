@@ -31,11 +31,11 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return FP16's largest value, FP16's and BF16's bits of precision, and two values rounded to FP16.
+    """Return FP16's largest value, the bits of precision of FP16 and BF16, and facts on FP16's codes and underflow.
 
-    The values are half of FP16's smallest positive value, and slightly more. Also return the number of FP16's codes
-    that are NaN, and the number of other codes that are equal after decoding and encoding them. The result is a dict,
-    name -> number or bool.
+    These are the number of NaN codes, the number of other codes that decoding and encoding leave unchanged, 2^-25 (half
+    of the smallest positive value) rounded to FP16, and whether slightly more than 2^-25 becomes 2^-24. The result is a
+    dict, name -> number or bool.
     """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
@@ -70,10 +70,8 @@ def bf16_range() -> Figures:
 def bf16_against_fp16() -> Figures:
     """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes.
 
-    An error is norm(difference from float32's gradients) / norm(these).
-
-    BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12. The result is a
-    dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(these). BF16 and FP16 without loss scaling are measured
+    for the plain loss and for the loss times 2^-12. The result is a dict, name -> number.
     """
     return {
         "BF16 units of Ampere": len(units_of("ampere", BF16)),
@@ -88,8 +86,8 @@ def bf16_against_fp16() -> Figures:
 def tf32_format() -> Figures:
     """Return TF32's field widths, and the SQNR of N(0, 1) values rounded and truncated to TF32.
 
-    Also return the factor (gain) by which truncation multiplies values on average, and the A100's ratio of TF32 to FP32
-    peaks. The result is a dict, name -> number.
+    Also return the factor (gain) by which truncation multiplies values on average, and the A100's peak rate in TF32 /
+    that in FP32. The result is a dict, name -> number.
     """
     x = normal(1024, 1024)
     return {
@@ -131,7 +129,7 @@ def fp8_hardware() -> Figures:
 
 
 def capability_dispatch() -> Figures:
-    """Return compute capabilities with FP8 units, and which of them the condition major >= 9 misses.
+    """Return the compute capabilities of chips with FP8 units, and those of them that the test major >= 9 misses.
 
     Also return the fraction bits that six matrix units keep in their sums: for FP8 those of Ada, Hopper and Blackwell,
     for FP16 those of Hopper, Ampere and Volta. The result is a dict, name -> number or string.

@@ -24,11 +24,11 @@ def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
 
 
 def eager_policy() -> Figures:
-    """Return scales of torch's loss scaler, and the largest scale of the policy "eager" of tutorials.
+    """Compare two policies for the loss scale: torch's scaler, and the policy "eager" of tutorials.
 
     "eager" starts at 2^16, doubles the scale after every step without overflow, up to 2^16, and applies the steps that
-    overflow. torch's scales are those after an overflow, and after 1999 and 2000 steps without one. Also return for
-    both whether they apply steps that overflowed. The result is a dict, name -> number or bool.
+    overflow. Return torch's scales after an overflow and after 1999 and 2000 steps without one, the largest scale of
+    "eager", and for both whether they apply steps that overflowed. The result is a dict, name -> number or bool.
     """
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001
@@ -46,10 +46,11 @@ def eager_policy() -> Figures:
 
 
 def underflow_share() -> Figures:
-    """Return the smallest k for which a loss scale of 2^k lowers an underflow of 23 % in FP16 to 3 %.
+    """Return the smallest k such that with a loss scale of 2^k at most 3 % of gradients become 0 in FP16.
 
-    log2 of the gradients' magnitudes is normal with a standard deviation of 4, and such a mean that 23 % underflow.
-    Also return the shares lost without a scale and at 2^16. The result is a dict, name -> number.
+    log2 of the gradients' magnitudes is normal with a standard deviation of 4, and a mean for which 23 % become 0
+    without a scale. Also return the shares that become 0 without a scale and at 2^16. The result is a dict, name ->
+    number.
     """
     rng = np.random.default_rng(0)
     mean = -25 + 4 * 0.739  # 23 % of a normal variable lie 0.739 deviations below its mean
@@ -63,11 +64,10 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Return the last scale of the policy "norm_driven" of articles, and shares of steps and gradients.
+    """Run the policy "norm_driven" of articles, which lowers the loss scale for small gradient norms, for 300 steps.
 
-    The policy computes the next scale from the gradient's norm, and lowers it for small gradients. The shares are of
-    steps that overflow, and of gradients that underflow, in 300 steps with small gradients (around 2^-44), and with
-    usual ones (around 2^-20). The result is a dict, name -> number.
+    Gradients are around 2^-44 in one case, around 2^-20 as usual in the other. Return for each the last scale, the
+    share of steps that overflow, and the share of gradients that underflow, as a dict, name -> number.
     """
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):
@@ -80,9 +80,10 @@ def norm_driven_policy() -> Figures:
 
 
 def scale_before_backward() -> Figures:
-    """Return the shares of gradients that underflow FP16 unscaled and with 2^16, and whether unscaling is exact.
+    """Return the shares of gradients that underflow in FP16 with the loss scales 1 and 2^16.
 
-    The result is a dict, name -> number or bool.
+    Also return whether dividing the scaled FP16 gradients by 2^16 in float32 is exact. The result is a dict, name ->
+    number or bool.
     """
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16])
@@ -95,7 +96,7 @@ def scale_before_backward() -> Figures:
 
 
 def inverted_policy() -> Figures:
-    """Return the shares of gradients that underflow FP16 with an inverted loss-scaling policy, and with torch's.
+    """Return the shares of gradients that underflow in FP16 with an inverted loss-scaling policy, and with torch's.
 
     The inverted policy raises the scale after an overflow, and lowers it while there is none. The result is a dict,
     name -> number.
@@ -109,7 +110,7 @@ def inverted_policy() -> Figures:
 
 
 def too_large_a_scale() -> Figures:
-    """Return the shares of gradients that underflow and that become Inf in FP16, for the scales 1 and 2^40.
+    """Return the shares of gradients that become 0 and that become Inf in FP16, for the loss scales 1 and 2^40.
 
     Also return whether a value beyond FP16's range becomes Inf, and not FP16's largest value. The result is a dict,
     name -> number or bool.
@@ -139,7 +140,7 @@ def loss_factor() -> Figures:
 
 
 def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
-    """Return the share of zeros among the cross entropy's FP16 gradients of the logits, for 64 random samples.
+    """Return the share of zeros among FP16 gradients of a cross-entropy loss with respect to the logits of 64 samples.
 
     classes: number of logits of a sample. divisor: number by which the loss is divided for its mean. scale: loss scale.
     """
@@ -149,10 +150,10 @@ def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
 
 
 def mean_over_classes() -> Figures:
-    """Return the shares of logit gradients that are 0 in FP16 if the loss is a mean over N, or over N x classes.
+    """Return the shares of logit gradients that are 0 in FP16 if the loss is divided by N, or by N x classes.
 
-    There are shares for 1,000 and 32,000 classes, and one for N x 32,000 with a loss scale of 65536. The result is a
-    dict, name -> number.
+    N is 2048 samples, and there are 1,000 or 32,000 classes. One more share is with N x 32,000 and a loss scale of
+    65536. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for classes in (1000, 32000):

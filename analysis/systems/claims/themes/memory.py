@@ -33,9 +33,9 @@ KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
 def _bytes(recipe: str, *kinds: str) -> float:
-    """Return the bytes per parameter of some kinds of tensors in training by a recipe, as `fp.analysis.ledger` counts.
+    """Return the bytes per parameter of the tensors of some kinds together, as `fp.analysis.ledger` counts them.
 
-    recipe: name of the recipe. kinds: kinds of tensors, such as "moments", whose bytes are added.
+    recipe: name of the training recipe. kinds: kinds of tensors, such as "moments".
     """
     from fpsim.analysis.systems.memory.ledger import ledger
 
@@ -58,17 +58,17 @@ def parameter_memory() -> Figures:
 
 
 def reported_savings() -> Figures:
-    """Return the share that a reported fall from 32 to 19 GB saves, and the largest share that FP16 weights can save.
+    """Return the share of memory that falling from 32 to 19 GB saves, as reported, and the most that FP16 can save.
 
-    The latter is the share that FP16 weights save of the bytes of FP32 weights, as if memory held nothing else. The
-    result is a dict, name -> number.
+    The latter is the share that FP16 weights save of FP32 weights, as if memory held nothing else. The result is a
+    dict, name -> number.
     """
     largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
     return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}
 
 
 def fp8_states() -> Figures:
-    """Return bytes per parameter of training states by DEEPSEEK_V3, without and with FP8 copies of weights.
+    """Return the bytes per parameter that training by the recipe DEEPSEEK_V3 keeps, without and with FP8 weight copies.
 
     Also return those of Adam in float32, the share of them that DEEPSEEK_V3 with copies saves, and 480 / 120, the ratio
     of two published sizes in GB. The result is a dict, name -> number.
@@ -82,11 +82,10 @@ def fp8_states() -> Figures:
 
 
 def checkpointing_cost() -> Figures:
-    """Return the cost of recomputing the activations of 3/4 and of all blocks in the backward pass.
+    """Return the cost of recomputing the activations of 3/4 of the blocks, and of all, in the backward pass.
 
-    The cost is the number of additional multiplications / the number of multiplications of a training step.
-
-    Also return the share of blocks whose recomputation costs 20 %. The result is a dict, name -> number.
+    A cost is additional multiplications / multiplications of a training step. Also return the share of blocks whose
+    recomputation costs 20 %. The result is a dict, name -> number.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
     from fpsim.train.model import Config
@@ -101,10 +100,10 @@ def checkpointing_cost() -> Figures:
 
 
 def sliced_products() -> Figures:
-    """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K.
+    """Compare a BF16 product on Hopper's unit with the same product in two slices of M, of N and of K.
 
-    For slices of M and of N return the number of results with other bits; for slices of K whether any result has other
-    bits, and the relative difference. The result is a dict, name -> number or bool.
+    Return the number of elements whose bits differ with slices of M and with slices of N; for slices of K, whether bits
+    differ, and the relative difference. The result is a dict, name -> number or bool.
     """
     a = normal(32, 512).astype(ml_dtypes.bfloat16)
     b = normal(512, 32, seed=1).astype(ml_dtypes.bfloat16)
@@ -133,8 +132,8 @@ def one_card() -> Figures:
 def accumulated_batches() -> Figures:
     """Return errors of mean gradients of 4 and of 64 micro-batches, relative to the gradient of the whole batch.
 
-    The 4 gradients are added in FP32 and in BF16, the 64 in BF16. Also return the ratio of the norm of the sum of 4,
-    not divided by 4, to the norm of the whole batch's gradient. The result is a dict, name -> number.
+    The 4 gradients are added in FP32 and in BF16, the 64 in BF16. Also return norm(sum of the 4, not divided by 4) /
+    norm(gradient of the whole batch). The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)

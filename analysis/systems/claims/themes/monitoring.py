@@ -25,7 +25,7 @@ def _trained() -> tuple[dict[str, object], ...]:
 
 
 def gradient_norms() -> Figures:
-    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms.
+    """Return skewness and excess kurtosis of the gradient norms in 200 training steps, and of the norms' logarithms.
 
     Also return whether all norms are positive. The result is a dict, name -> number or bool.
     """
@@ -39,10 +39,10 @@ def gradient_norms() -> Figures:
 
 
 def update_ratios() -> Figures:
-    """Return the median ratio of update to weight over the last 150 of 200 steps of the perceptron's training.
+    """Return the median ratio of update to weight over the last 150 of 200 training steps of the perceptron.
 
-    Also return log2 of the largest power of two that is lost when it is added to a weight of 1, in BF16, FP16 and E4M3.
-    The result is a dict, name -> number.
+    Also return the largest k for which 1 + 2^k is rounded to 1 in BF16, in FP16 and in E4M3. The result is a dict,
+    name -> number.
     """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     figures: Figures = {"median update over weight, 150 steps": float(np.median(ratios))}
@@ -69,7 +69,7 @@ def activation_range() -> Figures:
 
 
 def debug_names() -> Figures:
-    """Return the number of public names in torch.amp that mention fallbacks or debugging, as a dict by name."""
+    """Return the number of names in torch.amp that contain "fallback" or "debug", as a dict of one item."""
     import torch
 
     names = [name for name in dir(torch.amp) if "fallback" in name.lower() or "debug" in name.lower()]

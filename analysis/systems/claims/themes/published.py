@@ -20,10 +20,10 @@ from fpsim.products.matmul import matmul
 
 
 def split_products() -> Figures:
-    """Return the percentages of float32 products with errors of 0 to 4 ulps, computed from products of BF16 values.
+    """Return the percentages of products with errors of 0, 1, 2, 3 and 4 ulps if BF16 products emulate float32.
 
-    Each factor is split into three BF16 values; six products of them are added in float32, smallest first. The result
-    is a dict, name -> number.
+    Each float32 factor is split into three BF16 values; six products of them are added in float32, smallest first. The
+    result is a dict, name -> number.
     """
     x, y = normal(1 << 18), normal(1 << 18, seed=1)
 
@@ -45,8 +45,8 @@ def split_products() -> Figures:
 def hopper_low_bits() -> Figures:
     """Return the number of float32 results of Hopper's and Ada's FP8 units that have any of the 10 lowest bits set.
 
-    Also return for each unit whether some result has the next bit, bit 10 from 0, set. The result is a dict, name ->
-    number or bool.
+    Those are the bits 0 to 9. Also return for each unit whether some result has bit 10 set. The result is a dict,
+    name -> number or bool.
     """
     a, b = (encode(normal(64, 128, seed=seed), E4M3) for seed in (0, 1))
     figures: Figures = {}
@@ -75,7 +75,7 @@ def ring_in_bf16() -> Figures:
 
 
 def shuffled_sums() -> Figures:
-    """Return the number of different sums over 10,000 orders of 8 numbers, added in float64 and added exactly.
+    """Return how many different sums 10,000 random orders of 8 numbers have, added in float64 and added exactly.
 
     The result is a dict, name -> number.
     """
@@ -91,10 +91,10 @@ def shuffled_sums() -> Figures:
 
 
 def bounds() -> Figures:
-    """Return, for sums in float32 and in FP16, the ratio of the classical to the probabilistic error bound.
+    """Return the classical / the probabilistic error bound of sums, and the share of errors within the latter.
 
-    Also return the share of sums whose error is within the probabilistic bound. There are 16 sums of 2^17 N(0, 1) terms
-    in float32, and 16 of 1000 terms in FP16, each added one term after another. The result is a dict, name -> number.
+    There are 16 sums of 2^17 N(0, 1) terms in float32, and 16 of 1000 terms in FP16, each added one term after another.
+    The result is a dict, name -> number.
     """
     from fpsim.analysis.measures.drift.drift import drift
     from fpsim.sums.accumulators import Sequential
@@ -108,12 +108,10 @@ def bounds() -> Figures:
 
 
 def nvfp4_forward() -> Figures:
-    """Return errors of weight gradients with NVFP4 in all products and with the forward product in BF16, and their
-    ratio.
+    """Return errors of weight gradients with NVFP4 in all products, and in all but the forward product (BF16).
 
-    An error is norm(difference from float32's gradients) / norm(these); the ratio is the second error / the first.
-
-    The result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(these). Also return the second error / the first. The
+    result is a dict, name -> number.
     """
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -125,9 +123,9 @@ def nvfp4_forward() -> Figures:
 
 
 def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
-    """Return float64 scores (512, 64): in each row `repeats` zeros, three scores in -11 .. -7, and -Inf elsewhere.
+    """Return float64 scores (512, 64) whose largest value, 0, occurs `repeats` times in each row.
 
-    rng: generator that draws the places and the three scores.
+    Three more scores of a row are in -11 .. -7, the others -Inf. rng: generator that draws places and values.
     """
     scores = np.full((512, 64), -np.inf)
     for row in scores:
@@ -138,9 +136,10 @@ def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
 
 
 def flash_rounding_bias() -> Figures:
-    """Return the bias of BF16 flash attention's outputs for values of one sign, if 1 or 2 scores are the maximum.
+    """Return the bias of BF16 flash attention's outputs if a row's largest score occurs once, and if it occurs twice.
 
-    Both cases are computed with the unnormalised output in BF16, and in float32. The result is a dict, name -> number.
+    All values v are negative. Both cases are computed with the running output, before the division by the sum of
+    weights, in BF16 and in float32. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     values = quantize(-(1 + rng.random((64, 64))), BF16)
@@ -155,10 +154,10 @@ def flash_rounding_bias() -> Figures:
 
 
 def sampling_mismatch() -> Figures:
-    """Return the ratios, BF16 to FP16, of two differences between the outputs of networks that add in different orders.
+    """Return how many times more the order of additions changes a network's output in BF16 than in FP16.
 
-    The differences are the KL divergence, and the mean |difference| of log-probabilities. There is a ratio of each for
-    4 and for 12 layers. The result is a dict, name -> number.
+    A change is measured as the KL divergence, and as the mean |difference| of log-probabilities, between products with
+    1 and with 8 slices of K. There is a ratio of each for 4 and for 12 layers. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for layers in (4, 12):
@@ -177,10 +176,10 @@ FLASH_CASES = {256: [(16, "bf16")], 1024: [(16, "bf16"), (16, "fp32")], 4096: [(
 
 
 def flash_deviation() -> Figures:
-    """Return the ratio of the relative error of BF16 flash attention to that of plain attention.
+    """Return the relative error of BF16 flash attention / that of plain BF16 attention.
 
-    There is a ratio for each distribution of inputs, number of keys and block size; the running output is in BF16, or
-    in FP32 if the name says so. The result is a dict, name -> number.
+    There is a ratio for each distribution of inputs, number of keys and block size. Flash attention's running output is
+    in BF16, or in FP32 if the name says so. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for word in ("N(0, 1)", "U(0, 1)"):

@@ -22,11 +22,10 @@ NVFP4_16X16 = Scaling(block=(16, 16), scale_format=E4M3, tensor_scale=True)
 def _nvfp4(
     x: Floats, block_max: float, tensor_max: float = 448.0, rounding: str = "nearest_even", seed: int | None = None
 ) -> Floats:
-    """Quantise x (n, 16) to E2M1, with an E4M3 scale that maps each row's largest magnitude to block_max; decode it.
+    """Return x (n, 16) as float64, rounded to E2M1 with an E4M3 scale that maps each row's amax to `block_max`.
 
-    E4M3 scales are multiplied by one float64 scale of the whole array, which is chosen such that the row with the
-    largest magnitude has the E4M3 scale tensor_max. rounding, seed: rounding mode and seed of the E2M1 codes. Return
-    float64 values (n, 16).
+    amax is the largest magnitude. E4M3 scales are multiplied by one float64 scale, for which the row with the largest
+    amax has the E4M3 scale `tensor_max`. rounding, seed: rounding mode and seed of the E2M1 codes.
     """
     amax = np.abs(x).max(axis=1, keepdims=True)
     tensor = amax.max() / (block_max * tensor_max)
@@ -36,9 +35,9 @@ def _nvfp4(
 
 
 def _four_over_six(x: Floats) -> Floats:
-    """Quantise x (n, 16) to NVFP4, scaling each row's largest magnitude to 6 or to 4; return decoded values (n, 16).
+    """Return x (n, 16) rounded to NVFP4 with scales that map a row's largest magnitude to 6 or to 4, as float64.
 
-    Of the two versions of a row, the one with the smaller squared error is taken, at a tie the one scaled to 6.
+    Each row takes the scale with the smaller squared error, the one for 6 if both are equal.
     """
     candidates = [_nvfp4(x, block_max, 6 * 256 / block_max) for block_max in (6.0, 4.0)]
     squares = [((candidate - x) ** 2).sum(axis=1, keepdims=True) for candidate in candidates]
@@ -48,9 +47,9 @@ def _four_over_six(x: Floats) -> Floats:
 def nvfp4_errors() -> Figures:
     """Return 1000 times the mean squared errors of five variants of NVFP4 on N(0, 1) data.
 
-    The variants round to nearest in blocks of 16, in blocks of 16 with the better of the largest codes 4 and 6, and in
-    16x16 blocks; or they round stochastically in blocks of 16 whose largest magnitude becomes 6 x 16/17 or 6. The
-    result is a dict, name -> number.
+    Three round to nearest: with a scale for each 16 values, with the better of two scales (which map the largest
+    magnitude to 4 or to 6), and with a scale for each 16x16 values. Two round stochastically, with a scale for each 16
+    that maps the largest magnitude to 6 x 16/17 or to 6. The result is a dict, name -> number.
     """
     x = normal(1024, 1024)
     groups = wide(x).reshape(-1, 16)
@@ -66,10 +65,10 @@ def nvfp4_errors() -> Figures:
 
 
 def averaged_products() -> Figures:
-    """Return -log2 of the relative error of the mean of n products of stochastically rounded NVFP4 operands.
+    """Return -log2 of the relative error of a mean of 1, 4, 16 and 64 products of NVFP4 operands.
 
-    The n products have the same operands, rounded with different random bits. There is a number for each of n = 1, 4,
-    16 and 64. The result is a dict, name -> number.
+    The products have the same operands, rounded stochastically with different random bits. The result is a dict,
+    name -> number.
     """
     a, b = wide(normal(256, 256)), wide(normal(256, 256, seed=1))
     exact = a @ b
@@ -86,10 +85,10 @@ def averaged_products() -> Figures:
 
 
 def mxfp4_errors() -> Figures:
-    """Return the mean squared error / mean square of N(0, sigma^2) data in MXFP4, to nearest and stochastically.
+    """Return the mean squared error / mean square of normal data in MXFP4, rounded to nearest and stochastically.
 
-    Each error is a mean over sigma in 1 .. 2. For rounding to nearest, the smallest and largest error are returned too.
-    The result is a dict, name -> number.
+    Each is a mean over 16 standard deviations from 1 to 2; for rounding to nearest, the smallest and the largest of the
+    16 are returned too. The result is a dict, name -> number.
     """
     x = normal(256, 2048)
     figures: Figures = {}
@@ -107,10 +106,9 @@ def mxfp4_errors() -> Figures:
 def four_over_six_bias() -> Figures:
     """Return the mean of 17 stochastic roundings of the value 1 to E2M1, in a block whose largest magnitude is 17/16.
 
-    Each rounding is made with the scale that maps 17/16 to 6 and with the one that maps it to 4, and the result nearer
-    to 1 is taken: the mean - 1 is the bias of this choice. The 17 random numbers are the middles of 17 equal parts of
-    [0, 1). Also return the number of results that are 17/16, and the value of the other results. The result is a dict,
-    name -> number.
+    Each rounding is made with two scales, which map 17/16 to 6 and to 4, and the result nearer to 1 is taken; the
+    mean - 1 is the bias of this choice. The middles of 17 equal parts of [0, 1) serve as random numbers. Also return
+    how many results are 17/16, and the value of the others. The result is a dict, name -> number.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
@@ -131,9 +129,9 @@ def four_over_six_bias() -> Figures:
 
 
 def four_over_six() -> Figures:
-    """Return E4M3 scales and mean squared errors of the values 10, 20, 30, 40 in E2M1 if 40 maps to 6, and to 4.
+    """Round the values 10, 20, 30, 40 to E2M1 with the E4M3 scale that maps 40 to 6, and with that which maps it to 4.
 
-    The result is a dict, name -> number.
+    Return the two scales and the two mean squared errors, as a dict, name -> number.
     """
     x = np.array([10.0, 20.0, 30.0, 40.0])
     figures: Figures = {}
@@ -147,11 +145,10 @@ def four_over_six() -> Figures:
 
 
 def clipped_groups() -> Figures:
-    """Return the share of groups of 32 whose largest magnitude / scale exceeds 6, for three rules of MX scales.
+    """Return the share of groups of 32 values whose largest magnitude / scale exceeds 6, for three rules of MX scales.
 
-    The rules are "floor", "even" and "ceil", as `fp.Scaling` defines them (scale_rule). The data are N(0, 1) in one
-    case; in the other, groups are also multiplied by 2^U with U uniform in 0 .. 4. The result is a dict, name ->
-    number.
+    The rules are "floor", "even" and "ceil" of `fp.Scaling` (scale_rule). Data are N(0, 1) in one case; in the other,
+    each group is also multiplied by 2^U with U uniform in 0 .. 4. The result is a dict, name -> number.
     """
     x = normal(512, 2048)
     spread = (x * np.exp2(np.random.default_rng(1).uniform(0, 4, (512, 64)).repeat(32, axis=1))).astype(np.float32)

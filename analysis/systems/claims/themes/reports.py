@@ -42,10 +42,10 @@ def cache_formats() -> Figures:
 
 
 def reciprocal_boundaries() -> Figures:
-    """Return the number of E4M3 scales, and the share of (scale, tie of E2M1) pairs with an unsafe reciprocal.
+    """Count how often rounding x * (1 / scale) to E2M1 instead of x / scale changes the result at a tie.
 
-    The scales are all positive finite values of E4M3. In an unsafe pair, x / scale, which is a tie between two values
-    of E2M1, and x * (1 / scale) round to different values; x is scale * tie. The result is a dict, name -> number.
+    The scales are all positive finite values of E4M3, and x is a scale times one of the seven ties of E2M1. Return the
+    number of scales, and the share of (scale, tie) pairs with different results, as a dict, name -> number.
     """
     scales = decode(np.arange(1, 127, dtype=np.uint8), E4M3).astype(np.float32)  # all positive finite ones
     boundaries = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
@@ -56,9 +56,9 @@ def reciprocal_boundaries() -> Figures:
 
 
 def mxfp4_as_nvfp4() -> Figures:
-    """Return the shares of MXFP4 blocks that change if they are stored as NVFP4: same codes, scales rounded to E4M3.
+    """Return the shares of MXFP4 blocks whose values change if only their scales are rounded to E4M3, as for NVFP4.
 
-    E4M3 scales have a common power of two as a factor. There is a share for blocks whose magnitudes are up to 2, 14 and
+    All scales are first divided by one power of two. There is a share for blocks whose magnitudes are up to 2, 14 and
     24 powers of two apart. The result is a dict, name -> number.
     """
     figures: Figures = {}
@@ -79,7 +79,7 @@ def mxfp4_as_nvfp4() -> Figures:
 def bf16_logits() -> Figures:
     """Return the largest and mean relative error, in percent, of exp(logit) if logits are rounded to BF16.
 
-    Logits are between 5 and 5.25 in one case, between 640 and 672 in the other. The result is a dict, name -> number.
+    Logits are in 5 .. 5.25 in one case, in 640 .. 672 in the other. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for peak in (5, 640):
@@ -94,8 +94,8 @@ def bf16_logits() -> Figures:
 def attention_underflow_law() -> Figures:
     """Return measured and predicted shares of attention weights w for which E4M3 rounds w * scale to 0.
 
-    There is one of each for three pairs of a sink's score and a scale; without a sink, only the measured share, for the
-    scale 1. The result is a dict, name -> number.
+    Both are for three pairs (D, scale), where D is the score of a sink, one more key. For two standard deviations of
+    the scores without a sink, and the scale 1, there is only the measured share. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
@@ -108,9 +108,9 @@ def attention_underflow_law() -> Figures:
 
 
 def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
-    """Return logits + c * noise, with c such that softmax before and after overlaps by alpha in the mean over rows.
+    """Return logits + c * noise, with c such that the softmax of both overlap by `alpha` in the mean over rows.
 
-    The overlap is the sum of the smaller of both probabilities.
+    The overlap of two distributions p and q is the sum of min(p, q).
     """
     low, high = 0.0, 4.0
     for _ in range(40):
@@ -121,10 +121,10 @@ def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
 
 
 def kl_gradients() -> Figures:
-    """Return relative errors, in percent, of a KL divergence's gradient, the difference of two softmax in BF16.
+    """Return relative errors, in percent, of the gradient of a KL divergence with respect to logits, in BF16.
 
-    There is an error for each overlap of the two distributions and each standard deviation of the logits. The result is
-    a dict, name -> number.
+    The gradient is the difference of two softmax. There is an error for three overlaps of the two distributions, and
+    for logits of standard deviation 1 and 2. The result is a dict, name -> number.
     """
     figures: Figures = {}
     noise = wide(normal(64, 4096, seed=1))
@@ -140,12 +140,11 @@ def kl_gradients() -> Figures:
 
 
 def noise_threshold() -> Figures:
-    """Return the effect of one gradient step on the squared distance to the optimum of a linear least-squares problem.
+    """Measure how one noisy gradient step changes the distance to the optimum of a linear least-squares problem.
 
-    The residuals in the gradient are rounded stochastically to NVFP4; distances are multiples of the standard deviation
-    of the resulting noise. "change" is new / old squared distance - 1, negative for progress; "effect ... best s" is
-    the largest decrease over all step sizes s, as a share of the old squared distance. The result is a dict, name ->
-    number.
+    The noise is that of residuals rounded stochastically to NVFP4; distances are multiples of its standard deviation.
+    "change" is new / old squared distance - 1, negative for progress; "effect ... best s" is the largest decrease over
+    all step sizes s, as a share of the old squared distance. Return a dict, name -> number.
     """
     tokens, weights, draws = 512, 32, 1024
     rng = np.random.default_rng(0)

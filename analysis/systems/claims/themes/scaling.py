@@ -40,10 +40,10 @@ def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
 
 
 def channel_scales() -> Figures:
-    """Return the share of rows with an SQNR below 25 dB in E4M3, for each of four granularities of scales.
+    """Return the share of rows with an SQNR below 25 dB in E4M3 for four granularities of scales.
 
-    These are one scale, a scale for each 128x128 block, for each row, and for each 1x128 tile. The rows have very
-    different magnitudes. The result is a dict, name -> number.
+    These are one scale for all, and a scale for each 128x128 block, each row, and each 1x128 tile. Rows differ widely
+    in magnitude. The result is a dict, name -> number.
     """
     weights = _uneven_rows(4.0)
     figures: Figures = {}
@@ -56,9 +56,9 @@ def channel_scales() -> Figures:
 
 
 def softmax_scale() -> Figures:
-    """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles, for uneven tokens.
+    """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles.
 
-    Each of 512 tokens is a row whose values are multiplied by 2**(6 d), with d drawn from N(0, 1). Also return the
+    Each of 512 tokens is a row of N(0, 1) numbers times 2**(6 d), with d drawn from N(0, 1). Also return the
     number of scales of a 512x1024 input in the recipe DEEPSEEK_V3. The result is a dict, name -> number.
     """
     x = _uneven_rows(6.0)
@@ -128,9 +128,10 @@ def activation_bytes() -> Figures:
 
 
 def truncation() -> Figures:
-    """Return the mean signed and the largest error of E4M3, truncated and rounded to nearest.
+    """Return the mean and the largest |error| of values that are truncated, and rounded to nearest, to E4M3.
 
-    The error of x with the rounded value r is (r - x) / r. The result is a dict, name -> number.
+    The error of x > 0 with the rounded value r is (r - x) / r; its mean keeps the sign. The result is a dict, name ->
+    number.
     """
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
@@ -144,9 +145,9 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of normally distributed gradients that clipping at +-6 changes, and a cosine.
+    """Return the share of normally distributed gradients that clipping at +-6 changes, and the cosine that is left.
 
-    The cosine is of clipped and unclipped gradients. There is one of each for standard deviations of 2^-10, 1, 2 and 8.
+    The cosine is that between clipped and unclipped gradients. Both are for standard deviations of 2^-10, 1, 2 and 8.
     Also return the largest values of E2M1, E4M3 and E5M2. The result is a dict, name -> number.
     """
     x = normal(1 << 18)
@@ -160,9 +161,10 @@ def clip_at_six() -> Figures:
 
 
 def old_scales() -> Figures:
-    """Return the share of saturated values and the SQNR in E4M3 of data that grew by 0.1 % a step.
+    """Return the share of saturated values and the SQNR in E4M3 with a scale that is 1, 16 or 1000 steps old.
 
-    The scale was computed 1, 16 or 1000 steps before. The result is a dict, name -> number.
+    The values have grown by 0.1 % in each step since the scale was computed from them. The result is a dict, name ->
+    number.
     """
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
@@ -194,9 +196,9 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return relative errors e_A, e_B, e of A @ B with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2).
+    """Return relative errors e_A, e_B and e of the product A @ B with only A, only B, and both rounded to E4M3.
 
-    The result is a dict, name -> number.
+    Also return e / sqrt(e_A^2 + e_B^2). The result is a dict, name -> number.
     """
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
@@ -210,9 +212,10 @@ def quadrature() -> Figures:
 
 
 def limited_range() -> Figures:
-    """Return the shares of values that become 0 in E4M3 if rows are multiplied by 2**(6 N), N normal.
+    """Return the shares of values that become 0 in E4M3 with one scale, with 128x128 tiles and with 1x128 tiles.
 
-    There is a share for one scale, for 128x128 tiles and for 1x128 tiles. The result is a dict, name -> number.
+    The values are N(0, 1) numbers; each row is multiplied by 2**(6 d), with d drawn from N(0, 1). The result is a dict,
+    name -> number.
     """
     x = _uneven_rows(6.0)
     return {
@@ -222,9 +225,10 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value.
+    """Check MX's scales on N(0, 1) values in E4M3 with a scale for each 32 of them.
 
-    The result is a dict, name -> number.
+    Return the share of scales that are powers of two 2^k, the share of decoded values that equal the code's value x
+    2^k, and the bits per value, scales included. The result is a dict, name -> number.
     """
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
