@@ -122,10 +122,10 @@ def _rows_of(
 
 
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
-    """Yield (count, sum of the first `count` terms, the sum before its last addition or None if there is none).
+    """Yield (count, sum of the first `count` terms, sum of the first count - 1) for the counts 1, 2, 4, ... and all.
 
-    Counts are 1, 2, 4, ... and all. Sums are float32 arrays, added by the accumulator `adds`. fmt: format of which all
-    terms are values, or None.
+    Sums are float32 arrays, added by the accumulator `adds`; the sum of no terms is None. fmt: format that the terms
+    are rounded to, or None.
     """
     wanted = _counts(len(terms))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
@@ -165,9 +165,9 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
-    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all.
+    """Return count -> float64 weighted mean of the first `count` gradients, for the counts 1, 2, 4, ... and all.
 
-    terms: gradients (micro-batches, elements), float32. weights: a number for each micro-batch.
+    terms: the gradients (micro-batches, elements), float32. weights: a number for each micro-batch.
     """
     wanted, means = _counts(len(terms)), {}
     total = np.zeros(terms.shape[1:], np.float64)
@@ -237,14 +237,13 @@ def _checked_weights(weights: Any, count: int) -> Array:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples in each
-    micro-batch).
+    """Return gradients of micro-batches (micro-batches, elements), that of one large batch, and numbers of examples.
+
+    The large batch has all examples. Gradients are flat float32; there is a float64 number of examples for each
+    micro-batch. Raises TypeError if `batches` or `loss` is None, ValueError if there are no batches.
 
     model: a torch.nn.Module. batches: an iterable of micro-batches, each a tensor or a tuple or dict of tensors. loss:
     a function of (model, batch), or a torch criterion.
-
-    Gradients are flat float32 arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None,
-    ValueError if there are no batches.
     """
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
@@ -294,8 +293,7 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Return the micro-batches as one batch: tensors are concatenated along the first axis, other items are the first
-    one's.
+    """Join micro-batches to one batch: concatenate tensors along the first axis, and keep the first of other items.
 
     batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items.
     """

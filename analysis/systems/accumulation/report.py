@@ -97,7 +97,10 @@ class AccumulationReport(SavedReport):
         return self.of(way)[-1]
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative error against the number of micro-batches; return the axes (ax None: new ones)."""
+        """Draw the relative error against the number of micro-batches; return the matplotlib axes.
+
+        ax: axes to draw on; None makes new ones.
+        """
         from fpsim.analysis.systems.accumulation.figure import accumulation_axes
 
         return accumulation_axes(self, ax)

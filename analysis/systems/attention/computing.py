@@ -115,7 +115,7 @@ class AttentionOperand(NamedTuple):
 
 
 def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, ...]:
-    """Return q, k and v of a head rounded to the input format; k and v go through the recipe's cache first, if any."""
+    """Return (q, k, v) of a head, rounded to the recipe's input format; its cache, if any, rounds k and v before."""
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
@@ -124,10 +124,10 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, ...
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return x / scale, rounded to the input format, and the scale; x is one of q, k and v of a head.
+    """Return (x / scale, rounded to the input format, and the scale), where x is one of q, k and v of a head.
 
-    The scale maps the largest |x| to the format's largest value with `recipe.scaled_inputs` and up to 8 bits; it is 1
-    otherwise.
+    With `recipe.scaled_inputs` and a format of up to 8 bits, the scale maps the largest |x| to the format's largest
+    value; otherwise it is 1.
     """
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:

@@ -17,7 +17,7 @@ from fpsim.errors import shown
 def heads_of(
     q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
 ) -> tuple[list[Head], tuple[int, ...]]:
-    """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
+    """Return (a Head for each head of q, shape of the leading axes of q, those before queries and d).
 
     q, k, v, mask: as for `fp.analysis.attention`. causal: whether query i uses only the keys 0 .. i + keys - queries.
     scale: factor of q.k, or None for 1 / sqrt(d).
@@ -66,9 +66,8 @@ def checked_scale(scale: Any) -> float:
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
     """Yield for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
 
-    If `mask` is None, yield the same value without end: the causal mask, or None if `causal` is False. mask: bools,
-    False where a key is masked, or numbers to add, broadcast to (*before, queries, keys). before: shape of q's axes
-    before (queries, d).
+    If `mask` is None, yield the causal mask again and again, or None if `causal` is False. mask: bools, False where a
+    key is masked, or numbers to add, broadcast to (*before, queries, keys). before: shape of the leading axes of q.
     """
     hidden = None
     if causal:

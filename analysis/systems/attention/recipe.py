@@ -62,18 +62,17 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the fp.Scaling of keys or values (tokens, channels), or None for no scale.
+        """Return the fp.Scaling, or None for no scale, of keys or values (tokens, channels) of one head.
 
-        word: the elements that share a scale: "token", "head", "channel", "block" or "none", as in the attribute
-        `scales`.
+        word: which elements share a scale, a name as in the attribute `scales`, such as "token".
         """
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
     def bits(self, tokens: int, channels: int) -> float:
-        """Return the bits stored per element for a head of `tokens` x `channels`: code and its share of the scales.
+        """Return the stored bits per element, codes and scales, for a head with keys and values (tokens, channels).
 
-        The number is a mean over keys and values.
+        The number is the mean of that of keys and that of values.
         """
         assert isinstance(self.scale_format, Format)
         total = 0.0

@@ -222,7 +222,7 @@ class WeightUnderflow(SavedReport):
         return underflow_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence on the last of `rows`, the last standard deviation of the scores that was asked for."""
+        """Return a sentence on the last of `rows`: measured and predicted shares for the last standard deviation."""
         last = self.rows[-1]
         return (
             f"weights of {self.keys:,} keys in {self.format} at a standard deviation of {last.spread:g} nats: "

@@ -114,9 +114,9 @@ class _Runner:
         self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
-        """Return fn's result for row `row` of x, put at index `place` of a batch of `size` rows.
+        """Put row `row` of x at index `place` of a batch of `size` rows, and return fn's result for this row.
 
-        other: fill the batch with the other rows of x in a second random order.
+        other: whether the rest of the batch has its rows in a second random order instead of the usual one.
         """
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]
@@ -165,7 +165,7 @@ def _same(a: list[Array], b: list[Array]) -> bool:
 
 
 def _relative(a: list[Array], b: list[Array]) -> float:
-    """Return norm(a - b) / norm(b) of all arrays' elements that are finite in both; 0 if norm(b) is 0."""
+    """Return norm(a - b) / norm(b) over all elements of the arrays that are finite in both; 0 if norm(b) is 0."""
     x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
     known = np.isfinite(x) & np.isfinite(y)
     norm = float(np.linalg.norm(y[known]))

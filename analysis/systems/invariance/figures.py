@@ -45,7 +45,7 @@ def batch_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw KL divergence and the difference of log-probabilities against the number of tokens before the decoded one.
+    """Draw KL divergence and log-probability differences of a DecodingReport against the number of earlier tokens.
 
     report: the DecodingReport. A ring marks each token that the two decoders choose differently. Return the matplotlib
     axes: `ax`, or new ones for None.
@@ -76,8 +76,7 @@ def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
 def run_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative difference of each tensor in the order of computing: a curve for each step, darker if later.
 
-    report: the RunComparison of two runs. ax: the matplotlib axes to draw in; None to draw in the axes of a new figure.
-    Return these axes.
+    report: the RunComparison. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     with figure_style():

@@ -189,9 +189,9 @@ def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with its i-th step number replaced by the first run's i-th.
+    """Return the second run with the number of its i-th step replaced by that of the first run's i-th step.
 
-    Steps that the second run has in addition get numbers after the last.
+    If the second run has more steps, the others get the numbers after the first run's last.
     """
     mine, others = first.steps, second.steps
     extra = max(mine, default=0)
@@ -349,7 +349,7 @@ def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
 
 
 def _matrix(x: Array) -> Array:
-    """Return an array of floats (..., n) as a float64 matrix (rows, n), with all leading axes joined."""
+    """Return an array of floats (..., n) as a float64 matrix (rows, n): all axes but the last become one."""
     values = float_array(x)[0].astype(np.float64)
     return values.reshape(-1, values.shape[-1] if values.ndim else 1)
 

@@ -60,7 +60,7 @@ def _kept(name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scali
 def _plain(name: str, part: str, shape: tuple[int, int], dtype: str, bits: int) -> Activation:
     """Return an activation whose dtype does not depend on the recipe, such as a mask.
 
-    name, part: name of the module, and role of the tensor in it. bits: bits of an element.
+    name, part: name of the module, and role of the tensor in it. dtype, bits: name and bits of an element's dtype.
     """
     count = math.prod(shape)
     return Activation(name, part, dtype, shape, StoredBits(count, bits * count, 0, 0))
@@ -102,8 +102,8 @@ class _Saved:
     def core(self, name: str, config: Config, length: int) -> Iterator[Activation]:
         """Yield what the attention `name` keeps: queries, keys, values, softmax, and in some cases a bool mask.
 
-        torch's operations keep the mask (length, length) always, fpsim's if the recipe rounds softmax. length: tokens
-        of a sequence.
+        torch's operations always keep the mask (length, length), fpsim's only if the recipe rounds softmax. config:
+        shape of the transformer. length: tokens of a sequence.
         """
         fmt, scaling = self._stored(name)
         inner = self._made_by(name.replace("core", "qkv")) if fmt is None else fmt
@@ -135,17 +135,16 @@ class _Saved:
             yield _kept("loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the (format, scaling) in which a module stores its activations, by the last pattern of `recipe.stored`
-        for it.
+        """Return the (format, scaling) of the last row of `recipe.stored` whose pattern matches a module's name.
 
-        name: name of the module, such as "blocks.0.norm1". Return (None, None) if no pattern matches the name: the
-        recipe does not change the format.
+        They are None if no pattern matches: the recipe does not change how the module stores its activations. name:
+        name of the module, such as "blocks.0.norm1".
         """
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
     def _made_by(self, layer: str) -> Any:
-        """Return the format of the results of a linear layer; None for float32. layer: name of the layer."""
+        """Return the format in which the linear layer named `layer` returns its results; None for float32."""
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 

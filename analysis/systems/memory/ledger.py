@@ -139,7 +139,7 @@ class _StateEntry:
     bits: Fraction
 
     def shard(self, ranks: int) -> int:
-        """Return the bytes of one rank's elements, rounded up, if ZeRO divides the elements among `ranks` ranks."""
+        """Return the bytes that one rank holds, rounded up, if ZeRO divides the elements among `ranks` ranks."""
         return math.ceil(self.bits * Fraction(-(-self.elements // ranks), self.elements) / 8)
 
 
@@ -188,9 +188,9 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """List the state of training by a recipe, with sizes, from the sizes of a model's weights.
+    """List the arrays of the training state: parameters, gradients, masters, moments, copies of weights, and scales.
 
-    It consists of parameters, gradients, masters, moments, copies of weights, and scales.
+    weights: sizes of the model. recipe: formats of the training.
     """
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
@@ -212,9 +212,10 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
 
 
 def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list[tuple[str, Any, Any]]:
-    """Return (product, format, scaling or None) of each copy of a weight that products read instead of the weight.
+    """Return the copies of a weight that products read instead of it, as (first product, format, scaling or None).
 
-    forward, backward: recipes of a layer for fprop and dgrad. seen: format of the weight, None for float32.
+    The first product is "fprop" or "dgrad"; a copy that dgrad shares with fprop is listed once. forward, backward:
+    recipes of a layer for fprop and dgrad. seen: format of the weight itself, None for float32.
     """
     copies: list[tuple[str, Any, Any]] = []
     scaling = forward.weight_scaling
@@ -228,9 +229,9 @@ def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """List the copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
+    """List the copies for products, and their scales, of `count` parameters that fill whole tiles.
 
-    recipe: formats of the training. seen: format of the parameters, None for float32.
+    recipe: formats of the training. seen: format of the parameters themselves, None for float32.
     """
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
@@ -246,9 +247,10 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(linear: dict[str, tuple[int, int]], recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """List the copies and scales of the weights of all linear layers, and the amax histories of delayed scales.
+    """List copies for products of the weights of all linear layers, their scales, and histories of delayed scales.
 
-    Layers with the same kind, product and format share an entry. seen: format of the parameters, None for float32.
+    There is one entry for each kind, product and format, with the sum over layers. linear: name of a layer -> shape of
+    its weight. recipe: formats of the training. seen: format of the parameters themselves, None for float32.
     """
     sums: dict[tuple[str, str, str], list[int]] = {}
 

@@ -131,7 +131,10 @@ def blockwise(
 
 
 def _with_peak(rows: list[LedgerRow], peak: Moment, recomputed: int = 0, cost: float = 0.0) -> ModelActivations:
-    """Return rows of activations, with a row for the bytes by which the backward pass's peak exceeds them."""
+    """Return a ModelActivations of `rows`, and of a row for the bytes by which the backward pass's peak exceeds them.
+
+    recomputed, cost: attributes of the result.
+    """
     more = peak.bytes - sum(row.bytes for row in rows)
     part = f"at the peak, in {peak.module}"
     gradients = LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more)
@@ -141,11 +144,11 @@ def _with_peak(rows: list[LedgerRow], peak: Moment, recomputed: int = 0, cost: f
 def _without_blocks(
     listed: Sequence[Activation], config: Config, tokens: int, again: Recompute
 ) -> list[LedgerRow]:  # fmt: skip
-    """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
+    """Return the ledger's rows of activations when the first blocks keep only their inputs and are recomputed.
 
-    There is a LedgerRow for each tensor that is kept, and one for the bytes that recomputing a block takes beyond the
-    memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation. config:
-    shape of the model. again: the settings of recomputation.
+    There is a LedgerRow for each tensor that is kept, and one for the bytes that recomputing a block takes in addition
+    to memory that is free again by then. listed: all activations of a micro-batch of `tokens` without recomputation.
+    config: shape of the model. again: the settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
@@ -155,7 +158,7 @@ def _without_blocks(
 
 
 def _stream(part: str, config: Config, tokens: int) -> LedgerRow:
-    """Return the row of a float32 array (tokens, width) of the residual stream."""
+    """Return a LedgerRow of one float32 array (tokens, width) of the residual stream; `part` is its text."""
     size = stored_bits(None, None, (tokens, config.width)).bytes
     return LedgerRow("activations", part, str(FP32), tokens * config.width, size, size)
 
@@ -163,11 +166,11 @@ def _stream(part: str, config: Config, tokens: int) -> LedgerRow:
 def _without_results(
     listed: Sequence[Activation], config: Config | None, tokens: int, again: Recompute
 ) -> list[LedgerRow]:
-    """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
+    """Return the ledger's rows of activations when results of layers are recomputed, in slices or whole.
 
-    There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes beyond
-    the memory that is free by then. listed: all activations without recomputation. config: shape of the transformer;
-    None for the perceptron. tokens: tokens of the micro-batch. again: the settings of recomputation.
+    There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes in
+    addition to memory that is free again by then. listed: all activations of a micro-batch of `tokens` without
+    recomputation. config: shape of the transformer; None for the perceptron. again: the settings of recomputation.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
@@ -188,9 +191,9 @@ def _without_results(
 
 
 def _more(part: str, tensors: Sequence[Activation], freed: int) -> list[LedgerRow]:
-    """Return a LedgerRow of the bytes by which recomputed tensors exceed `freed` bytes, in a list; [] if they don't.
+    """Return a list with one LedgerRow, of the bytes of `tensors` minus `freed` bytes; [] if that is not positive.
 
-    part: text of the row.
+    tensors: activations that are recomputed together. freed: bytes that are free again by then. part: text of the row.
     """
     more = sum(kept.bits.bytes for kept in tensors) - freed
     elements = sum(kept.elements for kept in tensors)
@@ -198,9 +201,9 @@ def _more(part: str, tensors: Sequence[Activation], freed: int) -> list[LedgerRo
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """Return a LedgerRow for each storage in `saved`, with the bytes of the storage, as a ModelActivations.
+    """Return a ModelActivations with a LedgerRow of the bytes of each storage in `saved`.
 
-    Float32 inputs of linear layers have the format in which the recipe keeps them instead, and its bytes.
+    Float32 inputs of linear layers count in the format in which the recipe keeps them.
     """
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []

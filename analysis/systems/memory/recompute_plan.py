@@ -81,7 +81,7 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
     require_integer("tokens", tokens, 1)
 
     def measured(again: Recompute) -> tuple[int, float]:
-        """Return the bytes of a micro-batch's activations, and the cost as a share of a step's multiplications."""
+        """Return bytes and cost, as in a RecomputePlan, of a micro-batch with the recomputation `again`."""
         activations = blockwise(config, chosen, tokens, again)
         return sum(row.bytes for row in activations.rows), activations.cost
 
@@ -110,7 +110,8 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
 def _sliced(share: float, tokens: int, fits: Callable[[Recompute], bool]) -> Recompute:
     """Return the recomputation of SwiGLU's input in a share of the blocks, in as few slices as `fits` accepts.
 
-    The number of slices is a power of two, the largest possible one if none is accepted.
+    fits: whether the activations with a recomputation are within the budget. The number of slices is a power of two,
+    the largest possible one if none is accepted. tokens: tokens of a micro-batch.
     """
     slices, finest = 1, 1 << (min(FINEST, tokens).bit_length() - 1)
     if not fits(Recompute(share, "m", finest)):

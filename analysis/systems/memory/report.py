@@ -71,7 +71,7 @@ class Ledger(SavedReport):
 
     @property
     def bytes(self) -> int:
-        """Bytes of the training state of the whole model, undivided, and of one rank's activations."""
+        """Bytes of the whole model's training state, not divided among ranks, plus those of one rank's activations."""
         return sum(row.bytes for row in self.rows)
 
     @property

@@ -25,8 +25,8 @@ class SlicedActivations(NamedTuple):
       kept: the activations that are kept for the backward pass.
       groups: for each layer whose result is recomputed, in the order of the forward pass, the activations that are
         recomputed together with it.
-      residuals: names of layers whose recomputed result is added to the residual stream again. The stream before this
-        addition must be kept for each of them, since no norm keeps it as its input.
+      residuals: names of layers whose recomputed result is added to the residual stream again. For each of them the
+        stream before the addition must be kept, since no norm keeps it as its input.
     """
 
     kept: tuple[Activation, ...]
@@ -73,7 +73,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return names of the modules that read a layer's result; they need not keep this result if it is recomputed.
+    """Return the names of the modules that read a layer's result, and keep nothing if this result is recomputed.
 
     name: name of the layer. config: shape of the transformer; None for the perceptron.
     """
@@ -90,7 +90,8 @@ def _readers(name: str, config: Config | None) -> tuple[str, ...]:
 def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
     """Return the bytes in memory while a group of activations is recomputed.
 
-    These are one slice if the group is SwiGLU's input and is sliced along tokens or channels, else the whole group.
+    One slice is in memory at a time if the group is SwiGLU's input, sliced along tokens or channels; otherwise all of
+    it is. group: the activations.
     again: the settings of recomputation.
     """
     size = sum(one.bits.bytes for one in group)

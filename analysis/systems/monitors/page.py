@@ -68,9 +68,9 @@ def monitors_page(recording: Recording, path: str | Path) -> Path:
 
 
 def _row(row: Any) -> TableRow:
-    """Return the page's table row for a recorded tensor, marked if it holds Inf or NaN.
+    """Return the HTML page's table row for a RecordedRow, marked if the tensor holds Inf or NaN.
 
-    The row has layer, tensor, smallest, median and largest magnitude, and the numbers of zeros, Inf and NaN.
+    It has layer, tensor, the smallest, median and largest magnitude, and the numbers of zeros, Inf and NaN.
     """
     spread = row.range
     figures = (spread.smallest, spread.magnitude(0.5), spread.amax)

@@ -120,10 +120,10 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 
 
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
-    """Choose orders one by one, each time the order that reproduces most of the elements not yet reproduced.
+    """Return the orders that a greedy search chooses: each time the one that reproduces most of the remaining elements.
 
-    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: how sums are divided by the
-    number of ranks, "after", "before" or "multiplied", for the result.
+    fits: name of an order -> (n,) bool, True where the order reproduces an element of the mean. divided: the attribute
+    `divided` of the result.
     """
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}

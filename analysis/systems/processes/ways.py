@@ -43,9 +43,9 @@ def small_model(device: str) -> torch.nn.Module:
     return torch.nn.Sequential(*layers).to(device)
 
 
-def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
-    """Return the mean square of the model's outputs for the random micro-batch of rank `number`, on a device."""
-    rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + number)).to(device)
+def loss_of(model: torch.nn.Module, rank: int, device: str) -> torch.Tensor:
+    """Return the mean square of the model's outputs for a rank's random micro-batch, on torch's device `device`."""
+    rows = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1000 + rank)).to(device)
     loss: torch.Tensor = model(rows).square().mean()
     return loss
 
@@ -69,9 +69,9 @@ def _whole(x: Any) -> torch.Tensor:
 def _step(
     model: torch.nn.Module, shared: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str, rank: int
 ) -> tuple[Tensors, Tensors]:  # fmt: skip
-    """Return (gradients, weights) of a model by name after a training step on the micro-batch of a rank.
+    """Take a training step on the micro-batch of a rank, and return the model's (gradients, weights), each by name.
 
-    shared: the module that computes with the model's parameters and adds gradients over ranks.
+    shared: the model itself, or a wrapper of it, such as DistributedDataParallel, that adds gradients over ranks.
     """
     loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
     gradients = gradients_of(model)
@@ -139,9 +139,9 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
 
 
 def updated(gradients: Tensors, device: str) -> Tensors:
-    """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients.
+    """Return the parameters of `small_model`, name -> values, after an AdamW step of one process.
 
-    gradients: parameter name -> flat float32 array. device: torch's name of the device that takes the step.
+    gradients: parameter name -> gradient to use. device: torch's name of the device that takes the step.
     """
     model = small_model(device)
     for name, parameter in model.named_parameters():
