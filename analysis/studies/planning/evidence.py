@@ -174,7 +174,7 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
-    """Return the evidence for a plan in a sensitivity report.
+    """Return the evidence for a plan, taken from a sensitivity report.
 
     `figure`: the metric, "gradient_error", "output_error" or "loss_change". None is "output_error" if all products are
     forward ones, else "gradient_error". Raise a ValueError for another metric, or if there are backward products, on
@@ -217,8 +217,7 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
-    """Return the evidence for a plan in error budgets, one for each recipe: the relative errors of the products
-    themselves.
+    """Return the evidence for a plan, taken from error budgets of one recipe each: the products' relative errors.
 
     `figure`: None or "joint", the only metric of budgets. Raise a ValueError if the budgets are of several models, if
     two are of one recipe, or if a row is missing.
@@ -279,8 +278,7 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 
 
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], report: Sensitivity) -> int:
-    """Return K, the number of terms of each sum of a product, computed from the sizes of a layer's operands; 0 if
-    unknown.
+    """Return K, the number of terms that each sum of a product adds; 0 if unknown.
 
     Let x, y and w be the numbers of values of input, output and weight, and k be K of fprop. There are x / (k groups)
     rows, which are K of wgrad; K of dgrad is w / (k groups). In older reports, which lack k, there are
@@ -306,10 +304,10 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], report: Sensitivi
 def _undivided(
     keys: Iterable[tuple[str, str, str]], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
 ) -> list[Refusal]:
-    """Return a refusal for each product whose K is not a multiple of the block length of a recipe.
+    """Return a refusal for each product and recipe if K is not a multiple of the recipe's block length.
 
-    That is the number of terms that share a scale, or that a Hadamard transform mixes. `keys`: (layer, product, recipe)
-    to check. `terms`: (layer, product) -> K.
+    The block length is the number of terms that share a scale, or that a Hadamard transform mixes. `keys`: (layer,
+    product, recipe) to check. `recipes`: name -> recipe. `terms`: (layer, product) -> K.
     """
     refusals = []
     for layer, product, name in keys:
@@ -339,8 +337,6 @@ def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) 
 def _without(
     measured: Mapping[tuple[str, str, str], Measured], refusals: Sequence[Refusal]
 ) -> dict[tuple[str, str, str], Measured]:
-    """Return a copy of `measured`, (layer, product, recipe) -> the metric, without the combinations that are
-    refused.
-    """
+    """Return a copy of `measured`, (layer, product, recipe) -> the metric, without the keys of `refusals`."""
     refused = {refusal.key for refusal in refusals}
     return {key: one for key, one in measured.items() if key not in refused}

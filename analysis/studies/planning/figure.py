@@ -21,8 +21,9 @@ def plan_axes(
 ) -> Axes:
     """Draw the errors of a plan and of others over their costs into `ax` (None for new axes); return the axes.
 
-    `candidates`: each is a ring at its predicted error and a disc at its measured error. `points`: the frontier, drawn
-    as curves. `budget`: "bits" or "bytes", and their number. `figure`: name of the metric.
+    `candidates`: the plans, each drawn as a ring at its predicted error and a disc at its measured error. `points`: the
+    frontier (`Point`s of both searches), drawn as curves. `budget`: "bits" or "bytes", and their number. `figure`: name
+    of the metric.
     """
     kind, limit = budget
     with figure_style():
@@ -90,11 +91,10 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of plans next to the vertical line of the budget, in the order of their errors; random plans have
-    none.
+    """Write the names of plans next to the vertical line of the budget, in the order of their errors.
 
-    `candidates`: the plans (`PlanCandidate`). `budget`: position of the line. Plans with equal recipes share a line of
-    text.
+    Random plans have no name. Plans with equal recipes share a line of text. `candidates`: the plans (`PlanCandidate`).
+    `budget`: position of the vertical line.
     """
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}

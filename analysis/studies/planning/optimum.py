@@ -83,8 +83,8 @@ class _Answer(NamedTuple):
 class _Program:
     """The problem of choosing recipes as an integer program, for SciPy's solver `milp`.
 
-    It has a 0-1 variable for each unit (set of products with one recipe) and recipe. It has another variable for each
-    item of cost that several of these share, such as a copy of a weight.
+    It has a 0-1 variable for each unit (set of products with one recipe) and recipe, and a further variable for each
+    item of cost, such as a copy of a weight, that several units or recipes share.
     """
 
     def __init__(self, problem: ChoiceProblem) -> None:
@@ -120,9 +120,10 @@ class _Program:
     def solved(
         self, goal: npt.NDArray[np.float64], limit: int | None = None, most: int | None = None
     ) -> _Answer:  # fmt: skip
-        """Minimise the total harm or the price, at a price of at most `limit` and a total harm of at most `most`.
+        """Return the choice of least harm or price, at a price of at most `limit` and a total harm of at most `most`.
 
-        `goal`: the attribute `harms` or `prices`. `limit`, `most`: in the problem's integers; None for no limit.
+        `goal`: what is minimised, the attribute `harms` or `prices`. `limit`, `most`: in the problem's integers; None
+        for no limit.
         """
         kept = len(self.rows)
         try:

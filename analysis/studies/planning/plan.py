@@ -121,7 +121,7 @@ def plan(
 
 
 def _refuse_without_recipe(problem: ChoiceProblem) -> None:
-    """Raise a ValueError if some unit (products that share a recipe) has no recipe whose metric is finite."""
+    """Raise a ValueError if a unit (set of products that share a recipe) has no recipe with a finite metric."""
     for number, unit in enumerate(problem.units):
         if not problem.open(number):
             layer, product = unit.slots[0]
@@ -133,7 +133,7 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
 
 
 def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
-    """Return pairs (name, choice) of rival plans: random ones, and the best single recipe.
+    """Return pairs (name, choice) of rival plans: random ones, and the best one with a single recipe for all products.
 
     A choice is the index of a recipe for each unit; None if no single recipe is within the budget. `limit`: the largest
     price. `random`: number of random plans. `seed`: seed of the first; each further plan has the next integer.
@@ -270,11 +270,11 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return what changes in a plan if all products of some layers follow one recipe instead.
+        """Return the metric and bits of a plan in which all products of some layers follow one recipe instead.
 
-        The result is (predicted metric, bits per value, bits per value of `assignment` as given); None if a product was
-        not measured in the recipe. `assignment`: (layer, product) -> recipe name, which other layers follow. `layers`:
-        names of these layers. `recipe`: name of their recipe.
+        The result is (predicted metric, bits per value, bits per value of the plan as given); None if a product was not
+        measured in the recipe. `assignment`: the plan, (layer, product) -> recipe name. `layers`: names of the changed
+        layers. `recipe`: name of their new recipe.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]
@@ -333,10 +333,9 @@ class _PlanSearch:
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tuple[str, str], str, str, str]:
-    """Return five texts or pairs of texts on a product ("fprop", "dgrad" or "wgrad") in a recipe.
+    """Return the fields `formats`, `scalings`, `accumulator`, `schedule` and `out_fmt` of a Choice.
 
-    They are (formats of both operands), (their scalings), the accumulator, the schedule or promotion, and the format of
-    the result; the last two are "" if the recipe has none.
+    `recipe`, `product`: the chosen recipe, and "fprop", "dgrad" or "wgrad".
     """
     left, right = (
         ("float32" if fmt is None else str(fmt), "none" if fmt is None else _scales(recipe, operand, back))

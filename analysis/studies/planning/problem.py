@@ -102,9 +102,7 @@ class ChoiceProblem(NamedTuple):
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of a choice (index of a recipe for each unit), in bits per value or bytes as the budget
-        is.
-        """
+        """Return the cost of a choice (index of a recipe for each unit): bits per value, or bytes for such a budget."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
@@ -126,8 +124,8 @@ def problem_of(
 ) -> ChoiceProblem:  # fmt: skip
     """Return the problem of choosing recipes for some units, which are products that share a recipe.
 
-    The harm of a unit is the sum of its products' harms, rounded to a multiple of `step`. That is the harm of the least
-    harmful choice (of each unit the smallest harm above 0) divided by 2^26.
+    The harm of a unit is the sum of its products' harms, rounded to a multiple of the problem's `step`. The step is the
+    sum over units of their smallest harms above 0, divided by 2^26.
 
     Args:
       units: products that share a recipe.
@@ -159,11 +157,11 @@ def problem_of(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return two values: an item of cost for each copy of a weight; the factor that converts a price to bytes.
+    """Return an item of cost for each copy of a weight, and the factor that converts an item's price to bytes.
 
-    An item's price, an integer, is proportional to the size of the copy. Its users are the pairs (unit, recipe), by
-    index, whose products read the copy. Copies with the same users are one item. `recipes`: name -> recipe. `weights`:
-    layer -> number of values of its weight.
+    The price, an integer, is proportional to the size of the copy. The users are the pairs (unit, recipe), by index,
+    whose products read the copy. Copies with the same users are one item. `recipes`: name -> recipe. `weights`: layer
+    -> number of values of its weight.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
@@ -185,11 +183,10 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return two values: items whose prices are integers without a common divisor; the cost for which a price of 1
-    stands.
+    """Return items of cost with integer prices, and the factor that converts a price to the budget's unit.
 
-    `prices`: users of an item, pairs of indices (unit, recipe) -> its bits. `worth`: the cost of one bit in bits per
-    value or in bytes, whichever the budget is in.
+    The prices have no common divisor, so that they are as small as possible. `prices`: the users of each item, pairs of
+    indices (unit, recipe) -> the item's bits. `worth`: one bit in the budget's unit, bits per value or bytes.
     """
     if not prices:  # products that read no weight
         return (), worth

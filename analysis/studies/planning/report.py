@@ -143,7 +143,10 @@ class PlanCandidate:
 class Point(NamedTuple):
     """A point on the curve of the plans that a search finds for growing budgets.
 
-    Attributes: `method` is the search, "milp" or "greedy"; `budget` the budget, `cost` and `predicted` its plan's.
+    Attributes:
+      method: the search, "milp" (integer programming) or "greedy".
+      budget: the largest cost allowed, bits per value or bytes.
+      cost, predicted: the cost of the plan found, and its predicted metric.
     """
 
     method: str
@@ -230,8 +233,7 @@ class Plan:
         return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
-        """Return a sentence on how the plan's predicted metric and bits change if all products of `layers` follow one
-        recipe.
+        """Return a sentence on how the plan's metric and bits change if all products of some layers follow one recipe.
 
         `recipe`: its name. Return "" if the change is unknown.
         """

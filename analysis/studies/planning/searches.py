@@ -27,8 +27,7 @@ class RecipeStep(NamedTuple):
 
 
 class Spending:
-    """A choice of recipes that a search changes step by step, with its price and the number of users of each item of
-    cost.
+    """A choice of recipes that a search changes step by step, with its price.
 
     Args:
       problem: the problem of choosing a recipe for each unit (set of products that share a recipe).
@@ -47,9 +46,9 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Count a unit with a recipe, both by index, as a user of its items of cost, and return the change of price.
+        """Add (`more` = 1) or remove (-1) a unit with a recipe as a user of items of cost; return the change of price.
 
-        `more`: 1 to add the user, -1 to remove it.
+        `unit`, `recipe`: given by index. An item is paid while it has a user.
         """
         change = 0
         for place in self._uses.get((unit, recipe), ()):
@@ -59,9 +58,9 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the changes of harm and price if some units changed to one recipe, without changing the choice.
+        """Return the step in which some units change to one recipe, without changing the choice.
 
-        Harm is the squared error, or the change of the loss. `units`: their indices. `recipe`: its index.
+        `units`: their indices. `recipe`: its index.
         """
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
@@ -84,10 +83,9 @@ class Spending:
         return harm, price
 
     def steps(self) -> Iterator[RecipeStep]:
-        """Yield every possible step of the choice: one unit changes its recipe, or all units of a group of layers
-        change to the same one.
+        """Yield every step in which one unit, or all units of a group of layers, change to another recipe.
 
-        The latter may save a copy of a weight that the units share.
+        The units of a group change to the same recipe, which may save a copy of a weight that they share.
         """
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):

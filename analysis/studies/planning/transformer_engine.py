@@ -42,21 +42,21 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
         words.append("backward_override='high_precision'")
         differs.append("Both backward products are in the dtype that autocast computes in.")
     kind = kinds[next(iter(low))]
-    say = {"tensor": _te_tensor, "delayed": _te_delayed, "blocks": _te_blocks, "mxfp8": _te_mxfp8, "nvfp4": _te_nvfp4}
-    if kind not in say or (kind == "delayed" and words):  # delayed scaling has no override
+    if kind not in NAMES or (kind == "delayed" and words):  # delayed scaling has no override
         return None
     fmt = "" if kind == "nvfp4" else _te_formats(one, low)
     if fmt is None:
         return None
-    name, arguments, more_differs = say[kind](one, low, fmt)
-    recipe = f"{name}({', '.join([*arguments, *words])})"
+    arguments, more_differs = _te_arguments(kind, one, low, fmt)
+    recipe = f"{NAMES[kind]}({', '.join([*arguments, *words])})"
     return Said(f"te.autocast(recipe={recipe}) around the layers", " ".join([*differs, *more_differs]))
 
 
-# Name of Transformer Engine's recipe, its arguments as code, and sentences on how its arithmetic differs. The functions
-# that return it are called with the recipe of the products in few bits, (product -> recipe) of these, and the result of
-# `_te_formats`.
-TeRecipe = tuple[str, list[str], list[str]]
+# the name that `kind_of` returns -> the class of Transformer Engine's recipe
+NAMES = {
+    "tensor": "Float8CurrentScaling", "delayed": "DelayedScaling", "blocks": "Float8BlockScaling",
+    "mxfp8": "MXFP8BlockScaling", "nvfp4": "NVFP4BlockScaling",
+}  # fmt: skip
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
@@ -72,51 +72,44 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
     return "HYBRID" if grad == E5M2 else "E4M3"
 
 
-def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
-    """Return Transformer Engine's recipe for FP8 with a scale per tensor, computed at every step."""
-    words = [f"fp8_format=Format.{fmt}"]
-    for product in PRODUCTS:
-        how = getattr(recipe, product)
-        split = how.promote is not None or how.schedule is not None
-        if product in low and split != (product != "fprop"):
-            words.append(f"fp8_gemm_{product}=MMParams(use_split_accumulator={split})")
-    return "Float8CurrentScaling", words, []
+def _te_arguments(
+    kind: str, recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """Return the arguments of Transformer Engine's recipe as code, and sentences on how its arithmetic differs.
 
-
-def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
-    """Return Transformer Engine's recipe for FP8 with delayed scales."""
-    delayed = recipe.delayed
-    assert delayed is not None
-    options = f"amax_history_len={delayed.history}, amax_compute_algo={delayed.amax!r}, margin={delayed.margin}"
-    return "DelayedScaling", [f"fp8_format=Format.{fmt}", options], []
-
-
-def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
-    """Return Transformer Engine's recipe for FP8 with a scale per block of 128."""
-    differs = []
-    scales = {scale_format(recipe, product) for product in low}
-    if scales == {FP32}:
-        differs.append("Its scales are powers of two, or float32 numbers with NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1.")
-    if "wgrad" in low and (recipe.requantize_input or recipe.stash_fmt is not None):
-        differs.append("It quantises the original input for the weight gradient, the plan the stored one.")
-    return "Float8BlockScaling", [] if fmt == "E4M3" else [f"fp8_format=Format.{fmt}"], differs
-
-
-def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
-    """Return Transformer Engine's recipe for MXFP8."""
-    rule = recipe.input_scaling.scale_rule if recipe.input_scaling is not None else ""
-    differs = [] if rule == "rceil" else [f"Its scales are rounded up (the rule 'rceil'), the plan's by {rule!r}."]
-    return "MXFP8BlockScaling", [] if fmt == "E4M3" else [f"fp8_format=Format.{fmt}"], differs
-
-
-def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
-    """Return Transformer Engine's recipe for NVFP4."""
-    words = []
-    if not recipe.hadamard and "wgrad" in low:
-        words.append("disable_rht=True")
-    if recipe.grad_rounding != "stochastic" and set(low) != {"fprop"}:
-        words.append("disable_stochastic_rounding=True")
-    weight = scaling_of(recipe, "weight", backward=False)
-    if weight is not None and weight.block != (16, 16):
-        words.append("disable_2d_quantization=True")
-    return "NVFP4BlockScaling", words, ["It has its own random Hadamard signs and random draws."]
+    `kind`: a key of `NAMES`. `recipe`: the recipe of the products in FP8 or FP4. `low`: these products -> recipe.
+    `fmt`: "E4M3" or "HYBRID", as `_te_formats` returns it; "" for NVFP4.
+    """
+    is_default = kind == "nvfp4" or (fmt == "E4M3" and kind in ("blocks", "mxfp8"))
+    words, differs = [] if is_default else [f"fp8_format=Format.{fmt}"], []
+    if kind == "tensor":
+        for product in PRODUCTS:
+            how = getattr(recipe, product)
+            split = how.promote is not None or how.schedule is not None
+            if product in low and split != (product != "fprop"):
+                words.append(f"fp8_gemm_{product}=MMParams(use_split_accumulator={split})")
+    elif kind == "delayed":
+        delayed = recipe.delayed
+        assert delayed is not None
+        words.append(f"amax_history_len={delayed.history}, amax_compute_algo={delayed.amax!r}, margin={delayed.margin}")
+    elif kind == "blocks":
+        if {scale_format(recipe, product) for product in low} == {FP32}:
+            differs.append(
+                "Its scales are powers of two, or float32 numbers with NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1."
+            )
+        if "wgrad" in low and (recipe.requantize_input or recipe.stash_fmt is not None):
+            differs.append("It quantises the original input for the weight gradient, the plan the stored one.")
+    elif kind == "mxfp8":
+        rule = recipe.input_scaling.scale_rule if recipe.input_scaling is not None else ""
+        if rule != "rceil":
+            differs.append(f"Its scales are rounded up (the rule 'rceil'), the plan's by {rule!r}.")
+    else:
+        if not recipe.hadamard and "wgrad" in low:
+            words.append("disable_rht=True")
+        if recipe.grad_rounding != "stochastic" and set(low) != {"fprop"}:
+            words.append("disable_stochastic_rounding=True")
+        weight = scaling_of(recipe, "weight", backward=False)
+        if weight is not None and weight.block != (16, 16):
+            words.append("disable_2d_quantization=True")
+        differs.append("It has its own random Hadamard signs and random draws.")
+    return words, differs

@@ -18,7 +18,7 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
     Args:
       slots: (layer, product) of every product.
       keep: a shell pattern or several; the layers that match are left out.
-      groups: patterns, or tuples of patterns; the layers that match one entry share one choice.
+      groups: patterns, or tuples of patterns; the layers that match one entry share their recipes.
       each: "product" for a choice for each product, "layer" for one choice for all products of a layer.
     Raises:
       TypeError, ValueError: patterns are not texts or match nothing, groups share a layer, or no layer is left.
@@ -78,9 +78,10 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
 
 
 def _matching(argument: str, patterns: Any, layers: Sequence[str], least: int = 0) -> list[str]:
-    """Return the layers that match at least `least` shell patterns, the user's argument called `argument`.
+    """Return the layers that match a shell pattern, or one of several.
 
-    Raise a ValueError for a pattern that matches none, a TypeError for other arguments.
+    `argument`: name of the user's argument, for messages. `least`: smallest number of patterns. Raise a ValueError for
+    fewer patterns or one that matches no layer, a TypeError for patterns that are not texts.
     """
     several = patterns_of(patterns, argument, least)
     for pattern in several:
