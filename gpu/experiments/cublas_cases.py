@@ -56,14 +56,14 @@ def halves(lab: Lab) -> Iterator[ProductCase]:
 def _half(
     lab: Lab, shape: Shape, kind: str, out: str, models: Sequence[LibraryModel], layout: str = "nn"
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch.mm.
+    """Return the case that compares a product by torch.mm with models of cuBLAS.
 
     Args:
       lab: the settings.
       shape: (M, N, K).
       kind: the format of the operands, "fp16", "bf16" or "tf32".
       out: the format of the result.
-      models: the models to try.
+      models: models whose results are compared with the product.
       layout: "nn", or "nt" for both operands contiguous along K.
     """
 
@@ -130,7 +130,7 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
-    """Return the case of a product by cublasLtMatmul.
+    """Return the case that compares a product by cublasLtMatmul with models of cuBLAS.
 
     lab: the settings. shape: (M, N, K). pair: formats of the operands. out: format of the result. fast: True for fast
     accumulation of FP8. layout: "nn", or "nt" for both operands contiguous along K.

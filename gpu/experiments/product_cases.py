@@ -100,9 +100,10 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
 def _loop(
     lab: Lab, name: str, shape: Shape, pair: Pair, start: str, models: Sequence[LibraryModel], **blocks: Any
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a Triton loop over tl.dot.
+    """Return the case that compares a Triton loop over tl.dot with models of it.
 
-    start: name of the values at which sums start. blocks: keyword arguments of `fpsim.gpu.hardware.dot`.
+    name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name of the values at which sums
+    start. blocks: keyword arguments of `fpsim.gpu.hardware.dot`.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
@@ -138,14 +139,14 @@ def _scaled(
     lab: Lab, part: str, shape: Shape, pair: Pair, recipe: str, fast: bool, models: Sequence[LibraryModel],
     out: str = "fp32", **more: Any,
 ) -> ProductCase:  # fmt: skip
-    """Return the case of a product by torch._scaled_mm.
+    """Return the case that compares a product by torch._scaled_mm with models of cuBLAS.
 
     Args:
       lab, part, shape: the settings, the validation's part, and (M, N, K).
       pair: formats of the operands.
       recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`.
       fast: True for fast accumulation.
-      models: the models to try.
+      models: models whose results are compared with the product.
       out: format of the result.
       more: scale_a, scale_b and bias of the product.
     """

@@ -133,9 +133,9 @@ def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
 
 
 def _kernels_for(kind: str, noun: str) -> Any:
-    """Return the module of Triton kernels; raise a GpuError if it has no Triton, or the GPU not the format `kind`.
+    """Return the module of Triton kernels; raise a GpuError without Triton, or if the GPU lacks the format `kind`.
 
-    noun: the subject of the message.
+    noun: what needs the format, as the subject of the message.
     """
     require_capability(FP8_CAPABILITY if kind in FP8 else (8, 0), noun)
     from fpsim.gpu.hardware import triton_kernels

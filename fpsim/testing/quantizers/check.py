@@ -27,7 +27,7 @@ from fpsim.testing.quantizers.diagnosis import changing, diagnosed
 from fpsim.testing.quantizers.inputs import inputs_of, right_words, rounded_words, smallest_normal_of, source_dtype
 from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.properties import (
-    beyond,
+    broken_size,
     chosen,
     holds_results,
     independence,
@@ -246,7 +246,7 @@ def _check_properties(
         if options.rounding is Rounding.STOCHASTIC:
             values = np.resize(chosen(x), SEEDED)
             large, right = box.call(values, new_values=False).words, rounded_words(values, options).ravel()
-            findings.record("size", beyond(box, values, large, right))
+            findings.record("size", broken_size(box, values, large, right))
             return
         model = model_of(options, smallest_normal_of(x))
         for name, broken in order_and_symmetry(box, x, apart, got, want, model):

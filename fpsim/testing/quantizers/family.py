@@ -182,7 +182,7 @@ def _limits(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
-    """Return the clause on a first rounding to the format or grid `name`.
+    """Return the clause ("rounds to FP16 first, which saturates") on a first rounding to the format or grid `name`.
 
     rule: "nearest_even", "toward_zero" or "nearest_away". saturates, flushes: whether that rounding saturates, and
     whether it turns subnormals into zeros.
@@ -266,7 +266,7 @@ def _possible(word: str, slot: str, fmt: Format) -> bool:
 
 
 def _subnormals_and_carries(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of subnormals, and of rounding up: it loses or misplaces the carry from mantissa to exponent."""
+    """Yield faults of casts like `model`: wrong subnormals, and lost or wrong carries from mantissa to exponent."""
     for word, words in SUBNORMAL_WORDS.items() if model.fmt.subnormals else ():
         yield deviation(words, subnormals=word)
     if not model.fmt.mantissa_bits:

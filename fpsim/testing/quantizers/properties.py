@@ -198,16 +198,16 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
     want, returned = box.call(few.copy()).words, box.returned
     box.call(few[::-1].copy())
     kept, why = read(returned, few, box.fmt).words, "a later call overwrites the memory of the array that fn returned"
-    yield "calls", _other(box, "calls", few, kept, want, why, ""), ""
-    again = box.call(few.copy()).words
-    yield "calls", _other(box, "calls", few, again, want, "the same call gives another result the second time"), ""
+    yield "calls", _broken_if_different(box, "calls", few, kept, want, why, ""), ""
+    again, why = box.call(few.copy()).words, "the same call gives another result the second time"
+    yield "calls", _broken_if_different(box, "calls", few, again, want, why), ""
     if (again != want).any():
         return  # a function that is not deterministic depends on everything
     specials = np.array([np.nan, np.inf, -np.inf, 0, 1], x.dtype)
     box.call(np.resize(specials, 64))
     box.call(np.full(16, x.dtype.type(3.0e4) if x.dtype.itemsize > 1 else 1, x.dtype))
     after = box.call(few.copy()).words
-    yield "calls", _other(box, "calls", few, after, want, "results depend on what was called before"), ""
+    yield "calls", _broken_if_different(box, "calls", few, after, want, "results depend on what was called before"), ""
     if (after != want).any():
         return
     turned = np.random.default_rng(1).permutation(few.size)
@@ -217,17 +217,17 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
         ("rolled", np.roll(np.arange(few.size), 1)),
     ):
         got, why = box.call(few[order].copy()).words, f"the array {name} gives other results"
-        yield "position", _other(box, "position", few[order], got, want[order], why), ""
+        yield "position", _broken_if_different(box, "position", few[order], got, want[order], why), ""
     yield from _batches(box, few, want)
     yield from _large(box, few, want)
     yield from _layouts(box, few, want)
     yield from _dtypes(box, x)
 
 
-def _other(
+def _broken_if_different(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the broken property `name` if results differ, else None.
+    """Return the broken property `name` if the results of two calls differ, else None.
 
     x: inputs. got, want: their results in the call under test and in another. why: sentence on the difference. paste:
     expression of the call; None makes one.
@@ -272,7 +272,7 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
         why = f"{name} gives other results than the same values in a larger one"
         if len(shape) == 2 and (result.words == want[part].reshape(shape).T.ravel()).all():
             why = f"{name} gives the right results in the order of the transposed matrix"
-        yield "batch", _other(box, "batch", x[part].reshape(shape), result.words, want[part], why), ""
+        yield "batch", _broken_if_different(box, "batch", x[part].reshape(shape), result.words, want[part], why), ""
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
@@ -298,10 +298,10 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
         if result is None:
             yield "size", None, f"it refuses shape {shape}: {refusal}"
             continue
-        yield "size", beyond(box, values, result.words, want[places]), ""
+        yield "size", broken_size(box, values, result.words, want[places]), ""
 
 
-def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
+def broken_size(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
     """Return the broken property "size" for a large array with a wrong result, or None if all results are right.
 
     x: the array. got, want: its results and the right ones, flat, as bit patterns of float64.
@@ -314,7 +314,7 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
     same = box.call(np.full(x.shape, value), new_values=False).words[first] != want[first]
     paste = f"{box.name}(np.full({x.shape}, {pasted(value)})).ravel()[{first}]" if same else ""
     why = f"an array of shape {x.shape} is wrong from index {first:,} on, where short ones are right"
-    return _other(box, "size", x, got, want, why, paste)
+    return _broken_if_different(box, "size", x, got, want, why, paste)
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
@@ -339,7 +339,7 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
                 yield "layout", None, f"it refuses the layout '{name}': {refusal}"
                 continue
             why = f"an array with the layout '{name}' gives other results than one in C order"
-            yield "layout", _other(box, "layout", values, result.words, expected, why, paste), ""
+            yield "layout", _broken_if_different(box, "layout", values, result.words, expected, why, paste), ""
 
 
 def holds_results(fmt: Format, result: Result) -> bool:
@@ -370,4 +370,4 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
             yield "dtype", None, f"given {other.name}, it returns {result.dtype}, which does not hold {box.fmt}"
             continue
         want, why = box.call(same.copy()).words, f"as {other.name} the same values give other results"
-        yield "dtype", _other(box, "dtype", narrow, result.words, want, why), ""
+        yield "dtype", _broken_if_different(box, "dtype", narrow, result.words, want, why), ""

@@ -156,7 +156,7 @@ class FractionGrid(NamedTuple):
 
 @lru_cache(maxsize=64)
 def grid_of(fmt: Format) -> FractionGrid:
-    """Return the grid of a float format's magnitudes."""
+    """Return the magnitudes of a float format as a `FractionGrid`."""
     return FractionGrid(fmt.mantissa_bits, fmt.min_exponent, fmt.subnormals, fmt.ties_to_even_code)
 
 

@@ -84,7 +84,7 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
     """Return the faults of taking another tile's scale or zero point; {} without tiles.
 
-    The dict maps a clause ("drops the sign") to the fields of the model `promise` that the fault changes.
+    The dict maps a clause ("takes scales of the tile before in its row") to changed fields of the model `promise`.
     """
     if promise.block is None or promise.scale.size == 1:
         return {}

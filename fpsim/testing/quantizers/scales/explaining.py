@@ -45,30 +45,24 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
         with suppress(ValueError):  # no such combination
             treatments.append(recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan)))
     treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
+    outcomes = {} if recipe.kept is None else recipe.kept.outcomes
+
+    def gives(name: tuple[str, int], fault: FaultFunction, treated: RightEncoding, case: Case) -> bool:
+        key = name, treated.scaling, id(case.x), id(case.before)
+        if key not in outcomes:
+            outcomes[key] = _gives(fault, treated, case)
+        return outcomes[key]
+
     matches: dict[str, Scaling] = {}
     numbers: Counter[str] = Counter()  # clause -> number of faults with this clause so far
     for words, fault in _faults(recipe, cases):
         numbers[words] += 1
-        name = words, numbers[words]
-        if all(_gave(name, fault, recipe, case) for case in plain):
+        name = words, numbers[words]  # key of the cache
+        if all(gives(name, fault, recipe, case) for case in plain):
             for treated in treatments:
-                if words not in matches and all(_gave(name, fault, treated, case) for case in special):
+                if words not in matches and all(gives(name, fault, treated, case) for case in special):
                     matches[words] = treated.scaling
     return sorted(matches.items(), key=lambda pair: pair[1] != recipe.scaling)
-
-
-def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case; the answer is cached.
-
-    name: clause of the fault, and its number among faults with that clause. fault: function from (recipe, case) to the
-    faulty result. recipe: the encoding that the quantizer promises.
-    """
-    if recipe.kept is None:
-        return _gives(fault, recipe, case)
-    key, outcomes = (name, recipe.scaling, id(case.x), id(case.before)), recipe.kept.outcomes
-    if key not in outcomes:
-        outcomes[key] = _gives(fault, recipe, case)
-    return outcomes[key]
 
 
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
