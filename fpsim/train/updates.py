@@ -53,7 +53,10 @@ def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) 
     total, factor = norm(gradients, specified), np.float32(1)
     if most is not None:
         with np.errstate(all="ignore"):  # a norm that is Inf or NaN clips as torch's does
-            factor = np.minimum(np.float32(most) / (np.float32(total) + np.float32(EPSILON)), np.float32(1))
+            divisor = np.float32(total) + np.float32(EPSILON)
+            # torch divides a number by a tensor as the product with its reciprocal
+            quotient = np.float32(most) / divisor if specified else np.float32(1) / divisor * np.float32(most)
+            factor = np.minimum(quotient, np.float32(1))
         for gradient in gradients:
             gradient.mul_(float(factor))
     return Clipping(total, limited / count if count else 0.0, float(factor))

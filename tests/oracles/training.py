@@ -247,6 +247,9 @@ def swiglu_slopes(slopes: Numbers, gates: Numbers, ups: Numbers) -> tuple[list[A
 def adamw(gradient: Any, first: Any, second: Any, numbers: Numbers) -> tuple[Any, Any, Any]:
     """Return both moments, and the update before decay; numbers: 1 - b1, b2, 1 - b2, sqrt(1 - b2^n), eps, -size."""
     growth, beta2, weight, root, eps, size = numbers
-    first = first + (gradient - first) * growth
+    if float(growth) < 0.5:
+        first = first + (gradient - first) * growth
+    else:  # from the nearer end, as torch.lerp
+        first = gradient - (gradient - first) * (type(growth)(1.0) - growth)
     second = second * beta2 + (gradient * weight) * gradient
     return first, second, (first * size) / (second.apply("sqrt") / root + eps)

@@ -50,7 +50,7 @@ def trained(recipe: OptimizerRecipe, steps: int) -> tuple[Tensors, AdamW, list[S
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("clip", [None, 1.0, 0.3])
 def test_in_float32_the_bits_are_torchs(decay: float, clip: float | None) -> None:
     recipe = OptimizerRecipe(weight_decay=decay, clip_norm=clip, warmup=10, schedule="cosine", final_lr_share=0.1)
     ours, theirs = weights(), {name: x.requires_grad_() for name, x in weights().items()}

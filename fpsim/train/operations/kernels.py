@@ -18,7 +18,7 @@ from fpsim.runtime.compile import inner_loop, kernel
 from fpsim.runtime.processor import ieee_arithmetic
 
 f32, f64, u32 = np.float32, np.float64, np.uint32
-ONE, ZERO = f32(1), f32(0)
+ONE, HALF, ZERO = f32(1), f32(0.5), f32(0)
 LEAST = f32(-np.inf)
 EXPONENT, EXPONENT_MASK = u32(23), u32(0xFF)
 LANES = 32
@@ -325,14 +325,15 @@ def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
 def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> None:
     """Update both moments of AdamW in place, and write the update of the weights before decay.
 
-    first: m becomes m + (g - m) * (1 - beta1), for the gradient g. second: v becomes v * beta2 + g * (1 - beta2) * g.
-    update: filled with m * -size / (sqrt(v) / root + eps) for the new moments. numbers: float32 [1 - beta1, beta2, 1 -
-    beta2, root = sqrt(1 - beta2**n), eps, -size = -lr / (1 - beta1**n)], at step n.
+    first: m becomes m + (g - m) * (1 - beta1) for the gradient g, but g - (g - m) * (1 - (1 - beta1)) if 1 - beta1 is
+    0.5 or more, as by torch.lerp. second: v becomes v * beta2 + g * (1 - beta2) * g. update: filled with m * -size /
+    (sqrt(v) / root + eps) for the new moments. numbers: float32 [1 - beta1, beta2, 1 - beta2, root = sqrt(1 -
+    beta2**n), eps, -size = -lr / (1 - beta1**n)], at step n.
     """
     growth, beta2, weight, root, eps, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     for i in range(gradient.size):
         g = gradient[i]
-        m = first[i] + (g - first[i]) * growth
+        m = first[i] + (g - first[i]) * growth if growth < HALF else g - (g - first[i]) * (ONE - growth)
         v = second[i] * beta2 + g * weight * g
         first[i], second[i] = m, v
         update[i] = m * size / (np.sqrt(v) / root + eps)

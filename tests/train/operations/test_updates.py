@@ -74,17 +74,27 @@ def test_steps_make_every_rounding_in_order(clip: float, decay: float) -> None:
         assert_bits_equal(weight.numpy(), want[name])
 
 
-def test_moments_and_updates_of_every_edge() -> None:
+@in_turn("beta", [0.9, 0.5, 0.3, 0.0])
+def test_moments_and_updates_of_every_edge(beta: float) -> None:
     edges = np.concatenate([EDGES, np.array(SPECIAL, np.float32)])
     gradient, first = (x.reshape(-1).copy() for x in np.meshgrid(edges, edges))
     second = np.abs(np.roll(first, 5))
-    numbers = numbers_of(OptimizerRecipe(), 1e-3, 3)
+    numbers = numbers_of(OptimizerRecipe(betas=(beta, 0.95)), 1e-3, 3)
     operands = zip(*map(singles, (gradient, first, second)), strict=True)
     want = [oracle.adamw(g, m, v, numbers) for g, m, v in operands]
     update = np.empty_like(first)
     kernels.adamw(gradient, first, second, array_of(numbers), update)
     for got, column in zip((first, second, update), zip(*want, strict=True), strict=True):
         assert_bits_equal(got, array_of(column))
+
+
+def test_a_first_moment_without_decay_is_the_gradient() -> None:
+    weights = {"w": torch.zeros(3)}
+    optimizer = AdamW(weights, OptimizerRecipe(lr=1.0, betas=(0.0, 0.0), eps=0.0, clip_norm=None))
+    for gradient in (torch.tensor([1e3, -2e5, 7.0]), small := torch.tensor([1e-8, 3e-8, -1e-5])):
+        optimizer.step({"w": gradient.clone()}, steps_total=2)
+    assert_bits_equal(optimizer.arrays()["first_moment/w"], small.numpy())
+    assert weights["w"].tolist() == [-2.0, 0.0, 0.0]
 
 
 def test_decay_is_a_product_and_a_difference() -> None:
