@@ -164,9 +164,7 @@ def _row(
 
 
 def energy(x: Array) -> float:
-    """Return the sum of the squares of all elements of a float array; Inf if one is Inf or NaN, or the sum
-    overflows.
-    """
+    """Return the sum of squares of a float array; Inf if an element is Inf or NaN, or if the sum overflows."""
     with np.errstate(all="ignore"):
         square = float(np.sum(x * x))  # pairwise, and on one thread, where BLAS would wait for others
     return square if np.isfinite(square) else np.inf
@@ -183,9 +181,7 @@ def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes with which a recipe casts the operands a and b of a product ("fprop", "dgrad" or
-    "wgrad").
-    """
+    """Return the rounding modes with which a recipe casts operands a and b of "fprop", "dgrad" or "wgrad"."""
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 

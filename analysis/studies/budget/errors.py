@@ -79,10 +79,9 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the square of each element of y - reference, float64, and the sum of all squares, added by `np.sum`.
+    """Return the square of each element of y - reference, in float64, and the sum of all squares.
 
-    If the sum is not finite, it is returned as Inf. Then each square that is NaN becomes Inf, and each beyond float64's
-    range the largest float64 value.
+    If the sum is not finite, it is Inf; NaN squares then become Inf, and infinite ones float64's largest value.
     """
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference
@@ -96,8 +95,7 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
     """Return the layer's output without bias, as `fp.torch.QuantLinear` computes it with a plan (JSON text).
 
-    `kept`: the recorded operands. `draws`: whether the plan rounds stochastically, and so needs a step as part of the
-    seed.
+    `kept`: the recorded operands. `draws`: whether the plan rounds stochastically; then the step is part of the seed.
     """
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):

@@ -74,10 +74,10 @@ def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
 def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
     """Return the expected relative error of rounding to a float format of precision p: 2^-p / sqrt(8 ln 2).
 
-    It is a root mean square. Values are assumed in the format's range, with evenly distributed logarithms. The mean
-    square of an error uniform over an ulp is ulp^2 / 12. An ulp is 2^(1 - p) times the lowest value of the binade, and
-    the mean square of lowest / value is 3 / (8 ln 2). Stochastic rounding has sqrt(2) times this error, directed
-    rounding twice. The result is NaN for other formats than floats, and 0 for None.
+    It is a root mean square, for values in the format's range with evenly distributed logarithms: the mean square of an
+    error uniform over an ulp is ulp^2 / 12, an ulp is 2^(1 - p) times the lowest value of the binade, and the mean
+    square of lowest / value is 3 / (8 ln 2). `rounding`: stochastic has sqrt(2) times this error, directed modes twice.
+    The result is NaN for formats that are not floats, and 0 for None.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import relative_rounding

@@ -24,7 +24,10 @@ MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dy
 
 
 def budget_axes(rows: Sequence[BudgetRow], layers: Sequence[str], title: str, ax: Axes | None) -> Axes:
-    """Draw a bar for each product of a budget, divided by causes, into `ax` (None for new axes); return the axes."""
+    """Draw a bar for each product of a budget, divided by causes, into `ax` (None for new axes); return the axes.
+
+    `rows`: the budget's rows. `layers`: names of the layers, from top to bottom. `title`: text above the axes.
+    """
     places, y = [], 0.0
     for layer in layers:
         for row in rows:
@@ -42,10 +45,10 @@ def budget_axes(rows: Sequence[BudgetRow], layers: Sequence[str], title: str, ax
 
 
 def shares(row: BudgetRow) -> dict[str, float]:
-    """Return cause -> its squared error divided by the sum of all causes' squared errors, 0 if that sum is 0.
+    """Return the part of a bar that each cause gets: its squared error divided by the sum over causes (0 if that is 0).
 
-    One of the causes is the interplay of the others. A cause that reduces the error, or whose error is infinite or NaN,
-    counts as 0. The cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
+    The keys are those of `PARTS`. A cause that reduces the error, or whose error is infinite or NaN, counts as 0. The
+    cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
 
     Example:
       >>> from types import SimpleNamespace as Of

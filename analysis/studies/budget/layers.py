@@ -106,9 +106,7 @@ def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """Return the names of both products of an attention layer: "LAYER.scores" (queries by keys), and "LAYER.values"
-    (probabilities by values).
-    """
+    """Return ("LAYER.scores", "LAYER.values"), the names of an attention's products q k^T and probabilities times v."""
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 

@@ -27,14 +27,15 @@ def product_name(kept: Kept) -> str:
 
 
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product -> its ProductCall with casts and result, computed from a layer's recorded operands.
+    """Compute the products of a layer from its recorded operands, and return product -> ProductCall.
 
-    The products are "fprop", "dgrad" and "wgrad"; without a gradient only "fprop".
+    The products are "fprop", "dgrad" and "wgrad"; without a gradient only "fprop". A ProductCall has the cast operands
+    and the result.
 
     Args:
       kept: the recorded operands.
       recipes: those of fprop, dgrad and wgrad.
-      amaxes: tensor -> its amaxes at earlier steps, for delayed scales.
+      amaxes: "input", "weight" or "output_gradient" -> its amaxes at earlier steps, which delayed scales need.
     Raises:
       ValueError: the arithmetic does not accept an operand or a shape; the message names the layer and product.
     """
@@ -66,11 +67,11 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
 
 
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
-    """Return a layer's state of delayed scales, as if tensors with the given amaxes had been cast before.
+    """Return a layer's state of delayed scales after casts of tensors with the given amaxes.
 
     It is float32 of shape (3, 1 + h). The rows are for input, weight and output gradient. Each holds the encode scale
     of the next cast, then the amaxes of the last h casts, where h is the history length of the layer's recipe.
-    `amaxes`: tensor -> its amaxes, the earliest first.
+    `amaxes`: "input", "weight" or "output_gradient" -> its amaxes, the earliest first.
     """
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}

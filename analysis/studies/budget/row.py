@@ -77,8 +77,7 @@ class Squares(NamedTuple):
 
 @dataclass(frozen=True)
 class BudgetRow:
-    """The error of one product of a layer, by cause. Every metric is relative to the exact product, in the Frobenius
-    norm.
+    """The error of one product of a layer, by cause, relative to the exact product (in the Frobenius norm).
 
     A metric is the square root of a sum or difference of squares, with the sign of the difference: a cause that reduces
     the error has a negative metric.
@@ -156,9 +155,7 @@ class BudgetRow:
 
     @property
     def accumulator(self) -> float:
-        """Relative error of the matrix unit's sums, each as one chain of instructions along K, compared with exact sums
-        of the same rounded operands.
-        """
+        """Relative error of the matrix unit's sums of the rounded operands, each one chain of instructions along K."""
         return self._relative(self.squares.chain)
 
     @property
@@ -212,8 +209,7 @@ class BudgetRow:
 
     @property
     def lines(self) -> float:
-        """The larger of two root mean squares: of the relative errors of the result's rows, and of those of its
-        columns.
+        """The root mean square of the relative errors of the result's rows, or of its columns if larger.
 
         An error above 1 counts as 1. NaN if the exact product is 0.
         """
@@ -233,8 +229,7 @@ class BudgetRow:
 
     @property
     def closed_a(self) -> float:
-        """Prediction of `rounding_a`, the error if only the first operand is rounded; NaN for formats without a
-        formula.
+        """Prediction of `rounding_a`, the error if only the first operand is rounded; NaN without a formula.
 
         The formula depends on the precision of a float format, or on the scales of an integer format.
         """
@@ -242,8 +237,7 @@ class BudgetRow:
 
     @property
     def closed_b(self) -> float:
-        """Prediction of `rounding_b`, the error if only the second operand is rounded; NaN for formats without a
-        formula.
+        """Prediction of `rounding_b`, the error if only the second operand is rounded; NaN without a formula.
 
         The formula depends on the precision of a float format, or on the scales of an integer format. For wgrad, the
         prediction includes the rounding with which the layer stored its input.
@@ -260,16 +254,12 @@ class BudgetRow:
 
     @property
     def closed(self) -> float:
-        """Prediction of the relative error of all roundings: the root of the sum of squares of `closed_a`, `closed_b`
-        and `closed_cast`.
-        """
+        """Prediction of the relative error of all roundings: the root of closed_a^2 + closed_b^2 + closed_cast^2."""
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property
     def reference_bound(self) -> float:
-        """Bound of the relative error of the exact product itself, which is computed in float64: (K + 2) 2^-53 |a| |b|
-        / |a b|.
-        """
+        """Bound of the relative error of the reference, computed in float64: (K + 2) 2^-53 |a| |b| / |a b|."""
         return self._relative(self.squares.bound)
 
     @property
@@ -283,9 +273,7 @@ class BudgetRow:
 
     @property
     def sums(self) -> float:
-        """Relative error of the matrix unit's sums with promotion and schedule: `accumulator` and `promotion`
-        together.
-        """
+        """Relative error of the unit's sums with promotion and schedule: `accumulator` and `promotion` together."""
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:

@@ -18,7 +18,7 @@ from fpsim.torch.operators import tensor_of
 
 
 class Arrivals:
-    """The errors of layers' inputs in runs where all layers follow a recipe, compared with those of an exact run.
+    """The errors of layers' inputs, compared with an exact run, in runs in which all layers follow a recipe.
 
     Args:
       recording: the exact run, with its operands.

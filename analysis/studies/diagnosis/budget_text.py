@@ -59,7 +59,7 @@ def _tile(tile: WorstTile) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> BudgetRow:
-    """Return the row of a budget from the fields that `to_text` wrote for it, name -> value."""
+    """Return the BudgetRow whose fields, name -> value, `to_text` wrote as JSON."""
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     if "out_format" in arguments:  # its old name, in folders that were saved before
         arguments["out_fmt"] = arguments.pop("out_format")

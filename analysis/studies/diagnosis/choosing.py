@@ -178,9 +178,9 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
 
 
 def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
-    """Return whether two errors differ by at most the larger of their standard deviations over batches.
+    """Return whether the errors of two rows differ by at most the larger of their standard deviations over batches.
 
-    With one batch, they must be equal. `figure`: the attribute to compare, such as "gradient_error".
+    With one batch, they must be equal. `figure`: name of the compared error, such as "gradient_error".
     """
     spreads = [spread_of(row, figure) for row in (first, second) if not math.isnan(spread_of(row, figure))]
     return abs(figure_of(first, figure) - figure_of(second, figure)) <= max(spreads, default=0.0)
@@ -224,7 +224,7 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity restricted to the recipes called `names`.
+    """Return the sensitivity `report` restricted to the recipes called `names`.
 
     A row of a recipe below 16 bits is left out unless `verdicts` say that the product fits this recipe.
     """
@@ -239,11 +239,10 @@ def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) 
 def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
-    """Return the plan of the fewest bits whose error, predicted and measured with all products at once, is at most
-    `limit`.
+    """Return the plan of the fewest bits whose predicted and measured errors are at most `limit`.
 
-    If there is none, return the plan of the least predicted error. The plans tried are the optimal ones for growing
-    budgets of bits.
+    The error is measured with all products in their recipes at once. If there is none, return the plan of the least
+    predicted error. The plans tried are the optimal ones for growing budgets of bits.
 
     Args:
       report: the sensitivity, whose model measures plans.

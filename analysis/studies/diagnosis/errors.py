@@ -52,8 +52,7 @@ class ProductErrors:
         self._largest: dict[str, float] = {}
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
-        """Measure the errors of the recorded forward products in every recipe, and store them in `budgets` and
-        `refused`.
+        """Measure the errors of recorded forward products in every recipe; store them in `budgets` and `refused`.
 
         The products are those of each diagnosed layer, and of other recorded layers whose names match a shell pattern.
 

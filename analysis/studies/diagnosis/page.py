@@ -237,9 +237,7 @@ def _drawn(diagnosis: Diagnosed) -> list[str]:
 
 
 def _causes(diagnosis: Diagnosed, name: str) -> Picture:
-    """Return a picture of errors by cause in the recipe called `name`, with a bar for each product of the 24 worst
-    layers.
-    """
+    """Return a picture of errors by cause in the recipe called `name`: a bar for each product of the worst layers."""
     import dataclasses
 
     from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP

@@ -106,8 +106,5 @@ def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
 
 
 def cache_of(recipe: LinearRecipe) -> LinearRecipe:
-    """Return a recipe that casts only the second operand, in the way in which the given recipe casts weights.
-
-    It serves products that read a KV cache as their second operand.
-    """
+    """Return a recipe for products that read a KV cache: only the second operand is cast, as `recipe` casts weights."""
     return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)

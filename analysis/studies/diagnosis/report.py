@@ -72,8 +72,7 @@ class Diagnosis(Diagnosed):
         return " ".join(self.sentences)
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each verdict; the column `chosen` says whether the plan uses its
-        recipe.
+        """Return a pandas DataFrame with a row for each verdict; column `chosen` says if the plan uses the recipe.
 
         Without a loss, the columns gradient_error and gradient_spread are left out.
         """

@@ -17,7 +17,8 @@ SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP1
 def growth_axes(rows: Sequence[LayerDifference], names: tuple[str, str], ax: Axes | None) -> Axes:
     """Draw the difference between two runs for each product into `ax` (None for new axes), and return the axes.
 
-    Lines show the relative difference, bars the share of elements that differ. `names`: those of the arithmetics.
+    Lines show the relative difference, bars the share of elements that differ. `rows`: the difference of each product.
+    `names`: those of the arithmetics.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -67,8 +67,7 @@ class ModelDivergence(Divergence):
         return growth_axes(self.growth, self.names, ax)
 
     def plot_trees(self, axes: Iterable[Axes] | None = None) -> list[Axes]:
-        """Draw, as trees, the additions by which each run computed the element that differs; return the axes, one for
-        each known tree.
+        """Draw the additions by which each run computed the element that differs, as trees; return their axes.
 
         Args:
           axes: matplotlib Axes, one for each known tree; None for new figures.

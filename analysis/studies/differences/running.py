@@ -174,7 +174,7 @@ def _described(batch: Any) -> str:
 
 
 class _Products(TorchFunctionMode):
-    """A mode of torch in which linear layers and convolutions are multiplied by an arithmetic instead of by torch.
+    """A mode of torch in which an arithmetic computes the products of linear layers and convolutions.
 
     `model`: the copy that runs. `originals`: ids of the original model's weights, which the copy must not use.
     """
@@ -193,7 +193,7 @@ class _Products(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Multiply by the arithmetic inside a `with` block, in which hooks on the modules tell which one runs."""
+        """Let the arithmetic compute products inside a `with` block; hooks on the modules record which one runs."""
 
         def enter(module: torch.nn.Module, _: Any) -> None:
             self._stack.append(module)

@@ -124,9 +124,7 @@ class Evidence:
 
     @property
     def uncounted(self) -> str:
-        """A sentence saying how many measured changes of the loss a plan counts as 0; "" if none, or for another
-        metric.
-        """
+        """A sentence saying how many measured changes of the loss a plan counts as 0; "" if there are none."""
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
             return ""

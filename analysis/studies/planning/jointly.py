@@ -14,9 +14,7 @@ from fpsim.analysis.studies.sensitivity.row import SPREADS
 
 
 class Jointly:
-    """Joint measurements of assignments of recipes: all products of the model run in their recipes at once.
-
-    Each assignment is measured only once.
+    """Joint measurements of plans: all products of the model run in their recipes at once; each plan only once.
 
     Args:
       evidence: the evidence of a plan, whose `together` runs the model.

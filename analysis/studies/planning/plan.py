@@ -230,8 +230,9 @@ class _PlanSearch:
         return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
-        """Return the error message saying that no plan is within `budget` (bits per value, or bytes), and what the
-        cheapest plan costs.
+        """Return the error message saying that no plan is within the budget, and what the cheapest plan costs.
+
+        `budget`: bits per value, or bytes.
         """
         floor = cheapest(self.problem)
         cost = self.problem.cost(floor)

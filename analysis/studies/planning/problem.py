@@ -102,7 +102,7 @@ class ChoiceProblem(NamedTuple):
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of a choice (index of a recipe for each unit): bits per value, or bytes for such a budget."""
+        """Return the cost of a choice, the index of a recipe for each unit, in the budget's unit: bits or bytes."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:

@@ -92,8 +92,9 @@ def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
 
 
 def scale_format(recipe: LinearRecipe, product: str) -> Any:
-    """Return the format of the scales of the first operand of a product ("fprop", "dgrad" or "wgrad"); None without
-    scales.
+    """Return the format in which a recipe stores the scales of a product's first operand; None without scales.
+
+    `product`: "fprop", "dgrad" or "wgrad".
     """
     operand, back = OPERANDS[product][0]
     scaling = scaling_of(recipe, operand, backward=back)

@@ -219,16 +219,12 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """The additivity gap: relative difference of the measured from the predicted metric (0.1: 10 % more); NaN if
-        unknown.
-        """
+        """Relative difference of the measured from the predicted metric (0.1: 10 % more); NaN if unknown."""
         return self.chosen.gap
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The settings of torchao and Transformer Engine that are closest to the plan for its linear layers, and how
-        they differ.
-        """
+        """The closest settings of torchao and Transformer Engine for the plan's linear layers, and how they differ."""
         linear = [choice for choice in self.choices if choice.layer not in self.convolutions]
         return settings_of(linear, self.recipes, self._lost)
 
@@ -320,9 +316,7 @@ class Plan:
 
     @property
     def answer(self) -> str:
-        """The plan in a few sentences: its cost, its predicted and measured error, and how the best other plan
-        compares.
-        """
+        """The plan in a few sentences: its cost, its predicted and measured error, and the best other plan."""
         plan, head = self.chosen, f"{self._summary()}."
         if plan.joint is None:
             return f"{head} It was not measured jointly."
@@ -381,18 +375,14 @@ class Plan:
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
-    """Return the table cells for one choice: names, bits per value, metric, and the next recipes of fewer and more
-    bits.
-    """
+    """Return the table cells for one choice: names, bits per value, metric, the next recipes of fewer and more bits."""
     others = ("" if other is None else str(other) for other in (choice.cheaper, choice.dearer))
     return (choice.layer or "(model)", choice.product, choice.recipe, f"{choice.bits:.4g}", f"{choice.value:.2g}",
             *others)  # fmt: skip
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
-    """Return the table cells for one plan: search, cost, predicted and measured metric, and their relative
-    difference.
-    """
+    """Return the table cells for one plan: search, cost, predicted and measured metric, and the gap between these."""
     if candidate.joint is None:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"

@@ -108,8 +108,8 @@ def _float8_linear(
 ) -> Said | None:  # fmt: skip
     """Return torchao's Float8LinearConfig for a layer; None if an operand has different formats in two products.
 
-    `products`: product -> its recipe. `kinds`: product -> the name that `kind_of` returns. `kind`: that of the products
-    in FP8, "tensor" or "rows".
+    `products`: product -> its recipe. `kinds`: product -> the kind of its scales, as `kind_of` names it. `kind`: the
+    kind of the products in FP8, "tensor" or "rows".
     """
     words = []
     for operand, (first, again, second) in USES.items():

@@ -92,8 +92,7 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the items of a container, or the attributes of another object, to a hash; a value without either counts as
-    text.
+    """Add the items of a container, the attributes of another object, or else a value as text, to a hash.
 
     `sha`: the hashlib object, which is updated. `above`: ids of `value` and of the containers that contain it.
     """

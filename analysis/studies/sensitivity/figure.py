@@ -18,7 +18,7 @@ ROOM = 0.24  # inches per layer
 
 
 def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure: str, ax: Axes | None) -> Axes:
-    """Draw a row for each layer, a mark for each product and recipe, into `ax` (None for new axes); return the axes.
+    """Draw `rows`, a line for each layer, a mark for each product and recipe, into `ax` (None: new); return the axes.
 
     The position is `figure`, "gradient_error" or "output_error"; bars show its standard deviation over batches. The 24
     layers with the largest errors are drawn. `recipes`: names of all recipes, whose order gives colours.
@@ -75,9 +75,7 @@ def _draw(
 
 
 def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
-    """Draw the legend into `ax`: marks for the products, which are "fprop", "dgrad" or "wgrad", and colours for the
-    recipes.
-    """
+    """Draw the legend into `ax`: a mark for each of the products ("fprop", ...), a colour for each of the recipes."""
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
         for product, mark in MARKS.items()

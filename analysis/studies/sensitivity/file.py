@@ -56,9 +56,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _plain(row: SensitivityRow) -> dict[str, Any]:
-    """Return a row as a dictionary of values that JSON can represent, with the metrics of each batch instead of their
-    means.
-    """
+    """Return a row as a dictionary that JSON can represent, with the metrics of each batch instead of their means."""
     return {
         "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
         "batches": [list(figures) for figures in row.batches],
@@ -66,7 +64,7 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
-    """Return the SensitivityRow of the fields that `_plain` returned and a file stored."""
+    """Return the SensitivityRow with the given fields, name -> value, which `_plain` returned and a file stored."""
     left, right = fields["elements"]
     batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

@@ -287,10 +287,9 @@ class Measurer:
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the metrics stored under a digest, in memory or in the file of finished measurements; None if there
-        are none.
+        """Return the metrics stored under the digest `key`, in memory or in the file `cells`; None if there are none.
 
-        `key`: the digest. `cells`: the file, or None.
+        `cells`: the file of finished measurements, or None.
         """
         if key not in self._known:
             figures = stored(cells, key)
@@ -300,10 +299,10 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store the metrics of a batch under a digest, in memory and in the file of finished measurements, and return
-        them.
+        """Store `figures`, metrics of a batch, under the digest `key` in memory and in the file `cells`; return them.
 
-        `key`: the digest. `point`: names of what was measured, which the file stores too. `cells`: the file, or None.
+        `point`: names of what was measured, which the file stores too. `cells`: the file of finished measurements, or
+        None.
         """
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
@@ -313,8 +312,7 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
-        """Return sentences on limits of the measurements: runs that differ, layers that were not called, refused
-        products.
+        """Return sentences on limits of the measurements: runs that differ, layers not called, and refused products.
 
         `unsteady`: the largest difference between two exact runs of the same batch. It is a difference of losses;
         without a loss, the relative difference of outputs.

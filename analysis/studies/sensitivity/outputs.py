@@ -25,8 +25,7 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """The measurement of how forward products in low precision change a model's outputs on some batches, without a
-    loss.
+    """The measurement of how forward products in low precision change a model's outputs, without a loss.
 
     Metrics of losses and gradients are NaN. The arguments are those of Measurer: a Twin without a loss, the batches,
     name -> recipe, the products ("fprop",), a digest of model, batches and draws, and a folder that stores each
@@ -94,8 +93,7 @@ class OutputMeasurer(Measurer):
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure, on batch number `index`, those products and recipes whose results are not stored yet, and store
-        them.
+        """Measure and store, on batch number `index`, those products and recipes whose results are not stored yet.
 
         `keys`: (layer, product, recipe name) of each. `cells`: the file of finished measurements, or None. `progress`:
         called with (share of the work done, text).

@@ -10,7 +10,7 @@ import torch
 class ExactPrefix:
     """The outputs of all layers in one exact run without gradients, in the order of the calls.
 
-    A run with some layers in low precision is equal to the exact run up to the first call of these layers. Until then,
+    A run with some layers in low precision equals the exact run up to the first call of these layers. Until then,
     layers return the stored outputs, instead of computing the same bits again.
 
     Args:
@@ -51,9 +51,9 @@ class ExactPrefix:
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return a copy of the exact run's output for the next call, which is one of `layer`.
+        """Return a copy of the output that the exact run had for the next call of the run, a call of `layer`.
 
-        Return None if the output was not stored, or if it may differ in this run; then it must be computed.
+        Return None if that output was not stored, or if it may differ in this run, so that it must be computed.
         """
         if self._keeps or self._place >= self._end:
             return None

@@ -76,8 +76,7 @@ ESTIMATES = ("second_order", "first_order", "fisher")
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The errors in loss, outputs and gradients if one product of one layer is in low precision, and everything else
-    exact.
+    """The effects of each product of each layer, alone in low precision, on the loss, the outputs and the gradients.
 
     Attributes:
       rows: a SensitivityRow for each layer, product and recipe, in the model's order.
@@ -166,7 +165,7 @@ class Sensitivity:
     def agreement(self, estimate: str = "second_order", recipe: str | None = None) -> Agreement:
         """Return how well an estimate from one backward pass agrees with the measured changes of the loss.
 
-        Changes and estimates that are Inf or NaN are left out.
+        They are compared over layers, recipes and batches, without those that are Inf or NaN.
 
         Args:
           estimate: "second_order", "first_order" or "fisher".

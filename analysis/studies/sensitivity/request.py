@@ -75,8 +75,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
 
 def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
-    """Return name -> reason, for the layers with weights whose names match shell patterns, but whose products stay
-    exact.
+    """Return name -> reason, for layers with weights that match shell patterns, but whose products stay exact.
 
     `model`: a torch.nn.Module. `layers`: one pattern or several.
 

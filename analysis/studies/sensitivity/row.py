@@ -37,7 +37,7 @@ class BatchFigures(NamedTuple):
 
     @classmethod
     def of(cls, *values: float, **named: float) -> BatchFigures:
-        """Return metrics in which every NaN is the same object, so that equal records compare as equal.
+        """Return BatchFigures in which every NaN is the same object, so that equal figures compare as equal.
 
         `values`, `named`: the attributes of BatchFigures, by position and by name.
         """

@@ -32,8 +32,7 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class Shape(Protocol):
-    """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
-    layer's.
+    """A converter between a layer's operands and results, and those of its matrix products.
 
     The methods' x, weight and bias are the layer's own operands; dy is the gradient of its output.
 
@@ -51,31 +50,23 @@ class Shape(Protocol):
         """Return the layer's output, computed by torch's own function."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return (rows (M, K), weight matrix (N, K), bias or None) of each matrix product of the layer, one for each
-        group.
-        """
+        """Return (rows (M, K), weight matrix (N, K), bias or None) of the layer's matrix product for each group."""
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient, (M, N), of the result of each matrix product, given the gradient dy of the layer's
-        output.
-        """
+        """Return the gradient (M, N) of the result of each matrix product, given dy, that of the layer's output."""
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input, given `rows`, the gradient (M, K) of each matrix product's left
-        operand.
-        """
+        """Return the gradient of the layer's input, given `rows`, that of each product's left operand, (M, K)."""
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight, given `matrices`, the gradient (N, K) of each product's weight
-        matrix.
-        """
+        """Return the gradient of the layer's weight, given `matrices`, that of each product's weight matrix, (N, K)."""
 
 
 class Linear:
-    """The conversion between a linear layer's operands and those of its one matrix product; implements `Shape`."""
+    """The converter between a linear layer's operands and those of its one matrix product; implements `Shape`."""
 
     groups = 1
 
@@ -102,8 +93,7 @@ class Linear:
 
 
 class PatchProducts:
-    """The conversion between a convolution's operands and those of a matrix product of patches for each group of
-    channels; implements `Shape`.
+    """The converter between a convolution's operands and those of its matrix products of patches; implements `Shape`.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.
@@ -115,9 +105,7 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's stride, padding, dilation
-        and groups.
-        """
+        """Return the convolution of x by `weight`, in torch's shapes, with the layer's stride, padding and so on."""
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:

@@ -126,8 +126,7 @@ class Spot:
         return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
-        """Return the numbers of values that the products of a call read: of the input, the weight and the output
-        gradient.
+        """Return the numbers of values of input, weight and output gradient that the products of a call read.
 
         For a convolution, those of the input are the values of all patches.
         """
@@ -205,8 +204,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch if it has
-        none.
+        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch without one.
 
         `ctx`: torch's context, which stores what the backward pass needs. `x`, `weight`, `bias`: the layer's operands.
         `draw`: the number that seeds stochastic rounding.
@@ -226,8 +224,8 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Return the gradients of x, weight and bias, and None for the other two arguments of `forward`.
 
-        They are computed in the recipes that the layer's Spot now has for "dgrad" and "wgrad", or by torch. `ctx`:
-        torch's context. `dy`: the gradient of the output.
+        The products follow the recipes that the layer's Spot now has for "dgrad" and "wgrad"; without one, they are
+        torch's. `ctx`: torch's context. `dy`: the gradient of the output.
         """
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
@@ -246,7 +244,7 @@ def _exact(
     spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
-    """Return two values: the layer's output; torch's own gradients of x, weight and bias (None where not needed).
+    """Return the layer's output, and a list of torch's own gradients of x, weight and bias (None where not needed).
 
     The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `dy`:
     gradient of the output. `needed`: whether the gradient of each operand is needed. `autocast`: (enabled, dtype) of

@@ -186,7 +186,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """Enable gradients in a `with` block, on one torch thread, without torch's fused kernels, which bypass layers."""
+    """Enable gradients in a `with` block, on one torch thread, without fused kernels, which would skip layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
