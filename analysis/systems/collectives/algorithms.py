@@ -142,7 +142,7 @@ class SpanOrders:
         raise NotImplementedError
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Divide a span of the buffer into parts (part, order of additions to it as nested tuples of ranks)."""
+        """Divide a span, and return (part, order of the additions to it as nested tuples of ranks) for each part."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:

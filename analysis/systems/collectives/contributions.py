@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.systems.collectives.rounding import AVERAGE, CAST, Adder
+from fpsim.analysis.systems.collectives.rounding import CAST, Adder
 from fpsim.arrays import Array, float_array, format_of, is_torch, without_gradient, words
 from fpsim.errors import require_integer, shown
 
@@ -190,7 +190,7 @@ class Contributions:
         adder = self._adder
         values = np.ascontiguousarray(values)
         codes = words(values) if exact else adder.rounded(values, rank, CAST)
-        return codes if before is None else adder.scaled(codes, before, self.count, rank, AVERAGE)
+        return codes if before is None else adder.scaled(codes, before, self.count, rank)
 
 
 class Permuted:

@@ -29,7 +29,7 @@ class OneRank(tuple[Any, ...]):
 
 
 class ExactSum(tuple[Any, ...]):
-    """Ranks whose contributions one of them adds exactly; it rounds the sum once.
+    """An order of additions in which one rank adds the contributions of all these ranks exactly and rounds once.
 
     If the reduction has an accumulation format, the rank adds in that format instead, from left to right.
     """

@@ -1,4 +1,4 @@
-"""The reduction itself: computes the codes that every rank holds afterwards, in memory of a few buffers."""
+"""The reduction itself: computes the codes that every rank holds afterwards, with memory for a few buffers."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
       order: the order of the additions as nested tuples of row indices, as `Ring.order` returns them.
       rows, adder: contributions of ranks or nodes as codes, and the rounding of their additions.
       span: the range of elements.
-      node: number of ranks whose contributions a row already sums; row index * node is the rank of which the random
-        bits of stochastic rounding depend.
+      node: number of ranks whose contributions a row already sums; row index * node is the rank that selects random
+        bits.
     """
     if isinstance(order, int):
         return rows.row(order, span.start, span.stop)

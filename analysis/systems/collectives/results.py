@@ -147,9 +147,9 @@ class CollectiveGrowth(SavedReport):
 
     @property
     def exponents(self) -> dict[str, float]:
-        """Exponent p of relative error ~ ranks ** p for each algorithm, by least squares.
+        """Name of an algorithm -> exponent p of relative error ~ ranks ** p, by least squares.
 
-        NaN if an error is 0, or there is only one number of ranks.
+        It is NaN if an error is 0, or there is only one number of ranks.
         """
         x = np.log(self.ranks)
         return {

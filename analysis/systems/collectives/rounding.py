@@ -18,24 +18,24 @@ from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator, Sequential
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio: neighbouring ranks and roundings get distant seeds
-ADD, SEND, CAST, AVERAGE = range(4)  # roundings of one rank; `step_seed` explains them
+ADD, SEND, CAST, AVERAGE = range(4)  # stages at which a rank rounds; `step_seed` explains them
 
 
-def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
+def step_seed(seed: int, rank: int, stage: int = ADD) -> int:
     """Return the seed of one rounding in a reduction; with the element's index it determines the random bits.
 
     Args:
       seed: seed of the reduction.
       rank: the rank whose contribution is added, or the first rank of the sum that is added.
-      rounding: ADD for the addition, SEND for rounding from the accumulation format, CAST for rounding the
-        contribution itself, AVERAGE for its multiplication by 1 / ranks or division by ranks.
+      stage: what is rounded: ADD an addition, SEND a sum in the accumulation format, CAST the contribution itself,
+        AVERAGE its multiplication by 1 / ranks or division by ranks.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.rounding import step_seed
       >>> step_seed(0, 0) != step_seed(0, 1)
       True
     """
-    return (seed + (4 * rank + rounding + 1) * GOLDEN) % (1 << 64)
+    return (seed + (4 * rank + stage + 1) * GOLDEN) % (1 << 64)
 
 
 class Adder:
@@ -76,12 +76,12 @@ class Adder:
         self.overflowed = False
         self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
 
-    def options(self, rank: int, rounding: int) -> dict[str, Any]:
+    def options(self, rank: int, stage: int) -> dict[str, Any]:
         """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
 
-        rank, rounding: the rank that rounds, and the number of the rounding, such as ADD; they select random bits.
+        rank, stage: the rank that rounds, and ADD, SEND, CAST or AVERAGE; they determine the seed, as in `step_seed`.
         """
-        seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
+        seed = None if self._options.seed is None else step_seed(self._options.seed, rank, stage)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
 
     def add_into(self, total: Array, codes: Array, start: int, size: int, rank: int) -> None:
@@ -119,16 +119,15 @@ class Adder:
             add(a, b, fmt=self.fmt, out=out, **self.options(rank, ADD))
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
-    def rounded(self, values: Array, rank: int, rounding: int) -> Array:
+    def rounded(self, values: Array, rank: int, stage: int) -> Array:
         """Return float values rounded to codes of `fmt`; if `watches`, set `overflowed` to True once a value overflows.
 
-        rank: the rank that rounds. rounding: number of the rounding, ADD, SEND, CAST or AVERAGE. Both only select the
-        random bits of stochastic rounding.
+        rank, stage: as for `options`; they matter for stochastic rounding only.
         """
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))
             self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
-        return encode(values, self.fmt, **self.options(rank, rounding))
+        return encode(values, self.fmt, **self.options(rank, stage))
 
     def add_all(self, operands: list[tuple[int, Array]], start: int, size: int) -> Array:
         """Return the codes of the sum of operands that one rank adds from left to right.
@@ -183,16 +182,16 @@ class Adder:
         return rounded[place] if self.is_stochastic else rounded
 
     def mean(self, sums: Array, average: str | None, ranks: int) -> Array:
-        """Return codes of sums divided by `ranks` if `average` is "divide_after", else unchanged."""
-        return self.scaled(sums, average, ranks, 0, AVERAGE) if average == "divide_after" else sums
+        """Return the codes `sums` divided by `ranks` if `average` is "divide_after", and unchanged otherwise."""
+        return self.scaled(sums, average, ranks, 0) if average == "divide_after" else sums
 
-    def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
+    def scaled(self, codes: Array, average: str, ranks: int, rank: int) -> Array:
         """Return codes of `fmt` divided by `ranks`, or multiplied by the rounded 1 / ranks, rounded once to `fmt`.
 
-        average: "multiply_before" multiplies, "divide_before" and "divide_after" divide. rank, rounding: the rank that
-        rounds, and the number of the rounding (AVERAGE); they select random bits.
+        average: "multiply_before" multiplies, "divide_before" and "divide_after" divide. rank: the rank that rounds,
+        which selects random bits.
         """
-        options = self.options(rank, rounding)
+        options = self.options(rank, AVERAGE)
         if average == "multiply_before":
             factor = encode(np.array([1 / ranks]), self.fmt)
             return multiply(codes, factor, fmt=self.fmt, **options)  # type: ignore[no-any-return]
