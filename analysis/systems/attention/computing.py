@@ -95,10 +95,9 @@ class Float:
 
 
 def cached(x: Array, cache: KVCache, scales: str) -> Array:
-    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32; x itself without a
-    cache.
+    """Return keys or values x (tokens, channels) as float32, rounded as the cache stores them.
 
-    scales: the elements that share a scale: "token", "head", "channel" or "block"; "none" for no scale.
+    scales: which elements share a scale, a name as in the attribute `KVCache.scales`.
     """
     scaling = cache.scaling(scales)
     floats = x.astype(np.float32)

@@ -84,7 +84,7 @@ def _chosen(only: Any) -> list[Claim]:
 
 
 def _key(claim: Claim) -> str:
-    """Return a digest of a claim's name and the source code of its experiment's modules, for stored results."""
+    """Return a digest of a claim's name and its experiment's code; if it changes, a stored result is computed again."""
     module = inspect.getmodule(claim.experiment)
     source = "" if module is None else inspect.getsource(module)
     return digest(claim.name, source, *map(inspect.getsource, (samples, probes, ordered_layers)))

@@ -19,8 +19,8 @@ def log_probabilities(fmt: Format, slices: int, layers: int) -> Floats:
 
     fmt: BF16 or FP16. Products add their terms in `slices` slices of K: Hopper's matrix unit sums each slice, and
     float32 additions add the sums. Inputs x (32, 256) and weights are random, with a fixed seed. A layer adds max(0,
-    normed(x) @ w1) @ w2 to x, with 512 inner channels; the logits are normed(x) @ w3. All these results are rounded to
-    the format.
+    normed(x) @ w1) @ w2 to x, with 512 inner channels; the logits are normed(x) @ w3. normed(x) is x / the root mean
+    square of its row. All these results are rounded to the format.
     """
     rng = np.random.default_rng(0)
     unit = "hopper_bf16_f32" if fmt == BF16 else "hopper_f16_f32"

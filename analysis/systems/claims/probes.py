@@ -9,7 +9,12 @@ STEPS = 120  # training steps in float32 before the batch whose gradients are me
 
 
 class ProbedGradient(NamedTuple):
-    """A recipe's weight gradients against float32's: norm of the difference / norm of float32's, and cosine."""
+    """A comparison of a recipe's weight gradients with float32's.
+
+    Attributes:
+      error: norm of the difference / norm of float32's gradients.
+      cosine: cosine of the angle between both.
+    """
 
     error: float
     cosine: float

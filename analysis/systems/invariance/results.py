@@ -158,7 +158,7 @@ class DecodingReport(SavedReport):
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw KL and log-probability differences against the length; return the matplotlib axes.
+        """Draw KL and log-probability differences against the number of earlier tokens; return the matplotlib axes.
 
         ax: axes to draw on; None makes new ones.
         """

@@ -258,11 +258,11 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
 
 
 def _of_figures(key: Key, first: RunTensors, second: RunTensors, tolerance: float) -> TensorDifference:
-    """Compare one tensor by its recorded statistics, or those of its elements if a run did not record any.
+    """Compare one tensor of two runs by statistics: those that a run recorded, or else those of its elements.
 
-    These are the shape, counts by magnitude, of zeros, Inf and NaN, and errors of formats if both runs recorded them
-    over equally many calls. Tensors count as equal if neither the relative difference of their largest magnitudes nor
-    the share of elements by which their counts differ exceeds the tolerance.
+    They are the shape; the counts of elements by exponent and of zeros, Inf and NaN; and rounding errors in formats, if
+    both runs recorded them over equally many calls. With a tolerance, tensors are also equal if neither the relative
+    difference of their largest magnitudes nor the share of elements by which their counts differ exceeds it.
     """
     runs = (first, second)
     rows = [run.rows.get(key) for run in runs]

@@ -229,7 +229,7 @@ def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """List the copies for products, and their scales, of `count` parameters that fill whole tiles.
+    """List the copies of `count` parameters that products read instead, and their scales, as if tiles were all full.
 
     recipe: formats of the training. seen: format of the parameters themselves, None for float32.
     """
@@ -247,7 +247,7 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(linear: dict[str, tuple[int, int]], recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """List copies for products of the weights of all linear layers, their scales, and histories of delayed scales.
+    """List the copies of linear layers' weights that products read instead, their scales, and delayed scales.
 
     There is one entry for each kind, product and format, with the sum over layers. linear: name of a layer -> shape of
     its weight. recipe: formats of the training. seen: format of the parameters themselves, None for float32.

@@ -91,8 +91,7 @@ def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
     """Return the bytes in memory while a group of activations is recomputed.
 
     One slice is in memory at a time if the group is SwiGLU's input, sliced along tokens or channels; otherwise all of
-    it is. group: the activations.
-    again: the settings of recomputation.
+    it is. group: the activations. again: the settings of recomputation.
     """
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"

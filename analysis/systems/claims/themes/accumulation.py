@@ -34,8 +34,8 @@ def _product_error(kind: str, terms: int, promote: int | None) -> float:
 def promotion() -> Figures:
     """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms.
 
-    Operands are drawn from N(0, 1) and from U[0, 1). Also return how many of Hopper's instructions, of K = 32 each, are
-    128 terms. The result is a dict, name -> number.
+    Operands are drawn from N(0, 1) and from U[0, 1). Also return 128 / the number of terms of one instruction of
+    Hopper. The result is a dict, name -> number.
     """
     return {
         "instructions of K = 32 in 128 terms": 128 // unit(HOPPER).terms,

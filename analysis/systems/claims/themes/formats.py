@@ -103,8 +103,8 @@ def tf32_format() -> Figures:
 def _fp8_limits(fmt: Format) -> Figures:
     """Return facts on an FP8 format, computed from all 256 codes.
 
-    They are the largest, smallest and smallest normal value, and the numbers of NaN codes, Inf codes and binades. The
-    result is a dict, name -> number.
+    They are the largest, the smallest positive and the smallest normal value, and the numbers of NaN codes, Inf codes
+    and binades. The result is a dict, name -> number.
     """
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]

@@ -58,10 +58,9 @@ def parameter_memory() -> Figures:
 
 
 def reported_savings() -> Figures:
-    """Return the share of memory that falling from 32 to 19 GB saves, as reported, and the most that FP16 can save.
+    """Return the share of memory that a reported fall from 32 to 19 GB saves, and the most that FP16 weights can save.
 
-    The latter is the share that FP16 weights save of FP32 weights, as if memory held nothing else. The result is a
-    dict, name -> number.
+    The latter is their saving if memory held nothing but weights. The result is a dict, name -> number.
     """
     largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
     return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}
@@ -121,9 +120,9 @@ def sliced_products() -> Figures:
 
 
 def one_card() -> Figures:
-    """Return the gigabytes of 42 billion parameters: BF16 weights, and all states of mixed-precision training.
+    """Return the gigabytes of 42 billion parameters: in BF16, and with all states of training in mixed precision.
 
-    The result is a dict, name -> number.
+    Those are weights, gradients, masters and moments. The result is a dict, name -> number.
     """
     weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
     return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}

@@ -1,4 +1,4 @@
-"""Published numbers on blocks of 4-bit values: MXFP4, NVFP4 and 4/6."""
+"""Published numbers on blocks of 4-bit values: MXFP4, NVFP4, and NVFP4 with the better of two scales (4/6)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def nvfp4_errors() -> Figures:
 
 
 def averaged_products() -> Figures:
-    """Return -log2 of the relative error of a mean of 1, 4, 16 and 64 products of NVFP4 operands.
+    """Return -log2 of the relative error of the mean of n products of NVFP4 operands, for n = 1, 4, 16 and 64.
 
     The products have the same operands, rounded stochastically with different random bits. The result is a dict,
     name -> number.

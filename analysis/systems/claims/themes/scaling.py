@@ -72,11 +72,11 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Return name -> number for the affine quantiser round(x / s + z), s = 1/16 and z = 3, and for a cast to E4M3.
+    """Compare the affine quantiser s * (round(x / s + z) - z), with s = 1/16 and z = 3, with a cast to E4M3.
 
-    The numbers are the share of steps between the quantiser's results that are multiples of s, the largest over the
-    smallest step between values of E4M3, the quantiser's result for 1e6, and its gradient by torch, without and with a
-    straight-through estimator (which passes the gradient through the rounding unchanged).
+    Return the share of steps between the quantiser's results that are multiples of s, the largest / the smallest step
+    between values of E4M3, the quantiser's result for 1e6, and its gradient in torch without and with a
+    straight-through estimator (which passes gradients through the rounding). The result is a dict, name -> number.
     """
     import torch
 
@@ -114,9 +114,10 @@ def qat_label() -> Figures:
 
 
 def activation_bytes() -> Figures:
-    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code.
+    """Return the bytes of E4M3 activations with a scale for each 1x128 tile, relative to FP32 and to BF16.
 
-    The result is a dict, name -> number.
+    Also return the bytes of the scales per code, for float32 scales and for powers of two (UE8M0). The result is a
+    dict, name -> number.
     """
     x = normal(1024, 1024)
     plain = encode_scaled(x, E4M3, TILE_1X128).nbytes

@@ -84,7 +84,7 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return errors of weight gradients by the recipe FP8_TENSOR: with the output head in float32, and also in FP8.
+    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and with it in FP8.
 
     An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
     """
@@ -202,7 +202,7 @@ def masters() -> Figures:
 def learning_rates() -> Figures:
     """Find the best learning rate 2^k, k in -10 .. -6, of a perceptron trained in float32, BF16 and tiled FP8.
 
-    Return k for float32, and |k - that k| for BF16 and for FP8, as a dict, name -> number.
+    Return k for float32, and by how much k differs from it for BF16 and for FP8, as a dict, name -> number.
     """
     from fpsim.train.runs import run
 
