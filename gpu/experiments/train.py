@@ -59,7 +59,7 @@ class TrainingCase(NamedTuple):
         return f"{self.recipe}{f' on {self.chip}' if self.chip else ''}, width {self.width}"
 
     @property
-    def made(self) -> Any:
+    def training_recipe(self) -> Any:
         """Training recipe of the case, an `fp.train.Recipe`, moved to `chip` if one is named."""
         recipe = public().train.recipes.TRAINING[self.recipe]
         return public("fpsim.recipes.hardware").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
@@ -190,7 +190,7 @@ def _logged(
     result = TrainingRow(case.name, backend)
     rows: list[dict[str, Any]] = []
     try:
-        recipe = case.made
+        recipe = case.training_recipe
         trainer = train.Trainer(recipe, train.Settings(backend=backend, **fields))
         result = replace(result, kept=int(public().analysis.ledger(trainer.model, recipe).bytes))
         total = case.steps if base is None else len(base)

@@ -48,7 +48,7 @@ def library() -> Any:
     Raises:
       GpuError: the library is not found.
     """
-    tried = [*_packaged(), "libcublasLt.so.13", "libcublasLt.so.12", ctypes.util.find_library("cublasLt")]
+    tried = [*_paths_in_torch(), "libcublasLt.so.13", "libcublasLt.so.12", ctypes.util.find_library("cublasLt")]
     for name in filter(None, tried):
         try:
             return _typed(ctypes.CDLL(name))
@@ -59,7 +59,7 @@ def library() -> Any:
     )
 
 
-def _packaged() -> Iterator[str]:
+def _paths_in_torch() -> Iterator[str]:
     """Yield the paths of libcublasLt in torch's environment, those of torch's CUDA version first."""
     try:
         torch = torch_module()
@@ -117,7 +117,7 @@ def _handle() -> Any:
 
 
 @contextmanager
-def _made(kind: str, *arguments: Any) -> Iterator[Any]:
+def _descriptor(kind: str, *arguments: Any) -> Iterator[Any]:
     """Create a descriptor of cuBLASLt, a ctypes pointer, for a `with` block, and destroy it afterwards.
 
     kind: its type, such as "MatmulDesc". arguments: the arguments of its Create function after the pointer.
@@ -235,7 +235,7 @@ def lt_matmul(
     dtype = getattr(torch, {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[out])
     result = torch.empty(shape[:2], dtype=dtype, device=first.device)
     scales = (tensors.floats([scale_b]), tensors.floats([scale_a]))
-    with _asked(call, scales) as (best, operation, layouts):
+    with _heuristic(call, scales) as (best, operation, layouts):
         of_first, of_second, of_d = layouts
         room = torch.empty(max(workspace, 1), dtype=torch.uint8, device="cuda")
         one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
@@ -279,7 +279,7 @@ def lt_fields(
       ...     print(fp.gpu.hardware.lt_fields(4096, 4096, 4096, ("bf16", "bf16"), out="bf16", layout="nt"))
     """
     call = _supported(LtCall((m, n, k), pair, out, layout, fast_accum, reduced, workspace))
-    with _asked(call, _unit_scales() if call.is_fp8 else None) as (best, *_):
+    with _heuristic(call, _unit_scales() if call.is_fp8 else None) as (best, *_):
         return _fields(best)
 
 
@@ -290,7 +290,7 @@ def _unit_scales() -> tuple[Any, Any]:
 
 
 @contextmanager
-def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Result, Any, list[Any]]]:
+def _heuristic(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Result, Any, list[Any]]]:
     """Ask cuBLASLt's heuristic for its first algorithm in a `with` block.
 
     It yields (the answer, the descriptor of the operation, [layout of b, layout of a, layout of the result]), and
@@ -300,7 +300,7 @@ def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Resu
     m, n, k = call.shape
     with ExitStack() as made:
         enter = made.enter_context
-        operation = enter(_made("MatmulDesc", COMPUTE_32F, TYPES["fp32"]))
+        operation = enter(_descriptor("MatmulDesc", COMPUTE_32F, TYPES["fp32"]))
         for attribute, transposed in ((DESC_TRANSA, call.layout == "nt"), (DESC_TRANSB, call.layout == "tn")):
             if transposed:
                 _set("MatmulDesc", operation, attribute, ctypes.c_int32(TRANSPOSED))
@@ -314,8 +314,8 @@ def _asked(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Resu
             (of_b, k, n, k) if call.layout == "nt" else (of_b, n, k, n),
             (of_a, m, k, m) if call.layout == "tn" else (of_a, k, m, k), (of_d, n, m, n),
         )  # fmt: skip
-        layouts = [enter(_made("MatrixLayout", *layout)) for layout in described]
-        preference = enter(_made("MatmulPreference"))
+        layouts = [enter(_descriptor("MatrixLayout", *layout)) for layout in described]
+        preference = enter(_descriptor("MatmulPreference"))
         _set("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_uint64(call.workspace))
         mask = ANY_REDUCTION if call.reduced else IN_FLOAT32
         _set("MatmulPreference", preference, REDUCTION_MASK, ctypes.c_uint32(mask))

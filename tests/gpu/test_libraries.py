@@ -133,15 +133,15 @@ def test_the_library_takes_the_descriptors() -> None:
     except GpuError:
         pytest.skip("libcublasLt is not installed (it comes with the CUDA builds of torch)")
     assert re.fullmatch(r"\d+\.\d+\.\d+", cublaslt.version())
-    with cublaslt._made("MatmulDesc", cublaslt.COMPUTE_32F, 0) as operation:
+    with cublaslt._descriptor("MatmulDesc", cublaslt.COMPUTE_32F, 0) as operation:
         cublaslt._set("MatmulDesc", operation, cublaslt.DESC_TRANSA, ctypes.c_int32(1))
         cublaslt._set("MatmulDesc", operation, cublaslt.DESC_A_SCALE, ctypes.c_void_p(1 << 20))
         cublaslt._set("MatmulDesc", operation, cublaslt.DESC_FAST_ACCUM, ctypes.c_int8(1))
         with pytest.raises(GpuError, match=r"cublasLtMatmulDescSetAttribute of cuBLASLt returned status 7"):
             cublaslt._set("MatmulDesc", operation, 9999, ctypes.c_int32(1))
-    with cublaslt._made("MatrixLayout", cublaslt.TYPES["e4m3"], 512, 64, 512):
+    with cublaslt._descriptor("MatrixLayout", cublaslt.TYPES["e4m3"], 512, 64, 512):
         pass
-    with cublaslt._made("MatmulPreference") as preference:
+    with cublaslt._descriptor("MatmulPreference") as preference:
         cublaslt._set("MatmulPreference", preference, cublaslt.MAX_WORKSPACE, ctypes.c_uint64(cublaslt.WORKSPACE))
         cublaslt._set("MatmulPreference", preference, cublaslt.REDUCTION_MASK, ctypes.c_uint32(cublaslt.IN_FLOAT32))
     assert library is cublaslt.library()

@@ -34,7 +34,7 @@ def digests(row: TrainingRow, text: Path) -> Iterator[str]:
     """Yield the digest of each step of a run on the emulator."""
     case = CASES[row.case]
     settings = fp.train.Settings(steps=len(row.digests), width=case.width, text=str(text), measure=0)
-    trainer = fp.train.Trainer(case.made, settings)
+    trainer = fp.train.Trainer(case.training_recipe, settings)
     while True:
         yield trainer.step()["digest"]
 

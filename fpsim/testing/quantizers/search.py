@@ -118,16 +118,16 @@ class ModelSearch:
         differ = self.differing(start)
         self._take_part(differ)
         if not differ.any():
-            return self._found(start, (), 0, [])
+            return self._result(start, (), 0, [])
         best: list[Scored] = []
         told = [fault for fault in observed(start, self.inputs, self.got) if fault.apply(start) != start]
         singles = (*deviations(start, self.source, self.codes), *told)
-        level: list[Scored] = [((fault,), self._single(fault.apply(start))) for fault in singles]
+        level: list[Scored] = [((fault,), self._wrong_in_part(fault.apply(start))) for fault in singles]
         for width in (*BEAM, 0):
             best = sorted([*best, *level], key=lambda pair: (pair[1] > 0, pair[1] + 2 * len(pair[0]), len(pair[0])))
             exact = [faults for faults, few in level if few == 0 and self.count(_with(start, faults)) == 0]
             if exact:
-                return self._found(start, exact[0], 0, exact[1:])
+                return self._result(start, exact[0], 0, exact[1:])
             if len(level[0][0] if level else ()) == 1:
                 restricted = self._restricted(start, level)
                 if restricted is not None:
@@ -137,7 +137,7 @@ class ModelSearch:
             level = self._extended(start, sorted(level, key=lambda pair: pair[1])[:width], singles)
         ranked = sorted([((), 0), *best[:24]], key=lambda pair: self.count(_with(start, pair[0])) + 2 * len(pair[0]))
         faults = ranked[0][0]
-        return self._found(start, faults, self.count(_with(start, faults)), [])
+        return self._result(start, faults, self.count(_with(start, faults)), [])
 
     def _restricted(self, start: QuantizerModel, level: list[Scored]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
@@ -170,7 +170,7 @@ class ModelSearch:
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
-            of_first = self._few_of_first(faulty)
+            of_first = self._wrong_of_first(faulty)
             for single in singles:
                 key = frozenset((*faults, single))
                 if taken & single.slots() or key in seen:  # two faults do not change the same parameter
@@ -178,14 +178,14 @@ class ModelSearch:
                 seen.add(key)
                 model = single.apply(faulty)
                 self.tried += 1
-                if of_first >= TELLING and self._few_of_first(model) >= of_first:
+                if of_first >= TELLING and self._wrong_of_first(model) >= of_first:
                     continue
                 left = int(np.count_nonzero(model.run(self._part) != self._of_part))
                 if left < few:  # a fault that explains nothing is none
                     extended.append(((*faults, single), left))
         return extended
 
-    def _found(
+    def _result(
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
     ) -> FoundModel:
         """Return the result of the search: `start` with some faults, and which other models are excluded.
@@ -220,7 +220,7 @@ class ModelSearch:
             certificates[key] = result
         return result
 
-    def _single(self, model: QuantizerModel) -> int:
+    def _wrong_in_part(self, model: QuantizerModel) -> int:
         """Return the number of results that a model does not reproduce, in the part that `_take_part` selected.
 
         The model's results are cached.
@@ -230,7 +230,7 @@ class ModelSearch:
             self._singles[model] = model.run(self._part)
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
-    def _few_of_first(self, model: QuantizerModel) -> int:
+    def _wrong_of_first(self, model: QuantizerModel) -> int:
         """Return the number of results that a model does not reproduce, of every n-th input (`KnownModels.first`)."""
         return int(np.count_nonzero(model.run(self.known.inputs) != self._of_first))
 

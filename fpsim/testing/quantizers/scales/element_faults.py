@@ -176,16 +176,16 @@ def _to_integers(largest: float) -> FaultFunction:
 
 
 class QuotientsOfCase(NamedTuple):
-    """A matrix x, the right scale of each tile, and the quotients `apart`, split into signs and magnitudes.
+    """A matrix x, the right scale of each tile, and the quotients of x by the scales.
 
-    places, apart_some: indices of some quotients with wrong and with right results, and the quotients there.
+    places, some: indices of some quotients with wrong and some with right results, and the quotients there.
     """
 
     x: Array
     scales: Array
-    apart: SplitInputs
+    quotients: SplitInputs
     places: Array
-    apart_some: SplitInputs
+    some: SplitInputs
 
 
 class SharedQuotients:
@@ -203,13 +203,13 @@ class SharedQuotients:
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             of = self.of(recipe, case)
 
-            def values(apart: SplitInputs) -> Array:
-                values = model.values(apart)
+            def values(quotients: SplitInputs) -> Array:
+                values = model.values(quotients)
                 return values if isinstance(recipe.fmt, Format) else values + 0.0
 
             return FaultOutcome(
-                lambda: values(of.apart).reshape(case.x.shape), of.scales,
-                lambda: (of.places, values(of.apart_some)),
+                lambda: values(of.quotients).reshape(case.x.shape), of.scales,
+                lambda: (of.places, values(of.some)),
             )  # fmt: skip
 
         return fault
@@ -222,11 +222,11 @@ class SharedQuotients:
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
-            apart = taken_apart(quotients_of(recipe, case.x, scales)).with_steps()
+            quotients = taken_apart(quotients_of(recipe, case.x, scales)).with_steps()
             wrong = words_of(recipe.values(case.x, scales).ravel()) != case.elements
             places = np.union1d(evenly_spread(np.flatnonzero(wrong), SOME), evenly_spread(np.flatnonzero(~wrong), SOME))
-            some = apart.part(places).with_steps()
-            self._kept[key] = QuotientsOfCase(case.x, scales, apart, places, some)  # keeping x keeps its id
+            some = quotients.part(places).with_steps()
+            self._kept[key] = QuotientsOfCase(case.x, scales, quotients, places, some)  # keeping x keeps its id
         return self._kept[key]
 
 
