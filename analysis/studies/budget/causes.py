@@ -181,7 +181,7 @@ def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes with which a recipe casts operands a and b of "fprop", "dgrad" or "wgrad"."""
+    """Return the rounding modes with which a recipe casts both operands of "fprop", "dgrad" or "wgrad"."""
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 

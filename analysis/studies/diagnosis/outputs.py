@@ -65,7 +65,7 @@ class OutputStages(Stages):
         return dict(errors.budgets), sensitivity_of(measurer, self.model, layers, self.layers, single, joint)
 
     def _offered(self, effects: Sensitivity) -> Sensitivity:
-        """Return the sensitivity with output errors of 0, since plans can use products that were not measured alone."""
+        """Return the sensitivity with output errors of 0: plans may also use products that were not measured alone."""
         rows = tuple(dataclasses.replace(row, output_error=0.0) for row in effects.rows)
         return dataclasses.replace(effects, rows=rows)
 

@@ -80,7 +80,7 @@ class Verdict:
 
 
 def relative(value: float) -> str:
-    """Return a relative error as text: a percentage below 10, else a multiple of the exact size.
+    """Return a relative error as text: in percent if it is below 10, else as a multiple of the exact value's size.
 
     Inf is "overflow", and NaN is "–".
 

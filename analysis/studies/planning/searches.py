@@ -58,7 +58,7 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the step in which some units change to one recipe, without changing the choice.
+        """Return the RecipeStep in which some units change to one recipe; the choice itself does not change.
 
         `units`: their indices. `recipe`: its index.
         """

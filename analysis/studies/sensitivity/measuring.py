@@ -187,8 +187,7 @@ class Measurer:
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
         """Return the results of batch number `index` with exact products.
 
-        `seer`: observes every layer in the backward pass, after which the graph is kept for another one; None for
-        neither.
+        If there is a `seer`, it observes every layer in the backward pass, and the graph is kept for another one.
         """
         outcome = self.twin.run(self.batches[index], index)
         loss = loss_checked(outcome.loss, index)
