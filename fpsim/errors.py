@@ -24,6 +24,8 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # any error of a repr, as the message is about something else
+        if isinstance(value, int):  # of more digits than Python converts
+            return f"an integer of {value.bit_length()} bits"
         return f"something of type {type(value).__name__}, which cannot be shown"
     if "\n" not in text and len(text) <= LONGEST:
         return text

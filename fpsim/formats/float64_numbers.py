@@ -8,6 +8,8 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.errors import shown
+
 MAGNITUDE, MANTISSA = 0x7FFFFFFFFFFFFFFF, 0x000FFFFFFFFFFFFF  # of a float64's pattern
 LOWEST_EXPONENT = -1074  # of the smallest float64
 
@@ -37,6 +39,27 @@ def magnitude_values(
     exponents = np.where(subnormal, 1, fields) - bias - mantissa_bits
     values: npt.NDArray[np.float64] = np.ldexp(significands.astype(np.float64), exponents)
     return values
+
+
+def used_precision(max_code: int, precision: int, subnormals: bool) -> int:
+    """Return how many significand bits the finite values of a format have: fewer than `precision` if it has few codes.
+
+    max_code: code of the largest finite value. precision: significand bits of its normal values. subnormals: as for
+    magnitude_values; then the first codes 0, 1, 2, ... are these numbers times a power of two.
+    """
+    return min(precision, ((max_code - 1) | 1).bit_length()) if subnormals else precision
+
+
+def real_numbers(name: str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return a number or an array of real numbers as float64; TypeError for other arguments, which it calls `name`."""
+    try:
+        array = np.asarray(x)
+        objects = array.flat if array.dtype.kind == "O" else ()
+        if array.dtype.kind in "SUTcmM" or any(isinstance(y, (str, type(None))) for y in objects):
+            raise TypeError  # NumPy would read texts and dates as numbers, None as NaN, and drop imaginary parts
+        return np.asarray(array, np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise TypeError(f"{name} must be a number or an array of real numbers; got {shown(x)}.") from None
 
 
 def spacing_at(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
-from fpsim.formats.float64_numbers import exact_float, magnitude_values, spacing_at
+from fpsim.formats.float64_numbers import exact_float, magnitude_values, real_numbers, spacing_at, used_precision
 from fpsim.reload import reloadable
 
 NanEncoding = Literal["ieee", "top", "negative_zero", "none"]
@@ -83,6 +83,8 @@ class Format:
             if value > most:  # before powers of two with this exponent are computed
                 raise ValueError(f"{self.name}: {field} must be at most {most}; got {shown(value)}.")
             object.__setattr__(self, field, int(value))
+        if not isinstance(self.source, str) or not self.source.isprintable():
+            raise ValueError(f"{self.name}: source must be a text of one line; got {shown(self.source)}.")
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
             if not isinstance(getattr(self, field), (bool, np.bool_)):
                 raise ValueError(f"{self.name}: {field} must be True or False; got {shown(getattr(self, field))}.")
@@ -131,7 +133,7 @@ class Format:
         smallest, largest = self._lowest_place, self.max_exponent
         if smallest < -1074 or largest > 1023:
             raise ValueError(
-                f"{self.name}: its values reach from 2**{smallest} to 2**{largest}, "
+                f"{self.name}: its values reach from 2**{shown(smallest)} to 2**{shown(largest)}, "
                 "beyond float64 (2**-1074 to 2**1023), which every value must fit."
             )
 
@@ -297,7 +299,7 @@ class Format:
         return (
             other.max <= self.max
             and other.min >= self.min
-            and other.mantissa_bits <= self.mantissa_bits
+            and used_precision(other.max_code, other.precision, other.subnormals) <= self.precision
             and other.smallest_subnormal >= self.smallest_subnormal
             and other._lowest_place >= self._lowest_place
             and (self.has_infinity or not other.has_infinity)
@@ -376,10 +378,7 @@ class Format:
           >>> fp.E4M3.ulp(1.0), fp.E4M3.ulp(300.0), fp.E4M3.ulp(0.0)
           (0.125, 32.0, 0.001953125)
         """
-        try:
-            values = np.asarray(x, np.float64)
-        except (TypeError, ValueError, OverflowError, RuntimeError):
-            raise TypeError(f"x must be a number or an array of real numbers; got {shown(x)}.") from None
+        values = real_numbers("x", x)
         spacing = spacing_at(values, self.min_exponent, self.max_exponent, self.mantissa_bits)
         return spacing if spacing.ndim else float(spacing)
 

@@ -105,7 +105,7 @@ E4M3B11FNUZ = _row(
     source="ml_dtypes float8_e4m3b11fnuz",
 )  # fmt: skip
 
-_P3109_NAME = re.compile(r"(?:p3109k|binary)(\d+)p(\d+)([su])([ef])")
+_P3109_NAME = re.compile(r"(?:p3109k|binary)([0-9]{1,4})p([0-9]{1,4})([su])([ef])")
 
 
 def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = True) -> Format:
@@ -143,6 +143,9 @@ def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
 
     signed: it has a sign bit. extended: it has infinities.
     """
+    for argument, number in (("bits", bits), ("precision", precision)):
+        if number.bit_length() > 16:  # too long for a name
+            raise ValueError(f"{argument} must be at most 16; got {shown(number)}.")
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:

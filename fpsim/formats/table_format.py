@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
@@ -37,7 +38,7 @@ class TableFormat:
 
     Raises:
       ValueError: there are not 2**bits values for 2 to 16 bits, two codes have one value, fewer than two values are
-        finite, or another field has a value that is not described above.
+        finite, all finite ones are 0, or another field has a value that is not described above.
 
     Example:
       >>> import fpsim as fp
@@ -64,8 +65,8 @@ class TableFormat:
         """Return the field `values` as a tuple of Python floats.
 
         Raises:
-          ValueError: their number is no power of two from 4 to 65536, a value occurs twice, or fewer than two are
-            finite.
+          ValueError: their number is no power of two from 4 to 65536, a value occurs twice, fewer than two are
+            finite, or all finite ones are 0.
         """
         values = self.values
         listed = values if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else ()
@@ -83,8 +84,11 @@ class TableFormat:
             if number.hex() in seen:  # the text differs for 0 and -0, but not for different NaNs
                 raise ValueError(f"{self.name}: each value has one code; got {number!r} twice.")
             seen.add(number.hex())
-        if sum(math.isfinite(number) for number in numbers) < 2:
-            raise ValueError(f"{self.name}: there must be two finite values at least; got {shown(values)}.")
+        finite = [number for number in numbers if math.isfinite(number)]
+        if len(finite) < 2 or not any(finite):
+            raise ValueError(
+                f"{self.name}: there must be two finite values at least, one of them not 0; got {shown(values)}."
+            )
         return numbers
 
     def _check_beyond(self, beyond: Any) -> None:
@@ -94,7 +98,7 @@ class TableFormat:
           ValueError: `beyond` is not a finite number above every finite magnitude, or the format has no Inf.
         """
         number = isinstance(beyond, (int, float, np.integer, np.floating)) and not isinstance(beyond, bool)
-        if not number or not math.isfinite(beyond) or not self.has_infinity or beyond <= self.largest:
+        if not number or not self.largest < beyond <= sys.float_info.max or not self.has_infinity:
             raise ValueError(
                 f"{self.name}: beyond must be a number above the largest magnitude of a format with Inf; "
                 f"got {shown(beyond)}."

@@ -219,11 +219,21 @@ def test_numpy_integers_make_the_same_format_and_read_the_same_codes() -> None:
         ({"name": "FP32", "exponent_bits": 8, "mantissa_bits": 23, "bias": 100}, "up to 16 bits"),
         ({"name": "TF32", "exponent_bits": 8, "mantissa_bits": 10, "signed": False}, "up to 16 bits"),
         ({"subnormals": False}, "a format without zero must be unsigned"),
+        ({"bias": 10**5000}, r"its values reach from 2\*\*an integer of 16610 bits"),
+        ({"source": 5}, "source must be a text of one line; got 5"),
+        ({"source": "a\nb"}, "source must be a text of one line"),
     ],
 )  # fmt: skip
 def test_facts_that_make_no_format_are_refused(facts: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         fp.Format(**{"name": "x", "exponent_bits": 4, "mantissa_bits": 3, **facts})
+
+
+def test_p3109_formats_of_huge_numbers_are_refused_in_a_sentence() -> None:
+    with pytest.raises(ValueError, match="format must be one of"):
+        fp.format(f"p3109_k{'9' * 5000}p3se")
+    with pytest.raises(ValueError, match="precision must be at most 16; got an integer of 16610 bits"):
+        fp.formats.p3109(8, 10**5000)
 
 
 def test_a_p3109_name_that_is_none_is_no_attribute() -> None:

@@ -73,6 +73,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 3.0), ties="up"), "ties must be one of away, toward_zero, down, even"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 3.0), beyond=4.0), "t: beyond must be a number above the largest"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, math.inf), beyond=2.0), "t: beyond must be a number above"),
+    (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, math.inf), beyond=10**400), "t: beyond must be a number above"),
+    (lambda: fp.TableFormat("t", (0.0, -0.0, math.inf, math.nan)), "t: there must be two finite values at least, one"),
     (lambda: fp.encode(1.0, "hif4"), r"HIF4 has its values by tile; use fp.encode_scaled\(x, 'hif4', fp.scalings.HIF4"),
     (lambda: fp.decode(np.array([1], np.uint8), fp.IF4), "IF4 has its values by tile; use fp.encode_scaled"),
     (lambda: fp.NF4.value_of(16), "a code of NF4 lies in 0 .. 0xf; got 16"),
