@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, Self
 
 from fpsim.display.optional import DataFrame, frame
@@ -40,7 +40,8 @@ class SavedReport:
         target = path_of(path)
         if target.suffix.lower() != ".json":
             raise ValueError(f"the file's name must end in .json; got {shown(target.name)}. Use 'report.json'.")
-        plain = to_json({"kind": self.KIND, **_as_lists(self._saved())})
+        names = [x.name for x in fields(self) if x.name not in self.UNSAVED]  # type: ignore[arg-type]
+        plain = to_json({"kind": self.KIND, **{name: _as_lists(getattr(self, name)) for name in names}})
         write_whole(target, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
     @classmethod
@@ -75,10 +76,6 @@ class SavedReport:
                 f"{target}: wanted {cls.KIND} as save() wrote it; parts are missing or have other types. Save it again."
             ) from None
 
-    def _saved(self) -> dict[str, Any]:
-        """Return name -> value of the fields that `save` writes; dataclasses inside become dicts."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
-
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
         """Return a report with these fields, name -> value, after `load` restored tuples and rows."""
@@ -95,7 +92,9 @@ class SavedReport:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return a value of nested dicts, lists and tuples with lists in place of tuples, because JSON has no tuples."""
+    """Return nested dicts, lists, tuples and dataclasses for JSON: tuples become lists, dataclasses become dicts."""
+    if is_dataclass(value):
+        value = asdict(value)  # type: ignore[arg-type]
     if isinstance(value, dict):
         return {key: _as_lists(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

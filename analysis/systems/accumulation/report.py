@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +60,7 @@ class AccumulationReport(SavedReport):
 
     KIND = "fpsim accumulation"
     ROW = AccumulationRow
-    UNSAVED = ("values",)
+    UNSAVED = ("values",)  # as they may be large
 
     rows: tuple[AccumulationRow, ...]
     elements: int
@@ -104,11 +102,6 @@ class AccumulationReport(SavedReport):
         from fpsim.analysis.systems.accumulation.figure import accumulation_axes
 
         return accumulation_axes(self, ax)
-
-    def _saved(self) -> dict[str, Any]:
-        """Return name -> value of the fields that `save` writes: all except `values`, which may be large."""
-        rows = [dataclasses.asdict(row) for row in self.rows]
-        return {"elements": self.elements, "divide": self.divide, "rows": rows}
 
     def __str__(self) -> str:
         """Return a text of one line for each way of adding gradients: its errors after all micro-batches."""
