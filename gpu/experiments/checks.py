@@ -120,7 +120,8 @@ def twin_row(
         raise ValueError(f"the GPU gave {len(results)} arrays, and the CPU {len(want)}.")
     formats = [kind or ("fp32" if words.dtype.itemsize == 4 else "integer") for words in want]
     differences = [difference(*arrays) for arrays in zip(results, want, formats, strict=True)]
-    first = next((f"array {i}, {d.first}" for i, d in enumerate(differences) if d.differing), "")
+    places = [f"array {i}, " if len(want) > 1 else "" for i in range(len(want))]
+    first = next((place + d.first for place, d in zip(places, differences, strict=True) if d.differing), "")
     compared, differing, other_nans = (sum(numbers) for numbers in zip(*(d[:3] for d in differences), strict=True))
     return row_of_difference(WordDifference(compared, differing, other_nans, first))
 

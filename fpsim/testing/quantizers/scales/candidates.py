@@ -35,7 +35,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
-    """Return the recipes that an element format can have; if `affine`, those with zero points are first."""
+    """Return the recipes to try for an element format; if `affine`, recipes with zero points too, which come first."""
     plain: tuple[Scaling, ...] = ()
     if not isinstance(fmt, IntegerFormat) or fmt.signed:
         plain = (*ANY_ELEMENT.values(), *_combinations(RULES))
@@ -45,7 +45,7 @@ def candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
 
 
 def _combinations(rules: tuple[dict[str, Any], ...]) -> Iterator[Scaling]:
-    """Yield the valid scalings with each tile of BLOCKS, scale format, and `rules`, which are further fields."""
+    """Yield the valid scalings with a tile of BLOCKS, a format of SCALE_FORMATS, and the further fields of a rule."""
     for block, fmt, rule in itertools.product(BLOCKS, SCALE_FORMATS, rules):
         with suppress(ValueError):  # no such combination
             yield Scaling(block=block, scale_format=fmt, **rule)
