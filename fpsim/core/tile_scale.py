@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.core.number import leading_place
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
@@ -127,17 +128,21 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
         The rule CEIL takes ceil instead of floor. top: bit pattern of amax, which is finite. emax: the exponent that is
         subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, so that it rounds.
         """
+        empty, moved = top == zero, np.int64(0)
+        if word(top >> mantissa) == zero:  # a subnormal amax: shift its digits into those of a normal number
+            moved = np.int64(mantissa_bits) - np.int64(leading_place(u64(one if empty else top)))
+            top = word(top << word(moved))  # the leading digit becomes field 1
         if rule == EVEN:
             top = word(top + half_place)
         field = word(word(top >> mantissa) & field_mask)
-        exponent: Any = np.int64(field) - bias - emax
+        exponent: Any = np.int64(field) - moved - bias - emax
         if rule == CEIL:
             exponent += np.int64(1 if word(top & mantissa_mask) != zero else 0)
         exponent = max(min(exponent, bias + 1), lowest - 1)
         normal = word(word(max(exponent + bias, 0)) << mantissa)
         subnormal = word(one << word(max(min(exponent - lowest, mantissa_bits - 1), 0)))
         bits = normal if exponent > -bias else subnormal
-        bits = bits if exponent >= lowest else zero
+        bits = bits if (exponent >= lowest) & (not empty) else zero
         return word(bits).view(real)
 
     return power_quotient
@@ -179,7 +184,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     power_quotient: for the same width. The steps don't call `max`, which treats NaN differently on CPUs and GPUs.
     """
     zero, one, infinite = real(0), real(1), real(np.inf)
-    nan, largest_single = real(np.nan), real(LARGEST)
+    nan, largest_single, largest_real = real(np.nan), real(LARGEST), real(np.finfo(real).max)
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
@@ -245,11 +250,14 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
         """Return (float32 decode scale, factor by which elements are divided or multiplied).
 
+        Where an inverse overflows, the factor is the largest float, so that zeros stay zeros.
         scale: the tile's scale without the array's. n: a ScaleNumbers. rule: AMAX_BY_MAX to EVEN (docs/scaling.md).
         applied: BY_SCALE or BY_INVERSE. levels: 2 if the whole array has a scale too, else 1.
         """
         if levels == 1:
-            return f32(scale), scale if applied == BY_SCALE else real(one / scale)
+            inverse = real(one / scale)
+            inverse = largest_real if largest_real < inverse else inverse
+            return f32(scale), scale if applied == BY_SCALE else inverse
         total = real(scale * n.tensor)
         if rule == INVERSE_OF_ENCODE:
             factor = real(one / total)
@@ -258,6 +266,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
             factor = total
         else:
             factor = real(n.inverse_tensor / scale)
+            factor = largest_real if largest_real < factor else factor
         return f32(total), factor
 
     @scalar
@@ -286,20 +295,20 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         return LARGEST_POWER if scale > LARGEST_POWER else scale
 
     @scalar
-    def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
+    def tensor_scale_of(amax: Any, highest: Any, n: Any, is_inverse: Any) -> Any:
         """Return (scale, factor, is clamped): the float32 scale of a whole array whose tiles have scales too.
 
         Amaxes of tiles are multiplied by the factor. is clamped: the scale was raised or lowered to one that float32
         allows. If amax is finite, the scale times any tile's scale is finite. amax: largest magnitude of the array.
-        largest: largest element of the format. highest: `largest` times the largest scale of a tile. is_inverse: True
-        for the reciprocal of highest / amax, False for amax / highest.
+        highest: what amax becomes, the largest element times a scale of tiles, a float64 that float32 need not hold.
+        n: a ScaleNumbers. is_inverse: True for the reciprocal of highest / amax, False for amax / highest.
         """
         empty = amax == zero
-        top = f64(highest) / f64(largest)  # of scales; Inf if float32 cannot hold `highest`: quotients are 0
-        limit = f32(f64(LARGEST) / top) if (top > f64(1)) & (top < f64(np.inf)) else LARGEST
+        top = f64(n.scale_max)
+        limit = f32(f64(LARGEST) / top) if top > f64(1) else LARGEST
         limit = u32(f32(limit).view(u32) - u32(1)).view(f32) if f64(limit) * top > f64(LARGEST) else limit
         if is_inverse:
-            encode_scale = f32(highest / amax)
+            encode_scale = f32(highest / f64(amax))
             encode_scale = f32(1) if empty else encode_scale
             clamped = encode_scale > LARGEST
             encode_scale = LARGEST if clamped else encode_scale
@@ -308,12 +317,13 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
             lowest = u32(f32(lowest).view(u32) + u32(1)).view(f32) if beyond else lowest
             encode_scale = lowest if (encode_scale < lowest) & (amax < infinite) else encode_scale
             encode_scale = f32(1) if amax == infinite else encode_scale
-            factor = real(real(encode_scale) * real(one / largest))
+            factor = real(real(encode_scale) * real(n.inverse))
+            factor = largest_real if largest_real < factor else factor  # Inf times an amax of 0 would be NaN
             return f32(f32(1) / encode_scale), factor, clamped
-        scale = f32(real(amax / highest))
+        scale = f32(f64(amax) / highest)
         scale = f32(1) if empty else scale
         scale = limit if (scale > limit) & (amax < infinite) else scale
-        scale = f32(infinite) if amax == infinite else scale  # Inf / Inf is not: `highest` may be Inf
+        scale = f32(infinite) if amax == infinite else scale
         clamped = scale < SMALLEST_TENSOR_SCALE
         return SMALLEST_TENSOR_SCALE if clamped else scale, one, clamped
 

@@ -27,6 +27,7 @@ from fpsim.core.tile_scale import (
     ScaleChoices,
     ScaleNumbers,
     ScaleRules,
+    scale_numbers,
     scale_steps_32,
     scale_steps_64,
 )
@@ -92,11 +93,16 @@ class ScalePlan(NamedTuple):
 
     @property
     def highest(self) -> Any:
-        """Largest scale allowed for a tile times the largest element value, as a float of `width` bits."""
+        """Largest scale allowed for a tile times the largest element value, as float64.
+
+        It is rounded to a float of `width` bits, unless it is outside their normal range.
+        """
         real: Any = np.float32 if self.width == 32 else np.float64
+        top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
         with np.errstate(all="ignore"):
-            top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
-            return real(top) * real(self.largest)
+            product = np.float64(top) * np.float64(self.largest)
+            rounded = real(product)
+            return np.float64(rounded) if np.finfo(real).smallest_normal <= rounded < np.inf else product
 
     @property
     def is_inverse(self) -> bool:
@@ -144,7 +150,9 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
     # for one number plain Python is faster than compiling
     body = getattr(steps.tensor_scale_of, "py_func", steps.tensor_scale_of)
     with np.errstate(all="ignore"):
-        scale, factor, clamped = body(real(amax), plan.highest, real(plan.largest), plan.is_inverse)
+        scale, factor, clamped = body(
+            real(amax), plan.highest, scale_numbers(plan.numbers(TensorScale())), plan.is_inverse
+        )
     return TensorScale(scale, float(factor), bool(clamped))
 
 

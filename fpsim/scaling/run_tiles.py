@@ -77,7 +77,8 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
     """Fill `job.out` with codes or values, using given scales of shape (batch, rows of tiles, tiles in a row).
 
     job: the array to encode, its tiles and its plan. factors: of the same shape as scales, what elements are divided by
-    or multiplied with, in floats of job.width bits. None: the scales if elements are divided, else their inverses.
+    or multiplied with, in floats of job.width bits. None: the scales if elements are divided, else
+    their inverses, at most the largest float.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -86,7 +87,7 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
     if factors is None:
         with ieee_arithmetic(), np.errstate(all="ignore"):
             wide = scales.astype(real)
-            factors = wide if job.plan.applied == BY_SCALE else real(1) / wide
+            factors = wide if job.plan.applied == BY_SCALE else np.minimum(real(1) / wide, np.finfo(real).max)
     for batch in range(tiling.batch):
         if tiling.tile_columns < WIDE_TILE:
             place = Place(batch, (0, tiling.rows), (0, tiling.columns))

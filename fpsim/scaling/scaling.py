@@ -44,7 +44,7 @@ class Scaling:
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
       amax_floor: a smaller amax is raised to this; at most float32's largest value.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
-      division: "divide" (x / s) or "multiply" (x * (1 / s)).
+      division: "divide" (x / s) or "multiply" (x * (1 / s), where 1 / s is at most the largest float).
       tensor_scale: True for a second level, a float32 scale of the whole array that multiplies all scales (NVFP4).
       tensor_top: with a second level, the first-level scale of the tile that has the array's largest magnitude: the
         scale of the array is that magnitude / (tensor_top * max). None: the largest value of the scale format.
@@ -140,7 +140,8 @@ class Scaling:
     def _refuse_scale_formats(self) -> None:
         """Raise a ValueError if the scale format does not fit float32 or the other fields.
 
-        float32 must hold it; it must have a NaN, the value 1 if a field is "one", and the value of `smallest_scale`.
+        float32 must hold it; it must have a NaN, the value 1 if a field is "one", and the value of `smallest_scale`, or
+        the smallest scale that is the default.
         """
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:
@@ -151,6 +152,11 @@ class Scaling:
         if not fmt.has_nan:
             raise ValueError(f"scale_format must have a NaN, for tiles with NaN; got {fmt}. Use E8M0, E4M3 or FP32.")
         smallest = self.smallest_scale
+        if smallest is None and not _is_value(self.lower_bound, fmt):
+            raise ValueError(
+                f"scale_format must have the value {self.lower_bound!r}, the default of smallest_scale; "
+                f"got {fmt}, up to {fmt.max!r}. Choose a smaller bias, or one of its values as smallest_scale."
+            )
         if smallest is not None and not (0 < smallest <= fmt.max and _is_value(smallest, fmt)):
             raise ValueError(f"smallest_scale must be a positive value of {fmt}; got {shown(smallest)}.")
         if "one" in (self.zero_scale, self.infinity) and not _is_value(1.0, fmt):

@@ -318,7 +318,7 @@ def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, An
         _find_tops(job, from_source, widened, job.areas(cut=True, whole=True), top, low, specials)
         launch(
             scale_kernels.tensor_kernel(job.width), job.source.like, 1, top, specials, plain,
-            uploaded(np.array([plan.highest], real)), int(job.scaling.infinity == "propagate"), int(plan.is_inverse),
+            uploaded(np.array([plan.highest])), int(job.scaling.infinity == "propagate"), int(plan.is_inverse),
             numbers, fill.tensor, fill.counts,
         )  # fmt: skip
     return numbers

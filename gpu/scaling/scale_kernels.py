@@ -153,11 +153,13 @@ def given_kernel(width: int, applied: int) -> Any:
 
     tops: bits of each tile's amax; 0 if all finite elements are 0. specials: flags of NaN and Inf of each tile. scales:
     float32 bits; a scale becomes NaN if nan_tile is not 0 and the tile has a NaN. factors: receives floats of `width`
-    bits: the scales if `applied` is BY_SCALE (elements are divided), their inverses if it is BY_INVERSE (multiplied).
-    counts: 5 uint64 as in `settle_kernel`, of which zero_tiles, nan_tiles and infinite_tiles are increased.
+    bits: the scales if `applied` is BY_SCALE (elements are divided), their inverses, at most the largest float, if it
+    is BY_INVERSE (multiplied). counts: 5 uint64 as in `settle_kernel`, of which zero_tiles, nan_tiles and
+    infinite_tiles are increased.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
+    largest = real(np.finfo(real).max)
 
     def find_factors(tops: Any, specials: Any, scales: Any, factors: Any, counts: Any, nan_tile: Any) -> None:
         for j in range(cuda.grid(1), scales.size, cuda.gridsize(1)):
@@ -172,7 +174,9 @@ def given_kernel(width: int, applied: int) -> Any:
             if (tops[j] == word(0)) & (not lost):
                 cuda.atomic.add(counts, ZERO_TILES, u64(1))
             scale = real(u32(scales[j]).view(f32))
-            factor = scale if applied == BY_SCALE else real(real(1) / scale)
+            inverse = real(real(1) / scale)
+            inverse = largest if largest < inverse else inverse
+            factor = scale if applied == BY_SCALE else inverse
             factors[j] = real(factor).view(word)
 
     return gpu_kernel(find_factors)
@@ -231,11 +235,11 @@ def tensor_kernel(width: int) -> Any:
     one element.
 
     width: bits of the floats, 32 or 64. top: bits of the amax of all finite elements. specials: flags of NaN and Inf.
-    plain: the fields of ScaleNumbers (limits of elements and scales) without a second level. highest: the largest value
-    that a tile's scale times an element can have. propagates: 1 if an Inf makes the scale Inf. is_inverse: 1 to compute
-    highest / amax and invert it, 0 for amax / highest. numbers: receives ScaleNumbers with the second level. tensor:
-    receives the float32 bits of the scale. counts: 5 uint64 as in `settle_kernel`, of which clamped_low is increased if
-    the scale was clamped.
+    plain: the fields of ScaleNumbers (limits of elements and scales) without a second level. highest: float64, the
+    largest value that a tile's scale times an element can have. propagates: 1 if an Inf makes the scale Inf.
+    is_inverse: 1 to compute highest / amax and invert it, 0 for amax / highest. numbers: receives ScaleNumbers with the
+    second level. tensor: receives the float32 bits of the scale. counts: 5 uint64 as in `settle_kernel`, of which
+    clamped_low is increased if the scale was clamped.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -251,7 +255,7 @@ def tensor_kernel(width: int) -> Any:
         if cuda.grid(1) == 0:
             finite = word(top[0]).view(real)
             amax = infinite if (propagates != 0) & ((specials[0] & HAS_INFINITY) != 0) else finite
-            scale, factor, clamped = tensor_scale_of(amax, highest[0], plain[0], is_inverse != 0)
+            scale, factor, clamped = tensor_scale_of(amax, highest[0], scale_numbers(plain), is_inverse != 0)
             for k in range(numbers_of_it - 3):
                 numbers[k] = plain[k]
             numbers[numbers_of_it - 3] = real(scale)

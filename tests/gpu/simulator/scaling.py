@@ -103,6 +103,21 @@ def cases(every: bool = True) -> dict[str, Case]:
         add(f"{name} zero point", fp.INT8, base.replace(symmetric=False), x, i)
     add("float64 tiny", fp.E4M3, base.replace(nan="element"), spoilt((2, 40), np.float64) * 2.0**-1000)
     add("float32 tiny", fp.E4M3, base, spoilt((2, 40), spread=3) * np.float32(2.0**-140))
+    unit, deep = fp.Format("unit", 4, 3, bias=15, nan="none", infinities=False), np.array([1e-42, 0, 4e-44, -0.0])
+    for rule in ("floor", "ceil", "even"):  # whose amax is subnormal
+        how = fp.Scaling(block=(1, 4), scale_rule=rule, smallest_scale=2.0**-149, division="multiply")
+        add(f"subnormal {rule}", unit, how, deep.astype(np.float32)[None])
+        add(f"subnormal float64 {rule}", unit, how, deep[None] * 2.0**-900)
+    for preset in ("NVFP4", "TE_NVFP4", "TORCHAO_NVFP4"):  # float32 does not hold the largest scale times element
+        wide = ROWS[preset].replace(scale_format=fp.BF16, block=(1, 4))
+        for amax in (3e38, 1.0, 1e-42):
+            x = np.array([[amax, -amax / 3, 0, 1e-44]], np.float32)
+            add(f"two levels beyond float32, {preset} of {amax}", fp.E2M1, wide, x)
+        low = fp.Format("low", 3, 3, bias=127)
+        add(f"two levels of small elements, {preset}", low, ROWS[preset].replace(block=(1, 4)), spoilt((2, 8)))
+    top = fp.Scaling(block=(1, 4), scale_format=fp.FP16, tensor_scale=True, tensor_top=19651.2)
+    add("tensor_top", fp.Format("small", 3, 1, bias=21), top, np.array([[3e36, 1e20, 0, 1]], np.float32))
+    add("given, smallest", fp.E2M1, base.replace(division="multiply"), spoilt((2, 40)), scales=np.float32(2.0**-149))
     for i, mode in enumerate(("up", "down", "nearest_away", "toward_zero", "odd", "stochastic")):
         keywords: dict[str, Any] = {"rounding": mode}
         if mode == "stochastic":

@@ -70,7 +70,8 @@ def power_quotient(a: Real, fmt: Any, rule: str) -> float:
         "ceil": lambda: ceil_log2(float(a)),
         "even": lambda: floor_log2_of_rounded(float(a), fmt.mantissa_bits),
     }[rule]()
-    return math.ldexp(1.0, exponent - largest_exponent(fmt))
+    exponent -= largest_exponent(fmt)
+    return math.ldexp(1.0, exponent) if exponent < 1024 else math.inf
 
 
 def quotient(a: Real, fmt: Any, scaling: Any, real: Any) -> float:
@@ -102,8 +103,13 @@ def held_scale(q: float, infinite: bool, scaling: Any, report: Report) -> float:
 def by_scale(s: float, scaling: Any, real: Any) -> Step:
     """Elements divided by s, or multiplied with its reciprocal."""
     if scaling.division == "multiply":
-        return Step(s, s, real(1) / real(s), multiply=True)
+        return Step(s, s, inverse_of(real(s), real), multiply=True)
     return Step(s, s, real(s))
+
+
+def inverse_of(s: Real, real: Any) -> Real:
+    """1 / s, at most the largest float."""
+    return np.minimum(real(1) / s, np.finfo(real).max)
 
 
 def by_encode_scale(a: Real, fmt: Any, scaling: Any, real: Any, report: Report) -> Step:
@@ -179,21 +185,29 @@ def tensor_scale(y: Array, fmt: Any, scaling: Any, real: Any, report: Report) ->
         return TensorScale(np.float32(1), real(1))
     if amax == math.inf:
         return TensorScale(np.float32(1 if scaling.quotient == "1/(max/amax)" else math.inf), real(1))
-    both = real(largest(scaling.scale_format)) * real(largest(fmt))
-    most = largest_tensor_scale(largest(scaling.scale_format))
+    top = largest(scaling.scale_format) if scaling.tensor_top is None else scaling.tensor_top
+    both, most = product(top, largest(fmt), real), largest_tensor_scale(largest(scaling.scale_format))
     if scaling.quotient == "1/(max/amax)":
-        g = np.float32(both / amax)
+        g = np.float32(both / np.float64(amax))
         if g > LARGEST_FLOAT32:
             report.clamped_low += 1
             g = np.float32(LARGEST_FLOAT32)
         while np.float32(1) / g > most:
             g = max(np.nextafter(g, np.float32(math.inf)), np.float32(0.999) / np.float32(most))
         return TensorScale(np.float32(1) / g, real(g))
-    t = min(np.float32(amax / both), np.float32(most))
+    t = min(np.float32(np.float64(amax) / both), np.float32(most))
     if t < SMALLEST_TENSOR_SCALE:
         report.clamped_low += 1
         t = np.float32(SMALLEST_TENSOR_SCALE)
     return TensorScale(t, real(math.nan))
+
+
+def product(top: float, most: float, real: Any) -> Any:
+    """Return top * most in float64, rounded to a narrower float within its normal range."""
+    exact = Fraction(top) * Fraction(most)
+    facts = np.finfo(real)
+    is_normal = Fraction(float(facts.smallest_normal)) <= exact <= Fraction(float(facts.max))
+    return np.float64(real(float(exact)) if is_normal else float(exact))
 
 
 def largest_tensor_scale(top: float) -> float:
@@ -213,11 +227,12 @@ def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: An
     if tile.has_nan and scaling.nan == "tile":
         return Step(math.nan, math.nan, real(math.nan))
     if tile.amax == 0 and not scaling.amax_floor > 0:
-        b = 0.0 if unclamped else 1.0 if scaling.zero_scale == "one" else smallest_scale(scaling)
+        nothing = rounded(0.0, scaling.scale_format, scale_rounding(scaling))
+        b = nothing if unclamped else 1.0 if scaling.zero_scale == "one" else smallest_scale(scaling)
     else:
         a = max(tile.amax, real(np.float32(scaling.amax_floor)))
         if unclamped:
-            q = float(a * (g * (real(1) / most)))
+            q = float(a * min(g * (real(1) / most), np.finfo(real).max))
             if q > largest(scaling.scale_format):
                 report.clamped_high += 1
             b = rounded(q, scaling.scale_format, scale_rounding(scaling))
@@ -227,7 +242,7 @@ def two_levels(tile: Tile, tensor: TensorScale, fmt: Any, scaling: Any, real: An
     if unclamped:
         return Step(b, scale, min(real(1) / (real(b) * t), real(LARGEST_FLOAT32)), multiply=True)
     if scaling.division == "multiply":
-        return Step(b, scale, (real(1) / t) / real(b), multiply=True)
+        return Step(b, scale, np.minimum((real(1) / t) / real(b), np.finfo(real).max), multiply=True)
     return Step(b, scale, real(b) * t)
 
 
@@ -239,5 +254,5 @@ def by_given_scale(tile: Tile, s: Real, scaling: Any, real: Any) -> Step:
     if tile.has_nan and scaling.nan == "tile":
         return Step(math.nan, math.nan, real(math.nan))
     if scaling.division == "multiply" or scaling.quotient == "1/(max/amax)":
-        return Step(s, s, real(1) / real(s), multiply=True)
+        return Step(s, s, inverse_of(real(s), real), multiply=True)
     return Step(s, s, real(s))
