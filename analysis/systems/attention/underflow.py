@@ -24,9 +24,11 @@ def attention_underflow(
     """Measure the share of attention weights that a format rounds to 0, for several standard deviations of the scores.
 
     Scores are drawn from N(0, spread**2). Weights are `scale` times exp(score - maximum), as in flash attention, or
-    `scale` times probabilities if `normalised`. Let t be half the format's smallest positive value. A formula predicts
-    the share of weights below t: Phi(m - ln(scale / t) / spread), where m = Phi^-1((keys - 3/8) / (keys + 1/4)) is
-    about the largest of the keys' standard normal numbers, or sink / spread if that is larger. For probabilities the
+    `scale` times probabilities if `normalised`.
+
+    Let t be half the format's smallest positive value, and Phi the standard normal distribution function. A formula
+    predicts the share of weights below t: Phi(m - ln(scale / t) / spread). Here m = Phi^-1((keys - 3/8) / (keys + 1/4))
+    is about the largest of `keys` standard normal numbers; if sink / spread is larger, m is that. For probabilities the
     formula is Phi((L - ln(scale / t)) / spread), where L = ln(keys exp(spread**2 / 2) + exp(sink)) is about the
     logarithm of the sum of exp(score). In E4M3 t is 2**-10 and ln t = -6.93 nats: with spread 1, a sink D and a scale S
     the formula is Phi(D - 6.93 - ln(S)).

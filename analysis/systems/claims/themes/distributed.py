@@ -80,7 +80,8 @@ def kernel_by_batch() -> Figures:
     """Compare a product of one row on Hopper's BF16 unit with that row in a batch of 64, and with four slices of K.
 
     Return the number of values that differ in the batch, the share that differs with slices, and the largest
-    |difference| with slices / its bound, K 2^-23 times the sum of |a||b| over K. The result is a dict, name -> number.
+    |difference| / bound with slices. The bound is K 2^-23 times the sum of |a||b| over K. The result is a dict,
+    name -> number.
     """
     a, b = normal(1, 4096).astype(ml_dtypes.bfloat16), normal(4096, 256, seed=1).astype(ml_dtypes.bfloat16)
     unit = "hopper_bf16_f32"

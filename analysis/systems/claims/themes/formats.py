@@ -33,9 +33,9 @@ PROBE = (
 def fp16_range() -> Figures:
     """Return FP16's largest value, the bits of precision of FP16 and BF16, and facts on FP16's codes and underflow.
 
-    These are the number of NaN codes, the number of other codes that decoding and encoding leave unchanged, 2^-25 (half
-    of the smallest positive value) rounded to FP16, and whether slightly more than 2^-25 becomes 2^-24. The result is a
-    dict, name -> number or bool.
+    These are the number of NaN codes, and the number of other codes that decoding and encoding leave unchanged. They
+    are followed by 2^-25 (half of the smallest positive value) rounded to FP16, and by whether slightly more than 2^-25
+    becomes 2^-24. The result is a dict, name -> number or bool.
     """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)

@@ -74,9 +74,9 @@ def softmax_scale() -> Figures:
 def affine_quantizer() -> Figures:
     """Compare the affine quantiser s * (round(x / s + z) - z), with s = 1/16 and z = 3, with a cast to E4M3.
 
-    Return the share of steps between the quantiser's results that are multiples of s, the largest / the smallest step
-    between values of E4M3, the quantiser's result for 1e6, and its gradient in torch without and with a
-    straight-through estimator (which passes gradients through the rounding). The result is a dict, name -> number.
+    Return the share of steps between the quantiser's results that are multiples of s, and the largest / the smallest
+    step between values of E4M3. Also return the quantiser's result for 1e6, and its gradient in torch without and with
+    a straight-through estimator, which passes gradients through the rounding. The result is a dict, name -> number.
     """
     import torch
 

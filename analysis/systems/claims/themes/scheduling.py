@@ -115,9 +115,9 @@ def switched_precision() -> Figures:
     """Return the loss of training in BF16, and by how much the losses of three FP8 recipes exceed it.
 
     The recipes are E4M3 without scales ("raw"), tiles with scales, and raw with a controller that switches layers to
-    BF16 where values underflow. Also return the controller's number of switches and mean share of layers in BF16, and
-    this share for the recipe with tiles if a controller switches layers by their gradient norms. The result is a dict,
-    name -> number.
+    BF16 where values underflow. Also return how often the controller switches, and the mean share of layers in BF16.
+    The last number is this share for tiles with a controller that switches layers by their gradient norms. The result
+    is a dict, name -> number.
     """
     high, _, _ = _trained(training.BF16)
     raw, _, _ = _trained(training.FP8_RAW)
