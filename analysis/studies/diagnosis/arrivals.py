@@ -79,7 +79,7 @@ class Arrivals:
         wanted = tensor_of(exact.astype(dtype))
         error = x.to(wanted.dtype) - wanted
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            arrived = spot.shape.exact(error, spot.layer.weight.to(wanted.dtype), None).double()
+            arrived = spot.products.exact(error, spot.layer.weight.to(wanted.dtype), None).double()
         energy = float(arrived.square().sum())
         mine = self.energies[self._name]
         mine[spot.name] = mine.get(spot.name, 0.0) + (energy if math.isfinite(energy) else math.inf)

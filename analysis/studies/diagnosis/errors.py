@@ -195,7 +195,7 @@ class ProductErrors:
 def _is_off(row: BudgetRow, limit: float) -> bool:
     """Return whether a product is too inexact.
 
-    That is if its relative error exceeds `limit` or is NaN, or if that of single rows or columns exceeds thrice
-    `limit`.
+    That is if its relative error exceeds `limit` or is NaN, or if that of single rows or columns exceeds
+    three times `limit`.
     """
     return not row.joint <= limit or lines_of(row) > LINES * limit

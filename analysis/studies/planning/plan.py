@@ -18,7 +18,7 @@ from fpsim.analysis.studies.planning.problem import Choice as Vector
 from fpsim.analysis.studies.planning.problem import ChoiceProblem, Slot, problem_of
 from fpsim.analysis.studies.planning.report import Choice, Other, Plan, PlanCandidate, Point
 from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
-from fpsim.analysis.studies.planning.units import kept_layers, units_of
+from fpsim.analysis.studies.planning.units import matching_layers, units_of
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.wording import bytes_in_words, listed, plural
 from fpsim.errors import require_integer, shown
@@ -112,7 +112,7 @@ def plan(
         candidates = tuple(
             search.candidate(method, vector, jointly) for method, vector in choices if vector is not None
         )
-    kept = kept_layers(evidence.layers, keep)
+    kept = tuple(matching_layers("keep", keep, evidence.layers))
     notes = _notes(evidence, kept, best.proven, candidates[0], search.chips(candidates[0].assignment))
     return Plan(
         search.choices(candidates[0].assignment), kept, (kind, budget), evidence.figure, candidates, best.proven,

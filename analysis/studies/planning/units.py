@@ -31,7 +31,7 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
     """
     require_word("each", each, EACH)
     layers = list(dict.fromkeys(layer for layer, _ in slots))
-    kept = kept_layers(layers, keep)
+    kept = matching_layers("keep", keep, layers)
     left = [layer for layer in layers if layer not in kept]
     if not left:
         raise ValueError(f"keep must leave a layer to plan; got {shown(keep)}, which matches all {len(layers)}.")
@@ -42,15 +42,6 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
         for chosen in [tuple(products)] if each == "layer" else [(product,) for product in products]:
             units.append(Unit(tuple(slot for slot in mine if slot[1] in chosen), number))
     return tuple(units)
-
-
-def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that the patterns `keep` exclude from the plan, in the model's order.
-
-    `keep`: a shell pattern, or a sequence of several. Raise a ValueError for a pattern without a match, a TypeError for
-    other arguments.
-    """
-    return tuple(_matching("keep", keep, layers))
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
@@ -64,7 +55,7 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     owner: dict[str, Any] = {}
     members: list[list[str]] = []
     for group in groups:
-        mine = _matching("groups", group, layers, 1)
+        mine = matching_layers("groups", group, layers, 1)
         for layer in mine:
             if layer in owner:
                 raise ValueError(
@@ -77,8 +68,8 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     return sorted(members, key=lambda mine: layers.index(mine[0]))
 
 
-def _matching(argument: str, patterns: Any, layers: Sequence[str], least: int = 0) -> list[str]:
-    """Return the layers that match a shell pattern, or one of several.
+def matching_layers(argument: str, patterns: Any, layers: Sequence[str], least: int = 0) -> list[str]:
+    """Return those of `layers` that match a shell pattern, or one of several, in order.
 
     `argument`: name of the user's argument, for messages. `least`: smallest number of patterns. Raise a ValueError for
     fewer patterns or one that matches no layer, a TypeError for patterns that are not texts.

@@ -88,7 +88,7 @@ class OutputMeasurer(Measurer):
         called.
         """
         weight = spot.layer.weight
-        rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))
+        rows = sum(part[0].numel() for part in spot.products.parts(x, weight, None))
         before = self.elements.get((spot.name, "fprop"), (0, weight.numel()))
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -31,69 +31,49 @@ Part = tuple[Tensor, Tensor, Tensor | None]  # rows (tokens, K), matrix (outputs
 CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
-class Shape(Protocol):
-    """A converter between a layer's operands and results, and those of its matrix products.
+class LinearProducts:
+    """The converter between a layer's operands and results, and those of its matrix products, for a linear layer.
 
     The methods' x, weight and bias are the layer's own operands; dy is the gradient of its output.
 
     Attributes:
-      groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K); a convolution
-        has one for each group of channels.
+      groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K): 1 for a linear
+        layer, and one for each group of channels for a convolution.
     """
-
-    groups: int
-
-    def read(self, x: Tensor) -> Tensor:
-        """Return the layer's input as `exact` takes it: padded, if a convolution pads with other values than zeros."""
-
-    def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the layer's output, computed by torch's own function."""
-
-    def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return (rows (M, K), weight matrix (N, K), bias or None) of the layer's matrix product for each group."""
-
-    def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient (M, N) of the result of each matrix product, given dy, that of the layer's output."""
-
-    def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
-
-    def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input, given `rows`, that of each product's left operand, (M, K)."""
-
-    def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight, given `matrices`, that of each product's weight matrix, (N, K)."""
-
-
-class Linear:
-    """The converter between a linear layer's operands and those of its one matrix product; implements `Shape`."""
 
     groups = 1
 
     def read(self, x: Tensor) -> Tensor:
+        """Return the layer's input as `exact` takes it: padded, if a convolution pads with other values than zeros."""
         return x
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the layer's output, computed by torch's own function."""
         return functional.linear(x, weight, bias)
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
+        """Return (rows (M, K), weight matrix (N, K), bias or None) of the layer's matrix product for each group."""
         return [(x.reshape(-1, x.shape[-1]), weight, bias)]
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
+        """Return the gradient (M, N) of the result of each matrix product, given dy, that of the layer's output."""
         return [dy.reshape(-1, dy.shape[-1])]
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
         return rows[0].reshape(*x.shape[:-1], weight.shape[0])
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of the layer's input, given `rows`, that of each product's left operand, (M, K)."""
         return rows[0].reshape(x.shape)
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient of the layer's weight, given `matrices`, that of each product's weight matrix, (N, K)."""
         return matrices[0]
 
 
-class PatchProducts:
-    """The converter between a convolution's operands and those of its matrix products of patches; implements `Shape`.
+class PatchProducts(LinearProducts):
+    """The converter between a convolution's operands and results, and those of its matrix products of patches.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.
@@ -134,19 +114,19 @@ class PatchProducts:
         return weights_of(matrices, self._of(x, weight))
 
 
-def shape_of(layer: Any) -> Shape:
-    """Return the Shape that converts between the operands and results of a layer and those of its matrix products.
+def products_of(layer: Any) -> LinearProducts:
+    """Return the converter between the operands and results of a layer and those of its matrix products.
 
     `layer`: a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
 
     Example:
       >>> import torch
-      >>> from fpsim.analysis.studies.sensitivity.shapes import shape_of
+      >>> from fpsim.analysis.studies.sensitivity.shapes import products_of
       >>> layer, x = torch.nn.Conv1d(2, 4, 3), torch.ones(1, 2, 8)
-      >>> [(rows.shape, matrix.shape) for rows, matrix, _ in shape_of(layer).parts(x, layer.weight, None)]
+      >>> [(rows.shape, matrix.shape) for rows, matrix, _ in products_of(layer).parts(x, layer.weight, None)]
       [(torch.Size([6, 6]), torch.Size([4, 6]))]
     """
-    return PatchProducts(layer) if type(layer) in CONVOLUTIONS else Linear()
+    return PatchProducts(layer) if type(layer) in CONVOLUTIONS else LinearProducts()
 
 
 def multiplies(layer: Any) -> bool:

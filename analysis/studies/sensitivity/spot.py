@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fpsim.analysis.studies.sensitivity.prefix import ExactPrefix
-from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, shape_of
+from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, products_of
 from fpsim.recipes.linear_recipe import LinearRecipe, Product
 from fpsim.torch.plan import plan_of
 
@@ -67,7 +67,7 @@ class Spot:
 
     def __init__(self, name: str, layer: Any, backend: str) -> None:
         self.name, self.layer, self.backend = name, layer, backend
-        self.shape = shape_of(layer)
+        self.products = products_of(layer)
         self.low: dict[str, LinearRecipe] = {}
         self.seen: Callable[[Spot, LayerCall], None] | None = None
         self.read: Callable[[Spot, Tensor], None] | None = None
@@ -79,7 +79,7 @@ class Spot:
         """Return the layer's output, with the forward product in the recipe `low["fprop"]`, or torch's without one."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
-        x = self.shape.read(input)
+        x = self.products.read(input)
         if self.read is not None:
             self.read(self, x)
         known = None if self.prefix is None else self.prefix.take(self.name)
@@ -97,14 +97,14 @@ class Spot:
         that seeds stochastic rounding. Raise a RefusedProduct if the product cannot follow the recipe.
         """
         if self._is_torchs(recipe, "fprop"):
-            return self.shape.exact(x, weight, bias)
+            return self.products.exact(x, weight, bias)
         with torch.no_grad():
             results = [
                 self._refusing("fprop", lambda plan, step, part=part: torch.ops.fpsim.linear(
                     *part, step, None, None, plan
-                )[0], recipe, draw, group) for group, part in enumerate(self.shape.parts(x, weight, bias))
+                )[0], recipe, draw, group) for group, part in enumerate(self.products.parts(x, weight, bias))
             ]  # fmt: skip
-            return self.shape.output(results, x, weight)
+            return self.products.output(results, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
         """Return the gradient of a call's input, with the product dgrad in a recipe.
@@ -113,7 +113,7 @@ class Spot:
         """
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
-        return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
+        return self.products.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
         """Return a call's contribution to the gradient of the weight, with the product wgrad in a recipe.
@@ -123,7 +123,7 @@ class Spot:
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
         gradients = self._gradients("wgrad", recipe, call)
-        return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
+        return self.products.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
         """Return the numbers of values of input, weight and output gradient that the products of a call read.
@@ -131,8 +131,8 @@ class Spot:
         For a convolution, those of the input are the values of all patches.
         """
         with torch.no_grad():
-            parts = self.shape.parts(call.x, call.weight, None)
-            gradients = self.shape.gradients(call.dy, call.x, call.weight)
+            parts = self.products.parts(call.x, call.weight, None)
+            gradients = self.products.gradients(call.dy, call.x, call.weight)
         x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
         return x, weight, sum(gradient.numel() for gradient in gradients)
 
@@ -143,7 +143,7 @@ class Spot:
         the stored input. `product`: "fprop", "dgrad" or "wgrad".
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
-        return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
+        return isinstance(self.products, PatchProducts) and untouched and recipe.stash_fmt is None
 
     def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
         """Return, for each group of a call's convolution (one for a linear layer), a gradient computed in a recipe.
@@ -151,13 +151,13 @@ class Spot:
         `product`: "dgrad" for the gradient of the matrix product's left operand, "wgrad" for that of its weight matrix.
         """
         with torch.no_grad():
-            parts = self.shape.parts(call.x, call.weight, None)
+            parts = self.products.parts(call.x, call.weight, None)
             gradients = [
                 self._refusing(product, lambda plan, step, part=part, dy=dy: torch.ops.fpsim.linear_gradients(
                     dy, *part[:2], step, None, None, plan, product == "dgrad", product == "wgrad",
                 ), recipe, call.draw, group)
                 for group, (part, dy) in enumerate(zip(
-                    parts, self.shape.gradients(call.dy, call.x, call.weight), strict=True
+                    parts, self.products.gradients(call.dy, call.x, call.weight), strict=True
                 ))
             ]  # fmt: skip
         return [dx if product == "dgrad" else dw for dx, dw, _ in gradients]
@@ -176,7 +176,7 @@ class Spot:
           draw: the number that seeds stochastic rounding.
           group: index of the convolution's group, 0 for a linear layer; groups draw different random numbers.
         """
-        name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
+        name = f"{self.name}[{group}]" if self.products.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
         try:
             return multiply(plan, torch.tensor(draw) if draws else None)
@@ -214,7 +214,7 @@ class _Layer(torch.autograd.Function):
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         recipe = spot.low.get("fprop")
         if recipe is None:
-            y = spot.shape.exact(x, weight, bias)
+            y = spot.products.exact(x, weight, bias)
         else:
             y = spot.output(recipe, _as_read(x, ctx.autocast), weight, bias, draw)
         return y.clone() if y._is_view() else y  # activations in place may not write to a view
@@ -255,7 +255,7 @@ def _exact(
     for i in wanted:
         leaves[i].requires_grad_()
     with torch.enable_grad(), torch.autocast("cpu", autocast[1], enabled=autocast[0]):
-        y = spot.shape.exact(*leaves)
+        y = spot.products.exact(*leaves)
     results: list[Tensor | None] = [None, None, None]
     gradients = torch.autograd.grad(y, [leaves[i] for i in wanted], dy)
     for i, gradient in zip(wanted, gradients, strict=True):
