@@ -79,26 +79,19 @@ def _step(
     return gradients, weights_of(model)
 
 
-def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of DistributedDataParallel with AdamW.
+def data_parallel(device: str, rank: int, zero: bool = False) -> tuple[Tensors, Tensors]:
+    """Return (gradients, weights) by name after an AdamW step with DistributedDataParallel.
 
-    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on. zero: whether ranks
+    divide AdamW's state, as in ZeRO's first stage.
     """
-    model = small_model(device)
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
-    return _step(model, torch.nn.parallel.DistributedDataParallel(model), optimizer, device, rank)
-
-
-def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after an AdamW step with ZeRO's first stage, in which ranks share the state.
-
-    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
-    """
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
     model = small_model(device)
     shared = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = ZeroRedundancyOptimizer(shared.parameters(), torch.optim.AdamW, lr=LEARNING_RATE)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
+    if zero:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(shared.parameters(), torch.optim.AdamW, lr=LEARNING_RATE)
     return _step(model, shared, optimizer, device, rank)
 
 
@@ -118,7 +111,7 @@ def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = Non
 
 
 WAYS: dict[str, Callable[[str, int], tuple[Tensors, Tensors]]] = {
-    "ddp": data_parallel, "zero1": zero_redundancy, "fsdp2": fully_sharded,
+    "ddp": data_parallel, "zero1": partial(data_parallel, zero=True), "fsdp2": fully_sharded,
     "fsdp2_bf16": partial(fully_sharded, reduce_dtype=torch.bfloat16),
 }  # fmt: skip
 
