@@ -72,10 +72,7 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu; those over all float32 inputs, which are fast, come first.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of casts by PTX, torch and fp.gpu, over all float32 first; lab: a validation's settings."""
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
@@ -173,10 +170,7 @@ OPERATIONS = {
 
 
 def arithmetic(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of fp.gpu's operations on codes, and flags, with the CPU's; lab: a validation's settings."""
     for fmt in (E4M3, E5M2, FP16, BF16, FP32):
         for name, count in OPERATIONS.items():
             modes: tuple[dict[str, Any], ...] = ({},)

@@ -33,10 +33,7 @@ ORDERS = ("product", "a_first", "b_first")
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of Triton loops over tl.dot, and models of them; lab: a validation's settings."""
     plans: list[tuple[Pair, int, int | None, str]] = [
         (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
         (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),
@@ -58,10 +55,7 @@ def units(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton kernels that apply the scales of each block, as CUTLASS and DeepGEMM do.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of Triton loops that scale each block as DeepGEMM and CUTLASS do; lab: a validation's settings."""
     shape = (64, 64, 256) if lab.small else (64, 128, 896)
     m, n, k = shape
     scales = {
@@ -167,10 +161,7 @@ def _scaled(
 
 
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per row of a and per column of b.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of torch._scaled_mm with a scale per row of a and column of b; lab: a validation's settings."""
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
     for fast, shape in product((True, False), shapes):
         m, n, k = shape

@@ -58,10 +58,7 @@ def scaling(lab: Lab) -> Iterator[Check]:
 
 
 def sums(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of sums and products by accumulators, and of one instruction of every matrix unit.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of accumulators' sums and of one step of each matrix unit; lab: a validation's settings."""
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
@@ -94,10 +91,7 @@ def sums(lab: Lab) -> Iterator[Check]:
 
 
 def functions(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of decoding, classification, comparisons of codes, and conversions to formats and integers.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of decoding, classification, comparison and conversion; lab: a validation's settings."""
     for fmt in NAMED.values():
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -131,10 +125,7 @@ NORMS: tuple[dict[str, Any], ...] = (
 
 
 def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of softmax, norms, exp, log and other elementary functions; lab: a validation's settings."""
     shape = (6, 40) if lab.small else (300, 2000)
     for fmt in (FP32, BF16):
         x = as_words(public().encode(_magnitudes(lab, shape), fmt))
@@ -164,10 +155,7 @@ STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def stacks(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of stacks of products by units and by accumulators, and of products of integers.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of stacks of matrix products and of products of integers; lab: a validation's settings."""
     floats: list[tuple[Any, dict[str, Any]]] = [
         (find_unit(name), {}) for name in ("hopper_e4m3_f32", "hopper_bf16_f32", "x86_avx512_bf16_f32")
     ]

@@ -285,7 +285,7 @@ def lt_fields(
 
 @cache
 def _unit_scales() -> tuple[Any, Any]:
-    """Return two one-element float32 tensors on the GPU as scales of products that are not run; cached."""
+    """Return two scales of 1, one-element float32 tensors on the GPU, for products that are not run; cached."""
     return tensors.floats([1.0]), tensors.floats([1.0])
 
 

@@ -86,7 +86,7 @@ class ScaledComparison(NamedTuple):
     findings: Findings
 
     def differences(self) -> tuple[int, int]:
-        """Record which of codes, scales, axis and zero points are right; return (number of wrong numbers, of all)."""
+        """Record which of codes, scales, axis and zero points are right; return (count of wrong ones, count of all)."""
         parts, right = self.parts, self.right
         if parts.scales is None:
             return self._elements("values", right.values)

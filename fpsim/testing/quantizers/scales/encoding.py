@@ -93,7 +93,7 @@ class RightEncoding(NamedTuple):
         return encoded() if self.kept is None else self.kept.once(x, ("scales", self.scaling), encoded)
 
     def values(self, x: Array, scales: Array, **cast: Any) -> Array:
-        """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
+        """Return the values of the codes that a matrix has with given scales, as float64, not times the scales.
 
         cast: keywords that replace those of the attribute `cast`.
         """
@@ -160,7 +160,7 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
+    """Return the values of the codes that a matrix has with given scales, as float64, not times the scales.
 
     cast: keywords that replace those of the recipe's cast of elements. Negative scales change the signs of elements.
     Infinite scales make elements 0, or NaN where x is Inf or NaN.
