@@ -10,8 +10,10 @@ from typing import Any, Literal
 from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike, checked_seed
 from fpsim.formats.element import ElementLike, element_argument, element_format
+from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import format_argument
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.formats.table_format import TableFormat
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.chips import find as find_chip
@@ -132,9 +134,12 @@ class Delayed:
     """Options of delayed scaling, in which each tensor's one scale follows from amax of earlier steps.
 
     Args:
-      history: number of earlier steps whose amax is stored.
+      history: number of earlier steps whose amax is stored, 1 to 2**20.
       amax: "max" uses the largest amax of the history, "most_recent" the last one.
-      margin: the largest value is scaled 2**margin below the format's largest value.
+      margin: the largest value is scaled 2**margin below the format's largest value; -126 to 126.
+
+    Raises:
+      TypeError, ValueError: an argument has another value than those above.
 
     Source: Transformer Engine, transformer_engine/common/recipe/__init__.py (DelayedScaling).
     """
@@ -144,8 +149,11 @@ class Delayed:
     margin: int = 0
 
     def __post_init__(self) -> None:
-        require_integer("history", self.history, 1)
-        require_integer("margin", self.margin, None)
+        for name, lowest, highest in (("history", 1, 2**20), ("margin", -126, 126)):
+            value = getattr(self, name)
+            require_integer(name, value, None)
+            if not lowest <= value <= highest:
+                raise ValueError(f"{name} must be an integer in {lowest} .. {highest}; got {shown(value)}.")
         require_word("amax", self.amax, ("max", "most_recent"))
 
 
@@ -333,6 +341,12 @@ class LinearRecipe:
             for field in (f"{operand}_scaling", f"{operand}_scaling_backward"):
                 if getattr(self, field) not in (None, "same"):
                     raise ValueError(f"delayed scales are one per tensor; got {field} besides. Leave it out.")
+            fmt = getattr(self, f"{operand}_fmt")
+            if isinstance(fmt, (LogFMT, TableFormat)):
+                raise ValueError(
+                    f"delayed scales are for formats whose values a scale alone places; got {operand}_fmt {fmt}. Use a "
+                    "float format, fp.INT8 or fp.INT4, or leave delayed out."
+                )
 
     def operands_only(self) -> LinearRecipe:
         """Return a recipe that casts operands of products and rounds nothing else.

@@ -227,6 +227,9 @@ class QuantLinear(torch.nn.Linear):
                     is_state, zero = name == "scales", torch.zeros((), dtype=torch.int64)
                     buffer = first_state(buffer.shape[1] - 1) if is_state else zero
                 state_dict = {**state_dict, f"{prefix}{name}": buffer}
+        saved = state_dict.get(f"{prefix}scales")
+        if isinstance(saved, Tensor) and saved.dtype != torch.float32:  # torch may assign it
+            state_dict = {**state_dict, f"{prefix}scales": saved.float()}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 

@@ -207,7 +207,8 @@ def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
         if ctx.live is not None:
             ctx.live.copy_(live.detach())
         if ctx.bias_dtype is not None and of_bias:
-            db = dy.to(_product_dtype(dy)).sum(0).to(ctx.bias_dtype)
+            # contiguous, because the order in which torch adds depends on strides
+            db = dy.to(_product_dtype(dy)).contiguous().sum(0).to(ctx.bias_dtype)
     return dx, dw, db, None, None, None, None
 
 

@@ -40,6 +40,25 @@ def test_delayed_scales_stay_float32_when_a_layer_is_converted(dtype: str) -> No
     assert not torch.equal(layer.scales, before)
 
 
+def test_delayed_scales_that_a_checkpoint_has_in_bfloat16_become_float32() -> None:
+    layer = trained(ft.QuantLinear(128, 64, recipe=DELAYED))
+    rounded = {name: tensor.bfloat16() for name, tensor in layer.state_dict().items()}
+    for assign in (False, True):
+        layer.load_state_dict(rounded, assign=assign)
+        assert torch.equal(layer.scales, rounded["scales"].float())
+        trained(layer, 1)
+
+
+def test_gradients_do_not_depend_on_strides() -> None:
+    layer = ft.QuantLinear(128, 64, recipe=DELAYED).eval()
+    x, dy = torch.randn(48, 128, requires_grad=True), torch.randn(48, 64)
+    wanted = [x, *layer.parameters()]
+    want = torch.autograd.grad(layer(x), wanted, dy)
+    for strided in (dy.t().contiguous().t(), torch.randn(48, 128)[:, ::2].copy_(dy)):
+        got = torch.autograd.grad(layer(x), wanted, strided)
+        assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+
+
 def test_a_layer_of_the_meta_device_starts_afresh_on_the_cpu() -> None:
     for recipe in (DELAYED, SR):
         layer = ft.QuantLinear(128, 64, recipe=recipe, device="meta")
@@ -149,3 +168,12 @@ def test_derivatives_that_layers_and_casts_lack_are_refused() -> None:
         torch.vmap(torch.func.grad(lambda row: ft.fake_quantize(row, "e4m3").sum()))(x.detach())
     constant = torch.func.grad(lambda w: (w * ft.quantize(w.detach(), "e4m3")).sum())
     assert torch.equal(constant(torch.tensor([0.3])), torch.tensor([0.3125]))
+
+
+def test_delayed_scales_that_no_layer_can_compute_are_refused_by_the_recipe() -> None:
+    for options in ({"history": 0}, {"history": 2**20 + 1}, {"margin": 127}, {"margin": -127}):
+        with pytest.raises(ValueError, match=r"must be an integer in .* \.\. "):
+            ft.Delayed(**options)
+    for fmt in ("nf4", fp.LogFMT(8)):
+        with pytest.raises(ValueError, match="whose values a scale alone places; got weight_fmt"):
+            ft.LinearRecipe(None, fmt, delayed=ft.Delayed())
