@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.analysis.measures.magnitude_loops import BINS_PER_BINADE
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import cause_of
 from fpsim.analysis.studies.budget.row import BudgetRow
@@ -20,7 +22,7 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 LINES = 3  # the limit for single rows or columns is this multiple of the product's, since small sums cancel more
 WIDE = 100  # a reason names the largest value of a tensor from this multiple of the median on
 ALIKE = 0.8  # the roundings of both operands are the cause if the smaller error is at least this share of the larger
-LOST = 0.01  # a reason names the share of a tensor out of a format's range from here on
+LOST = 0.01  # a reason names values out of a format's range from this relative error of the tensor on
 KV_CACHE = "product with a KV cache"  # keys or values in few bits, read by a product of attention in 16 bits or more
 CAST_AS = {
     "output_gradient": "grad", "score_gradient": "grad", "query": "input", "probabilities": "input", "key": "weight",
@@ -251,15 +253,15 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return a clause on the operand with the largest share of values out of its format's range; "" if none has many.
+    """Return a clause on the values out of a format's range that cause the largest relative error of their operand.
 
-    Only operands cast without scales count.
+    Return "" if there are none. Only operands cast without scales count.
 
     Args:
       row, recipe: the product's errors, with the names of its operands, and its recipe.
       recording, layer: the recording with the ranges of the operands, and the layer's name in it.
       sides: which values count: those "below", "above", or among the "subnormal" numbers of the format. With "above"
-        alone a single value suffices, else a share of over 1 % is needed.
+        alone a single value suffices, else the relative error must exceed 1 %.
     """
     clauses = []
     for side, operand in enumerate(row.operands):
@@ -268,13 +270,39 @@ def _out_of_range(
         scaled = recipe.delayed is not None or getattr(recipe, f"{CAST_AS.get(operand, operand)}_scaling") is not None
         if fmt is None or spread is None or scaled or not isinstance(element_format(fmt), Format):
             continue
-        shares = spread.shares(element_format(fmt))
+        shares = _shares_out_of_range(spread, element_format(fmt))
         clauses += [
-            (shares[word], f"{relative(shares[word])} of its {_spoken(operand)} {place} {row.formats[side]}")
-            for word, place in OUT_OF_RANGE.items() if word in sides
+            (error, f"{relative(share)} of its {_spoken(operand)} {OUT_OF_RANGE[word]} {row.formats[side]}")
+            for word, (share, error) in shares.items() if word in sides
         ]  # fmt: skip
-    share, words = max(clauses, default=(0.0, ""))
-    return f"without scales {words}" if share > (0.0 if sides == ("above",) else LOST) else ""
+    error, words = max(clauses, default=(0.0, ""))
+    return f"without scales {words}" if error > (0.0 if sides == ("above",) else LOST) else ""
+
+
+def _shares_out_of_range(spread: RangeReport, fmt: Format) -> dict[str, tuple[float, float]]:
+    """Return for the values of a tensor below, above and among the subnormal numbers of a format: (their share of all
+    values, the relative error of the tensor if they alone are rounded to the format, estimated from the counts).
+    """
+    numbers, squares = dict.fromkeys(OUT_OF_RANGE, 0), dict.fromkeys(OUT_OF_RANGE, 0.0)
+    step, total = fmt.smallest_subnormal, 0.0
+    for place, number in spread.bins:
+        exponent, part = divmod(place, BINS_PER_BINADE)
+        low, x = (math.ldexp(1 + (part + half) / BINS_PER_BINADE, exponent) for half in (0.0, 0.5))
+        total += number * (x / spread.amax) ** 2
+        word, error = "", 0.0
+        if low > fmt.max:
+            word, error = "above", x - fmt.max
+        elif x < step:
+            word, error = "below", min(x, step - x)
+        elif exponent < fmt.min_exponent:
+            word, error = "subnormal", step / math.sqrt(12)  # of a number drawn uniformly between two neighbours
+        if word:
+            numbers[word] += number
+            squares[word] += number * (error / spread.amax) ** 2
+    return {
+        word: (number / max(spread.count, 1), math.sqrt(squares[word] / (total or 1.0)))
+        for word, number in numbers.items()
+    }
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:
