@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.budget.notes import Notes
@@ -29,7 +29,7 @@ class PlacedRecipes(NamedTuple):
     notes: tuple[str, ...]
 
 
-def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
+def recipes_on(recipes: Any, hardware: Any, products: Sequence[str] = PRODUCTS) -> PlacedRecipes:
     """Return the requested recipes with the matrix units and schedules of some hardware.
 
     If none of them has 16 bits or more, BF16 is added, or FP16 on hardware that cannot compute BF16.
@@ -38,6 +38,7 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
       recipes: recipes or their names, as `fp.analysis.diagnose` accepts them; None for BF16, FP8_TENSOR, DEEPSEEK_V3
         and MXFP8, as far as the hardware has units for them.
       hardware: as `on` in `fp.analysis.budget`.
+      products: the products that are diagnosed, which notes name.
 
     Raises:
       TypeError, ValueError: a recipe or the hardware is unknown, or the hardware has no unit for a recipe, or adds in
@@ -58,7 +59,7 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
         wanted = recipes_named(recipes)
     for name, recipe in wanted.items():
         try:
-            chosen[name] = _placed(name, recipe, hardware, notes)
+            chosen[name] = _placed(name, recipe, hardware, notes, products)
         except ValueError as refusal:
             if recipes is not None:
                 why = str(refusal).rstrip(".")
@@ -67,16 +68,16 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
                 f"Left out, since {hardware} has no unit for its products, or its order of additions is unknown", name
             )
     if not any(map(is_high, chosen.values())):
-        name, high = _high(hardware, notes)
+        name, high = _high(hardware, notes, products)
         chosen = {name: high, **chosen}
     return PlacedRecipes(chosen, notes.sentences)
 
 
-def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
+def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes, products: Sequence[str]) -> LinearRecipe:
     """Return a recipe with the matrix units of some hardware.
 
     `name`: name of the recipe, also in notes. `hardware`: as `on` in `fp.analysis.budget`. `notes`: receives a note for
-    each product that the hardware does not compute as the recipe says. Raise a ValueError if the hardware cannot
+    each of `products` that the hardware does not compute as the recipe says. Raise a ValueError if the hardware cannot
     compute the recipe.
     """
     where = placed(recipe, hardware)
@@ -86,19 +87,19 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
             raise ValueError(
                 f"{product} on {hardware} needs a unit with block scales, such as {unit.name}; the hardware has none"
             )
-    notes.extend((note, f"{product} in {name}") for note, product in where.notes)
+    notes.extend((note, f"{product} in {name}") for note, product in where.notes if product in products)
     return where.recipe.replace(name=name)
 
 
-def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
+def _high(hardware: Any, notes: Notes, products: Sequence[str]) -> tuple[str, LinearRecipe]:
     """Return (name, recipe) of 16 bits for products that fit no recipe of fewer bits.
 
     It is BF16, or FP16 if the hardware cannot compute BF16. If it can compute neither, it is BF16 with the recipe's own
-    units, and `notes` says so. `hardware`: as `on` in `fp.analysis.budget`.
+    units, and `notes` says so. `hardware`: as `on` in `fp.analysis.budget`. `products`: the products that notes name.
     """
     for name in HIGH:
         try:
-            return name, _placed(name, LINEAR[name], hardware, notes)
+            return name, _placed(name, LINEAR[name], hardware, notes, products)
         except ValueError:
             continue
     notes.add(f"Computed with the recipe's own units, since it is not known how {hardware} adds", HIGH[0])

@@ -44,7 +44,7 @@ from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
 from fpsim.formats.element import element_format
-from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 BUDGETED = 2  # batches whose products are recorded and budgeted; the sensitivity takes all
 RANGE = "BF16"  # the recipe of 16 bits that has the range of float32
@@ -76,6 +76,7 @@ class Stages:
     Raise a ValueError or TypeError if a recipe or the hardware is unknown."""
 
     STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
+    PRODUCTS: tuple[str, ...] = PRODUCTS  # the products that these stages measure
 
     def __init__(
         self, model: Any, batches: Sequence[Any], loss: Callable[[Any, Any], Any] | None, layers: Mapping[str, int],
@@ -83,7 +84,7 @@ class Stages:
     ) -> None:  # fmt: skip
         self.model, self.batches, self.loss, self.layers, self.seed, self.out = model, batches, loss, layers, seed, out
         self.hardware = OWN_UNITS if hardware is None else str(getattr(hardware, "name", hardware))
-        self.recipes, self.notes = recipes_on(recipes, hardware)
+        self.recipes, self.notes = recipes_on(recipes, hardware, self.PRODUCTS)
         self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
@@ -159,7 +160,7 @@ class Stages:
         largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
         highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
         if largest > max(highs.values()) and RANGE not in self.recipes:
-            self.recipes |= recipes_on(RANGE, self._hardware).recipes
+            self.recipes |= recipes_on(RANGE, self._hardware, self.PRODUCTS).recipes
             self.notes += (f"{RANGE} was added, since values of up to {largest:.2g} are beyond {', '.join(highs)}.",)
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
@@ -180,7 +181,7 @@ class Stages:
     def _budgets(self, recording: Recording, batches: Sequence[Any], report: Report) -> dict[str, Budget]:
         """Return recipe -> budget of all diagnosed layers; each layer's budget is stored as soon as it is computed.
         `batches`: the recorded batches. `report`: called with (share of the work done, text)."""
-        names = {layer for _, layer, _ in recording.operands}
+        names = {layer for _, layer, which in recording.operands if which == "input"}
         layers = [layer for layer in self.layers if recorded_name(layer) in names]
         steps = [(name, layer) for name in self.recipes for layer in layers]
         budgets: dict[str, Budget] = {}
