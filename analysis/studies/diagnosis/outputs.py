@@ -41,6 +41,7 @@ class OutputStages(Stages):
     """
 
     STANDING = (NO_LOSS,)
+    PRODUCTS = ("fprop",)
 
     def _measured(
         self, recording: Recording, limit: float, layers: str | Sequence[str], report: Report
@@ -83,7 +84,7 @@ class OutputStages(Stages):
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = run_content(self.model, list(self.batches), None, self.seed, "emulated")
         folder = None if self.out is None else self.out / "sensitivity"
-        measurer = OutputMeasurer(twin, self.batches, self.recipes, ("fprop",), content, folder)
+        measurer = OutputMeasurer(twin, self.batches, self.recipes, self.PRODUCTS, content, folder)
         for (layer, name), why in errors.refused.items():
             measurer.refused[layer, "fprop", name] = why
         return measurer

@@ -135,7 +135,9 @@ def left_out_notes(
     for layer in wanted:
         if layer not in layers:
             runs = "the loss" if recording_has_loss else "model(batch)"
-            notes.add(f"Not diagnosed, since {runs} does not run through it", layer)
+            idle = any(name == recorded_name(layer) for _, name, _ in operands)  # its weight alone was kept
+            why = "its inputs are empty" if idle else f"{runs} does not run through it"
+            notes.add(f"Not diagnosed, since {why}", layer)
     few = [layer for layer in recording.too_few() if layer in there]
     if few:
         notes.add(

@@ -27,6 +27,8 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.scaling.recipes import ROWS as SCALINGS
 
+WIDEST = ("BF16", "FP32")  # recipes that a message proposes for a product that overflows in all others
+
 
 def plan(
     source: Sensitivity | Budget | Sequence[Budget],
@@ -126,9 +128,10 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
         if not problem.open(number):
             layer, product = unit.slots[0]
             more = f" and {len(unit.slots) - 1} with it" if len(unit.slots) > 1 else ""
+            wider = next((f", such as {name!r}" for name in WIDEST if name not in problem.names), "")
             raise ValueError(
                 f"every product must have a recipe whose metric is finite; {product} of {layer}{more} has none among "
-                f"{', '.join(problem.names)}. Measure with another recipe, such as 'BF16', or keep the layer."
+                f"{', '.join(problem.names)}. Measure with another recipe{wider}, or leave the layer out."
             )
 
 

@@ -81,6 +81,7 @@ class Measurer:
         self._kept: dict[int, ExactRun] = {}
         self._known: dict[str, BatchFigures] = {}
         self.elements: dict[tuple[str, str], tuple[int, int]] = {}
+        self.idle: dict[str, None] = {}  # layers that some batch called with empty inputs
         self.refused: dict[Key, str] = {}
         self.coverage: Coverage = NOTHING
 
@@ -141,9 +142,12 @@ class Measurer:
         seer = OnePass(self.recipes, missing)
         exact = self._exact(index, seer)
         for pair, sizes in seer.elements.items():
-            self.elements.setdefault(pair, sizes)
+            if all(sizes):
+                self.elements.setdefault(pair, sizes)
+            else:  # such as an expert without tokens; it may have some in other batches
+                self.idle[pair[0]] = None
         self.refused |= seer.refused
-        missing = [key for key in missing if key not in self.refused and key[:2] in seer.elements]
+        missing = [key for key in missing if key not in self.refused and all(seer.elements.get(key[:2], (0,)))]
         for done, key in enumerate(missing):
             progress((index + done / len(missing)) / len(self.batches), f"{key[0]} {key[1]}, batch {index + 1}")
             if key[1] == "fprop":
@@ -189,7 +193,11 @@ class Measurer:
 
         If there is a `seer`, it observes every layer in the backward pass, and the graph is kept for another one.
         """
+        for spot in self.twin.spots.values():
+            spot.read = None if seer is None else seer.read
         outcome = self.twin.run(self.batches[index], index)
+        for spot in self.twin.spots.values():
+            spot.read = None
         loss = loss_checked(outcome.loss, index)
         if seer is not None:
             seer.terms = _terms(outcome.outputs)
@@ -198,6 +206,8 @@ class Measurer:
         gradients = self.twin.gradients(loss, index, keep=seer is not None)
         for spot in self.twin.spots.values():
             spot.seen = None
+        if seer is not None:
+            seer.add_frozen()
         kept = None if seer is None else outcome
         return ExactRun(_value(loss), outcome.outputs, gradients, kept)
 
@@ -324,6 +334,10 @@ class Measurer:
                 f"{unsteady:.2g}, so that smaller changes mean nothing."
             )
         silent = [layer for layer in self.twin.spots if (layer, "fprop") not in self.elements]
+        idle = [layer for layer in silent if layer in self.idle]
+        if idle:
+            notes.append(f"Called with empty inputs, and therefore without rows: {listed(idle)}.")
+        silent = [layer for layer in silent if layer not in self.idle]
         if silent:
             called = "Not called" if self.twin.loss is None else "Not called by the loss"
             notes.append(f"{called}, and therefore without rows: {listed(silent)}.")

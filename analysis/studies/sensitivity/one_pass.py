@@ -32,8 +32,26 @@ class OnePass:
         self._recipes, self._wanted, self.terms = recipes, wanted, terms
         self.elements: dict[tuple[str, str], tuple[int, int]] = {}
         self.refused: dict[Key, str] = {}
+        self._read: dict[str, tuple[int, int]] = {}  # layer -> number of values of its input and weight
         self._products: dict[tuple[str, str], dict[int, torch.Tensor]] = {}  # <g, d> for each term
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
+
+    def read(self, spot: Spot, x: torch.Tensor) -> None:
+        """Count the values that a call of a layer multiplies in the forward pass; a weight counts once.
+
+        `spot`: the layer. `x`: its input.
+        """
+        inputs, weight = spot.operand_values(x)
+        self._read[spot.name] = inputs + self._read.get(spot.name, (0, 0))[0], weight
+
+    def add_frozen(self) -> None:
+        """Add to `elements` the forward products of layers that ran, but that the backward pass did not reach.
+
+        The loss has no gradient with respect to their outputs, for example since they and all layers before them are
+        frozen.
+        """
+        for layer, sizes in self._read.items():
+            self.elements.setdefault((layer, "fprop"), sizes)
 
     def see(self, spot: Spot, call: LayerCall) -> None:
         """Count the operand values of a layer's call in `elements`, and compute its products in the wanted recipes.
@@ -81,8 +99,10 @@ class OnePass:
 
         With d the error of the layer's output and g the loss's gradient with respect to the output, the first-order
         estimate is <g, d>. The Fisher estimate is n / 2 times the sum of <g, d>^2 over the n terms of the loss. Inf
-        stands for one that is not finite.
+        stands for one that is not finite, and NaN for both if the loss has no gradient with respect to the output.
         """
+        if (layer, recipe) not in self._products:
+            return math.nan, math.nan
         held = self._products[layer, recipe].values()
         first = sum(float(sums.sum()) for sums in held)
         fisher = 0.5 * self.terms * sum(float(sums.square().sum()) for sums in held)

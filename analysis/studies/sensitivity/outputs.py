@@ -60,7 +60,10 @@ class OutputMeasurer(Measurer):
             for index, batch in enumerate(self.batches):
                 self._keep(index, ExactRun(NAN, self.twin.tried(batch, index).outputs, [], None))
                 for spot in self.twin.spots.values():
-                    spot.read = None
+                    if (spot.name, "fprop") in self.elements:
+                        spot.read = None
+            for spot in self.twin.spots.values():
+                spot.read = None
         self.coverage = tally.coverage
         with layer_by_layer():
             return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
@@ -87,10 +90,11 @@ class OutputMeasurer(Measurer):
         `spot`: the layer. `x`: the input of the call. The layer's weight counts once, however often the layer is
         called.
         """
-        weight = spot.layer.weight
-        rows = sum(part[0].numel() for part in spot.products.parts(x, weight, None))
-        before = self.elements.get((spot.name, "fprop"), (0, weight.numel()))
-        self.elements[spot.name, "fprop"] = rows + before[0], before[1]
+        inputs, weight = spot.operand_values(x)
+        if not inputs or not weight:
+            self.idle[spot.name] = None
+            return
+        self.elements[spot.name, "fprop"] = inputs + self.elements.get((spot.name, "fprop"), (0, 0))[0], weight
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
         """Measure and store, on batch number `index`, those products and recipes whose results are not stored yet.

@@ -148,6 +148,8 @@ def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
             f"products must exist in the chosen layers; got {', '.join(measurer.products)}, which none of them has. "
             "Use 'fprop', or let weights require gradients."
         )
+    if measurer.idle:
+        return "batches must have values; all chosen layers were called with empty inputs."
     if measurer.twin.loss is None:
         return "layers must be called by model(batch), which called none of the chosen layers."
     return (

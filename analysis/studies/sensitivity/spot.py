@@ -125,6 +125,11 @@ class Spot:
         gradients = self._gradients("wgrad", recipe, call)
         return self.products.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
+    def operand_values(self, x: Tensor) -> tuple[int, int]:
+        """Return the numbers of values of the input and of the weight that the forward product of an input x reads."""
+        weight = self.layer.weight
+        return sum(part[0].numel() for part in self.products.parts(x, weight, None)), weight.numel()
+
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
         """Return the numbers of values of input, weight and output gradient that the products of a call read.
 

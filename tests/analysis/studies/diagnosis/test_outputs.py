@@ -304,3 +304,79 @@ def test_sums_of_incomplete_blocks_are_judged_alike_with_and_without_a_loss() ->
     assert diagnosis["0", "fprop", "DEEPSEEK_V3"].why.startswith("its fprop cannot be planned, since its 100 terms")
     assert [one.layer for one in diagnosis.verdicts if one.recipe == "DEEPSEEK_V3" and one.fits] == ["4"]
     assert diagnosis.low == wanted.low == "FP8_TENSOR"
+
+
+class Experts(nn.Module):  # type: ignore[misc]
+    """A layer of three experts, of which the last gets no tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(64, 64) for _ in range(3)])
+        self.out = nn.Linear(64, 16)
+
+    def forward(self, x: Any) -> Any:
+        which = (x[:, 0] > 0).long()
+        return self.out(torch.cat([expert(x[which == i]) for i, expert in enumerate(self.experts)]))
+
+
+@pytest.mark.parametrize("run", [judged, diagnosed])
+def test_an_expert_without_tokens_is_named_and_the_others_are_judged(run: Any) -> None:
+    torch.manual_seed(0)
+    diagnosis = run(Experts(), [torch.randn(64, 64) for _ in range(2)], recipes="FP8_TENSOR")
+    assert diagnosis.layers == ("experts.0", "experts.1", "out")
+    assert diagnosis.low == "FP8_TENSOR"
+    notes = [note for note in diagnosis.notes if "experts.2" in note]
+    assert notes == [
+        "Called with empty inputs, and therefore without rows: experts.2.",
+        "Not diagnosed, since its inputs are empty: experts.2.",
+    ]
+    with pytest.raises(ValueError, match=r"batches must have values; all chosen layers were called with empty inputs"):
+        fp.analysis.sensitivity(
+            nn.Sequential(nn.Linear(4, 4)), [torch.ones(0, 4)], lambda model, x: model(x).sum(), recipes="BF16"
+        )
+
+
+@pytest.mark.parametrize("run", [judged, diagnosed])
+def test_an_expert_with_tokens_in_the_second_batch_alone_has_rows(run: Any) -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(64, 64) for _ in range(2)]
+    batches[0][:, 0].abs_()
+    diagnosis = run(Experts(), batches, recipes="FP8_TENSOR")
+    assert diagnosis["experts.0", "fprop", "FP8_TENSOR"].fits
+    assert 0.02 < diagnosis["experts.0", "fprop", "FP8_TENSOR"].error < 0.05
+
+
+def test_frozen_layers_are_judged_by_their_forward_products() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    model[0].requires_grad_(False)
+    batches = [torch.randn(64, 64) for _ in range(2)]
+    diagnosis = diagnosed(model, batches, recipes="FP8_TENSOR")
+    forward = judged(model, batches, recipes="FP8_TENSOR")
+    one, other = (report["0", "fprop", "FP8_TENSOR"] for report in (diagnosis, forward))
+    assert one.error == other.error
+    assert one.gradient_error > 0.01
+    assert diagnosis.coverage.weights == 1
+    assert {verdict.product for verdict in diagnosis.verdicts if verdict.layer == "0"} == {"fprop"}
+    row = diagnosis.sensitivity["0", "fprop", "FP8_TENSOR"]
+    assert math.isnan(row.first_order)
+    assert row.loss_change != 0
+    assert not [note for note in diagnosis.notes if note.startswith("Not called")]
+
+
+def test_the_reason_names_the_values_that_cause_the_error() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    batches = [torch.randn(64, 64) for _ in range(2)]
+    for x in batches:
+        x[:, 7] *= 1e4  # 1 in 64 values saturates, while 12 % of the weights are subnormal
+    why = judged(model, batches, recipes="FP8_RAW")["0", "fprop", "FP8_RAW"].why
+    share = float((batches[0].abs() > 448).float().mean())
+    assert why.endswith(f"since without scales {100 * share:.2g} % of its input is above the largest number of E4M3")
+
+
+def test_notes_without_a_loss_name_no_backward_products() -> None:
+    notes = {run: run(*healthy(), recipes={"INT8": INT8}).notes for run in (judged, diagnosed)}
+    assert [note for note in notes[diagnosed] if "dgrad in INT8" in note]
+    assert [note for note in notes[judged] if note.endswith(": fprop in INT8.")]
+    assert not [note for note in notes[judged] if "dgrad" in note or "wgrad" in note]
