@@ -72,7 +72,7 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu, over all float32 first; lab: a validation's settings."""
+    """Yield comparisons of casts by PTX, torch and fp.gpu, those of all float32 first; lab: a validation's settings."""
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]

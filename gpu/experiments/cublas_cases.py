@@ -32,7 +32,7 @@ LAYOUT_WORDS = {"nn": (), "nt": ("NT",)}  # layout -> words in the name of a cas
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch.mm in FP16, BF16 and TF32, contiguous along K first; lab: a validation's settings."""
+    """Yield cases of torch.mm in FP16, BF16 and TF32, those contiguous along K first; lab: a validation's settings."""
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
     along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]
@@ -106,7 +106,7 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
 
 
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of cublasLtMatmul, operands contiguous along K first; lab: a validation's settings."""
+    """Yield cases of cublasLtMatmul, those with operands contiguous along K first; lab: a validation's settings."""
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
                               (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
                               (1, 1, 5000), (257, 72, 712)]  # fmt: skip

@@ -91,7 +91,7 @@ def sums(lab: Lab) -> Iterator[Check]:
 
 
 def functions(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of decoding, classification, comparison and conversion; lab: a validation's settings."""
+    """Yield checks of decode, classify, equal, less and conversions of fp.gpu; lab: a validation's settings."""
     for fmt in NAMED.values():
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)

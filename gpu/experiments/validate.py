@@ -131,7 +131,7 @@ def run_part(
 
     Args:
       part, lab, deadline: name of the part, settings, and the time of time.monotonic() at which it ends.
-      each_row: called with each comparison; None for nothing.
+      each_row: called with each comparison.
       keep: folder in which to store products whose bits no model predicts, or None.
     """
     rows: list[ValidationRow] = []

@@ -105,7 +105,7 @@ class QuantizerModel:
     source_normal: float = 2.0**-126
 
     def replace(self, **changes: Any) -> QuantizerModel:
-        """Return the model with some parameters changed."""
+        """Return a copy of the model with some parameters changed."""
         # a search makes thousands, and dataclasses.replace goes through all parameters
         assert changes.keys() <= vars(self).keys(), changes
         model = object.__new__(QuantizerModel)
