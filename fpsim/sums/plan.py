@@ -126,6 +126,7 @@ def _settling(options: CastOptions) -> Array:
     """
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # else ties are decided by the code
+    plain = plain and lowest_place(fmt) <= 0  # else a small float64, in units of the last place, would underflow to 0
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)
     random_mask = ((1 << random_bits) - 1) << (32 - random_bits)
     return np.array([least, fmt.mantissa_bits << FP64.mantissa_bits, top, random_mask], u64)

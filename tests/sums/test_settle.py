@@ -23,7 +23,10 @@ from fpsim.sums.plan import options_of, target
 Array = npt.NDArray[Any]
 u64 = np.uint64
 USUAL = [fp.FP16, fp.BF16, fp.E4M3, fp.E5M2, fp.FP32, fp.E2M1]
-UNUSUAL = [fp.E4M3FNUZ, fp.Format("powers", 6, 0, infinities=True, nan="top")]
+UNUSUAL = [
+    fp.E4M3FNUZ, fp.Format("powers", 6, 0, infinities=True, nan="top"),
+    fp.Format("large", 1, 3, bias=-500),  # 2**-1000 is not a normal float64 in units of its smallest value
+]  # fmt: skip
 POLICIES: list[dict[str, str]] = [{}, {"overflow": "saturate"}, {"subnormals": "flush"}]
 
 

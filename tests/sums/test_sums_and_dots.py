@@ -282,3 +282,12 @@ def test_numbers_of_terms_have_no_upper_limit() -> None:
 def test_a_single_nan_has_no_sign(how: fp.Pairwise) -> None:
     minus_nan = np.full(1, 0xFE00, np.uint16).view(np.float16)
     assert np.asarray(fp.sum(minus_nan, accumulate=how)).view(np.uint32) == 0x7FC00000
+
+
+def test_sums_in_formats_of_large_values_round_up_what_is_far_below_them() -> None:
+    large, small = fp.Format("large", 1, 3, bias=-500), fp.Format("small", 2, 12, bias=500, signed=False, nan="top")
+    codes = np.full((1, 3), 6843, np.uint16)  # products of 2**-1000 or so
+    for rounding in ("up", "odd"):
+        for kind, want in ((fp.Sequential, 3), (fp.Pairwise, 3), (fp.FusedMultiplyAdd, 3 if rounding == "up" else 1)):
+            accumulate = kind(large, rounding=rounding)
+            assert fp.dot(codes, codes, accumulate=accumulate, fmt=small).tolist() == [want], accumulate
