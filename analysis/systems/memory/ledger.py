@@ -40,7 +40,8 @@ def ledger(
       copy if the backward pass reads them with other scales);
     - gradients: gradients of the parameters, in `recipe.gradients` or float32;
     - masters: float32 copies of parameters in smaller formats, or Kahan's compensation;
-    - moments: AdamW's two moments of each parameter;
+    - moments: AdamW's two moments of each parameter. Frozen parameters (without requires_grad) have no gradients,
+      masters or moments;
     - scales: scales of the copies, and amax histories of delayed scales;
     - activations: tensors that one micro-batch keeps for the backward pass, by formula for the reference models, from
       `saved` for other modules. A Config counts what the operations of `fp.train.run` keep by default, a model what its
@@ -116,10 +117,12 @@ class _ModelWeights:
       count: number of parameters.
       linear: name -> shape (outputs, inputs) of the weight of each linear layer; None if only `count` is known, so that
         all parameters count as weights of linear layers.
+      trained: number of parameters that are trained; None for all.
     """
 
     count: int
     linear: dict[str, tuple[int, int]] | None
+    trained: int | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ def _weights_of(model: Any) -> _ModelWeights:
     count = sum(x.numel() for x in model.parameters())
     if not count:
         raise ValueError(f"model must have parameters; got {type(model).__name__} without any.")
-    return _ModelWeights(count, linear)
+    return _ModelWeights(count, linear, sum(x.numel() for x in model.parameters() if x.requires_grad))
 
 
 def _weights_of_shape(config: Config) -> _ModelWeights:
@@ -192,11 +195,13 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
 
     weights: sizes of the model. recipe: formats of the training.
     """
-    optimizer, count = recipe.optimizer, weights.count
+    optimizer = recipe.optimizer
+    trained = weights.count if weights.trained is None else weights.trained
     seen = optimizer.format_of("weights")
 
     def entry(kind: str, part: str, fmt: Any) -> _StateEntry:
         fmt = FP32 if fmt is None else fmt
+        count = weights.count if kind == "parameters" else trained
         return _StateEntry(kind, part, str(fmt), count, Fraction(count * fmt.bits))
 
     entries = [entry("parameters", "weights", seen), entry("gradients", "gradients", recipe.gradients)]
@@ -207,7 +212,7 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
     for kind in ("first_moment", "second_moment"):
         entries.append(entry("moments", kind.replace("_", " "), optimizer.format_of(kind)))
     if weights.linear is None:
-        return entries + _whole_copies(count, recipe, seen)
+        return entries + _whole_copies(weights.count, recipe, seen)
     return entries + _copies(weights.linear, recipe, seen)
 
 

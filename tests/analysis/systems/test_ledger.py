@@ -238,6 +238,23 @@ def test_a_weight_that_layers_share_counts_once() -> None:
     assert fp.analysis.ledger(model, "BF16").parameters == 64 * 64
 
 
+@pytest.mark.parametrize("recipe", ["FP32", "FP16_MASTERS", "BF16_WEIGHTS_KAHAN"])
+def test_frozen_parameters_have_no_gradients_masters_or_moments(recipe: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 8))
+    trained = fp.analysis.ledger(model[1], recipe)
+    model[0].requires_grad_(False)
+    frozen = fp.analysis.ledger(model, recipe)
+
+    def elements(ledger: Any, kinds: set[str]) -> list[int]:
+        return [row.elements for row in ledger.rows if row.kind in kinds]
+
+    kept = {"gradients", "masters", "moments"}
+    assert elements(frozen, kept) == elements(trained, kept) == [264] * len(elements(trained, kept))
+    assert elements(frozen, {"parameters"}) == [64 * 32 + 32 + 264]
+    model.requires_grad_(False)
+    assert {row.kind for row in fp.analysis.ledger(model, recipe).rows} <= {"parameters", "copies", "scales"}
+
+
 def test_a_shape_needs_no_memory() -> None:
     huge = Config(vocabulary=129_280, context=4096, width=8192, heads=64, layers=80, hidden=28_672)
     assert fp.analysis.ledger(huge, "BF16").parameters > 70e9
