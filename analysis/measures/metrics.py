@@ -12,6 +12,8 @@ import numpy as np
 
 from fpsim.analysis.measures.sums import ErrorSums
 
+LEAST_NOISE = 2.0**-1035  # of an element; a square has an error of up to 2^-1075, which is 12 digits less
+LEAST_SIGNAL = 2.0**-900  # a larger signal has an SQNR of more than 400 dB with that noise
 RATES = ("underflow", "subnormal", "overflow", "saturation", "nan", "exact")
 
 
@@ -27,12 +29,16 @@ def _measurable(value: Any) -> Any:
 
 
 def _sqnr_db(s: ErrorSums) -> Any:
-    """Return the SQNR in dB: Inf without noise, -Inf without signal, NaN without data or if a sum is not finite."""
+    """Return the SQNR in dB: Inf without noise, -Inf without signal, NaN without data or if a sum is not finite.
+
+    NaN also if squares of values near 0 are below float64's range, so that signal and noise are lost.
+    """
     signal, noise = s["signal"], s.noise
+    lost = (s["max_relative"] > 0) & (noise < np.asarray(s["compared"]) * LEAST_NOISE) & (signal < LEAST_SIGNAL)
     with np.errstate(all="ignore"):
         decibels = 10 * (np.log10(signal) - np.log10(noise))
     decibels = np.where(noise == 0, np.inf, np.where(signal == 0, -np.inf, decibels))
-    return np.where((s["compared"] == 0) | ~np.isfinite(signal) | ~np.isfinite(noise), np.nan, decibels)
+    return np.where((s["compared"] == 0) | ~np.isfinite(signal) | ~np.isfinite(noise) | lost, np.nan, decibels)
 
 
 def _noise_of(name: str) -> Callable[[ErrorSums], Any]:

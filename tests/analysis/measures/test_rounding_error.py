@@ -34,6 +34,23 @@ def test_formats_that_need_scales_say_so(fmt: Any) -> None:
         fp.encode(x, fmt)
 
 
+@pytest.mark.parametrize("fmt", ["e4m3", "fp64"])
+@pytest.mark.parametrize("size", [1e-200, 1e-161])
+def test_an_sqnr_of_squares_below_float64s_range_is_unknown(fmt: str, size: float) -> None:
+    x = np.random.default_rng(0).standard_normal(300) * size
+    report = fp.analysis.error(x, fmt, axis=0) if fmt == "e4m3" else fp.analysis.error(x, fmt)
+    if fmt == "fp64":
+        assert report.sqnr_db == np.inf
+        return
+    assert np.isnan(report.sqnr_db)
+    assert "no error" not in str(report)
+    assert report.underflow_rate == 1
+    assert report.max_relative == 1
+    study = fp.analysis.study({"a.weight": np.resize(x, (64, 128))})
+    assert study.recommendations[0].format == "float64"
+    assert fp.analysis.error(np.append(x, 1.0), fmt).sqnr_db > 400
+
+
 def test_a_printed_report_is_one_short_line_that_begins_with_the_sqnr() -> None:
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     report = fp.analysis.error(x, "e4m3", scale="amax", rounding="stochastic", seed=1)
