@@ -27,12 +27,15 @@ def path_of(path: object, name: str = "path") -> Path:
 
     Raises:
       TypeError: path is neither a str nor a path.
+      ValueError: path is an empty str, which pathlib takes for the current folder.
 
     Example:
       >>> from fpsim.files import path_of
       >>> path_of("codes.npz").suffix
       '.npz'
     """
+    if isinstance(path, str) and not path:
+        raise ValueError(f"{name} must not be empty; got ''. Pass '.' for the current folder.")
     try:
         return Path(path)  # type: ignore[arg-type]  # what is no path is refused
     except TypeError:

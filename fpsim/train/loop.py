@@ -95,6 +95,8 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, settings: Settings, ranks: Ranks | None = None) -> None:
         require_kind("recipe", recipe, Recipe, "an fp.train.Recipe, such as fp.train.recipes.DEEPSEEK_V3")
+        require_kind("settings", settings, Settings, "an fp.train.Settings")
+        require_kind("ranks", ranks, (Ranks, type(None)), "an fpsim.train.Ranks or None")
         self.recipe, self.settings = recipe, settings
         self.ranks = Ranks.single() if ranks is None else ranks
         self.data: Any = corpus(settings.text) if settings.model == "transformer" else examples(settings.seed)

@@ -177,7 +177,9 @@ class LossScaler:
 
         Raises:
           ValueError: `facts` is the state of another policy or format, or not a state.
+          TypeError: `facts` is not a dict.
         """
+        require_kind("facts", facts, Mapping, "a dict that LossScaler.state returned")
         for key, wanted in (("policy", self.policy.name), ("fmt", str(self.fmt))):
             if facts.get(key) != wanted:
                 raise ValueError(f"facts[{key!r}] must be {wanted!r}, as in this scaler; got {shown(facts.get(key))}.")

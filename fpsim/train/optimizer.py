@@ -155,6 +155,8 @@ class AdamW:
     def _require_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Raise a TypeError or ValueError unless there is a gradient for each weight, of its shape."""
         _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
+        for name, gradient in gradients.items():
+            require_kind(f"gradients[{name!r}]", gradient, Tensor, "a torch tensor")
 
     def _arithmetic(self) -> Any:
         """Return a context for a step's arithmetic; it does nothing if `arithmetic` is "torch".

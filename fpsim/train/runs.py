@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
+from fpsim.errors import shown
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords
 from fpsim.recipes.hardware import recipe_on_chip
@@ -234,6 +235,8 @@ def run(
       (3, True, '')
     """
     check_keywords(run, keywords, RUN_DEFAULTS)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of a share and a text, or None; got {shown(progress)}.")
     settings = settings_of(seed=seed, **keywords)
     chosen = find_recipe(recipe)
     if settings.backend == "cpu":

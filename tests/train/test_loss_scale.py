@@ -177,6 +177,8 @@ def test_a_step_out_of_order_and_a_foreign_state_are_refused() -> None:
         scaler.load(LossScaler("static").state())
     with pytest.raises(ValueError, match=r"facts must be what LossScaler\.state returned"):
         scaler.load({"policy": "dynamic", "fmt": "FP16"})
+    with pytest.raises(TypeError, match=r"facts must be a dict that LossScaler\.state returned; got 3"):
+        scaler.load(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="policies must be one of none, static, dynamic"):
         LossScaler("dynamik")
     with pytest.raises(TypeError, match=r"gradients\['w'\] must be a float32 tensor on the CPU; got torch.float16"):

@@ -14,7 +14,7 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.testing import assert_bits_equal
 from fpsim.train import recipes
 from tests.kit.forks import fork
-from tests.kit.sweeps import sweep
+from tests.kit.sweeps import in_turn, sweep
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -227,6 +227,19 @@ def test_how_often_products_are_measured_may_change(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_refused(spec: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         short(spec)
+
+
+@in_turn(
+    "argument, value, error, said",
+    [
+        ("out", "", ValueError, "out must not be empty; got ''. Pass '.' for the current folder."),
+        ("progress", 3, TypeError, "progress must be a function of a share and a text, or None; got 3"),
+        ("ranks", 3, TypeError, "ranks must be an fpsim.train.Ranks or None; got 3"),
+    ],
+)
+def test_other_arguments_are_refused_in_a_sentence(argument: str, value: Any, error: Any, said: str) -> None:
+    with pytest.raises(error, match=said):
+        fp.train.run("BF16", **{"steps": 1, "model": "perceptron", argument: value})
 
 
 def test_a_run_shows_its_rows_and_its_curve() -> None:
