@@ -269,7 +269,7 @@ def test_other_gradients_and_weights_are_refused() -> None:
         optimizer.step({**slopes, "up": slopes["up"].double()}, steps_total=1)
     with pytest.raises(ValueError, match="gradients must have the names of the weights and no others; it has 'left'"):
         optimizer.step({**slopes, "left": slopes["up"]}, steps_total=1)
-    with pytest.raises(TypeError, match=r"gradients\['up'\] must be a torch tensor; got array"):
+    with pytest.raises(TypeError, match=r"gradients\['up'\] must be a torch tensor; got an array of float32"):
         optimizer.step({**slopes, "up": slopes["up"].numpy()}, steps_total=1)
     with pytest.raises(ValueError, match=r"weights\['w'\] must be a contiguous float32 tensor on the CPU"):
         AdamW({"w": torch.zeros(3, 4).T}, OptimizerRecipe())
