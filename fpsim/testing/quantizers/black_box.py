@@ -118,18 +118,18 @@ class CalledQuantizer:
           FunctionMisbehaved: fn raises, writes into its input, or returns neither values nor codes of x's shape.
         """
         argument, noun = (x, "an array") if self.takes == "numpy" else (to_torch(x), "a torch tensor")
-        given = f"{noun} of {x.dtype} and shape {x.shape}"
+        described = f"{noun} of {x.dtype} and shape {x.shape}"
         before = x.tobytes()
         start = time.process_time()
         try:
             with np.errstate(all="ignore"):
                 got = self.fn(argument)
         except Exception as error:
-            raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error)} on {given}.", x) from error
+            raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error)} on {described}.", x) from error
         self.seconds += time.process_time() - start
         if x.tobytes() != before:  # also through a tensor, which shares its memory
             x_before = np.frombuffer(before, x.dtype).reshape(x.shape)
-            raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input, {given}.", x_before)
+            raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input, {described}.", x_before)
         self.returned = got
         result = read(got, x, self.fmt)
         self.covered.note(x, layout, values=new_values)

@@ -35,6 +35,7 @@ from fpsim.testing.quantizers.steps import (
     Subnormals,
     Through,
     Zeros,
+    plain_outcomes,
 )
 
 
@@ -291,8 +292,8 @@ class QuantizerModel:
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
         """Return the results `values`, with the outcome `finite` in place of those that are too large for the format.
 
-        codes: of magnitudes that are rounded without an upper limit. magnitude, negative: magnitudes and mask of minus
-        signs of the inputs. signed: mask of the results with a minus sign.
+        codes: of magnitudes rounded without an upper limit. magnitude, negative: magnitudes of the inputs, and mask of
+        those with a minus sign. signed: mask of the results with a minus sign.
         """
         fmt = self.fmt
         most = fmt.max_code + self.top
@@ -325,7 +326,7 @@ class QuantizerModel:
         codes: of the rounded magnitudes, which some outcomes change. negative: mask of results with a minus sign.
         """
         fmt = self.fmt
-        outcomes = _plain_outcomes(fmt, self.top)
+        outcomes = plain_outcomes(fmt, self.top)
         if outcome in outcomes:
             positive, below = outcomes[outcome]
             return np.asarray(np.where(negative, below, positive))
@@ -375,25 +376,6 @@ def _as_float32(values: Doubles) -> Doubles:
 
 
 INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positive, negative), for the rules that it has
-
-
-@lru_cache(maxsize=256)
-def _plain_outcomes(fmt: Format, top: int) -> dict[str, tuple[float, float]]:
-    """Return {outcome: (result with a plus sign, with a minus sign)} of all outcomes that are constants.
-
-    top: number of codes by which the largest finite value exceeds that of `fmt`.
-    """
-    largest = magnitude_of(fmt.max_code + top, grid_of(fmt))
-    magnitudes = {
-        "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,
-        "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
-    }  # fmt: skip
-    alike = {
-        "positive_infinity": np.inf, "positive_max": largest, "lowest": fmt.min, "positive_zero": 0.0,
-        "bits": np.nan, "cut_bits": np.nan,  # of NaNs whose bits are unknown
-    }  # fmt: skip
-    pairs = {name: (value, -value) for name, value in magnitudes.items()} | {"opposite_zero": (-0.0, 0.0)}
-    return pairs | {name: (value, value) for name, value in alike.items()}
 
 
 @lru_cache(maxsize=64)

@@ -1,14 +1,24 @@
-"""Parts of the model of a quantizer: names of outcomes and treatments, and classes for steps with parameters."""
+"""Parts of the model of a quantizer: outcomes and other names, and classes for steps with parameters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fpsim.formats.float_format import Format
-from fpsim.testing.quantizers.rounder import Codes, Doubles, Flags, FractionGrid, magnitudes_of, round_to_codes
+from fpsim.testing.quantizers.rounder import (
+    Codes,
+    Doubles,
+    Flags,
+    FractionGrid,
+    grid_of,
+    magnitude_of,
+    magnitudes_of,
+    round_to_codes,
+)
 
 Outcome = Literal[
     "infinity", "nan", "max", "positive_max", "zero", "opposite_zero", "positive_zero", "wrap", "wrap_into_sign",
@@ -120,3 +130,22 @@ class RoundedInputs(NamedTuple):
     codes: Codes
     values: Doubles
     is_zero: Flags
+
+
+@lru_cache(maxsize=256)
+def plain_outcomes(fmt: Format, top: int) -> dict[str, tuple[float, float]]:
+    """Return {outcome: (result with a plus sign, with a minus sign)} of all outcomes that are constants.
+
+    top: number of codes by which the largest finite value exceeds that of `fmt`.
+    """
+    largest = magnitude_of(fmt.max_code + top, grid_of(fmt))
+    magnitudes = {
+        "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,
+        "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
+    }  # fmt: skip
+    alike = {
+        "positive_infinity": np.inf, "positive_max": largest, "lowest": fmt.min, "positive_zero": 0.0,
+        "bits": np.nan, "cut_bits": np.nan,  # of NaNs whose bits are unknown
+    }  # fmt: skip
+    pairs = {name: (value, -value) for name, value in magnitudes.items()} | {"opposite_zero": (-0.0, 0.0)}
+    return pairs | {name: (value, value) for name, value in alike.items()}
