@@ -21,7 +21,7 @@ from fpsim.schedules.libraries.cutlass import cutlass_2xacc
 from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule, Slicing
-from fpsim.sums.accumulators import Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
+from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 from fpsim.testing.products.promise import Adding, Promise, takes, units_for
 from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts
 
@@ -104,6 +104,9 @@ def _beside(promise: Promise) -> Iterator[Addition]:
                 for fast in (False, True):
                     with suppress(ValueError):
                         yield Adding(how, cublas(how.arch, split_k=count, fast_accum=fast))
+    if isinstance(how, Accumulator) and adding.schedule is not None:
+        yield Adding(how)
+        yield from (Adding(how, cutlass_2xacc(interval)) for interval in INTERVALS)
     if isinstance(how, MatrixUnit) and how.scale is not None:
         return
     step = how.terms if isinstance(how, MatrixUnit) else 8
@@ -156,7 +159,8 @@ def promoted_parts(adding: Adding) -> JoinedParts | None:
     Return None if `adding`, a unit with its schedule or an accumulator, has no such partial sums.
     """
     interval = _interval(adding)
-    return JoinedParts(Adding(adding.how), interval) if interval and isinstance(adding.how, MatrixUnit) else None
+    chained = isinstance(adding.how, MatrixUnit) or adding.schedule is not None
+    return JoinedParts(Adding(adding.how), interval) if interval and chained else None
 
 
 def _interval(adding: Adding) -> int:
@@ -164,6 +168,8 @@ def _interval(adding: Adding) -> int:
 
     adding: a matrix unit with its schedule, or an accumulator.
     """
+    if isinstance(adding.how, Accumulator) and adding.schedule is not None:
+        return adding.schedule.sums.interval if isinstance(adding.schedule.sums, Chain) else 0
     if isinstance(adding.how, Chunked):
         return adding.how.chunk
     if isinstance(adding.how, MatrixUnit) and adding.schedule is not None and isinstance(adding.schedule.sums, Chain):
@@ -202,6 +208,7 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
             yield Adding(make(fmt))
         if fmt != FP64:
             yield Adding(FusedMultiplyAdd(fmt, rounding="toward_zero"))
+            yield Adding(Sequential(fmt, rounding="toward_zero"))
             yield Adding(Sequential(fmt, subnormals="flush"))
             yield Adding(FusedMultiplyAdd(fmt, subnormals="flush"))
             yield Adding(FusedMultiplyAdd(fmt, overflow="saturate"))

@@ -89,7 +89,8 @@ class CalledKernel:
                     raise
                 said.append(refusal.sentence)
         self.takes = libraries[0]
-        raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
+        more = "If it takes other shapes alone, pass them as shapes=[(M, N, K), ...]."
+        raise FunctionMisbehaved("runs", " ".join([*dict.fromkeys(said), more]))
 
     def as_numpy(self, *arrays: Array) -> Any:
         """Call fn with NumPy arrays converted to the type that it accepts, and return its result unchecked.

@@ -75,7 +75,8 @@ def check_kernel(
       a, b: formats of the operands, NumPy or torch dtypes (fn then receives tensors), or names of units' elements,
         which for integer units are "int8", "uint8", "s4" and others; b=None is the same as a.
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
-      schedule, promote, out_fmt: as for `fpsim.matmul`.
+      schedule, promote, out_fmt: as for `fpsim.matmul`; for a library of processors, such as `fp.schedules.mkl()`, the
+        `.schedule` and `.accumulate` of its `.at(m, n, k, fmt)`, with shapes=[(m, n, k)].
       shapes: (M, N, K) of the calls; None for shapes around the boundaries of the schedule, such as K of 1 and of one
         more or less than a step, with M and N of 1 to 1,030.
       scale_a, scale_b: "tensor", "row" (one per row of a, or column of b), "1x128", "128x128", or "block" for units

@@ -49,6 +49,8 @@ def refuse_envelope(promise: Promise) -> None:
     """Raise a ValueError if no error bound is known for a promise, the arithmetic that a kernel claims."""
     if not isinstance(promise.adding, Adding):
         raise ValueError("envelope=True needs a unit or an accumulator, whose error bound is known; got a model.")
+    if isinstance(promise.adding.how, Accumulator) and promise.adding.schedule is not None:
+        raise ValueError(f"envelope=True takes an accumulator without a schedule; got {promise.adding.schedule}.")
     if promise.scaled or promise.bias:
         raise ValueError("envelope=True takes sums without scales and bias; got some. Leave them out of fn.")
     if FP64 in (promise.a.fmt, promise.b.fmt):

@@ -24,7 +24,7 @@ from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals
 from fpsim.schedules.plan import interval_of, plan_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
-from fpsim.sums.accumulators import Accumulator, Chunked
+from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.operands import scales as drawn_scales
 from fpsim.testing.products.promise import (
     BLOCK,
@@ -186,12 +186,13 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
     The main K has several partial sums and an incomplete one; the further K, ascending, are next to multiples of a step
     and of a partial sum. Without partial sums, the third number is a grain of slices, an instruction's terms, or 8.
     """
-    adding = promise.adding
-    assert isinstance(adding, Adding)
-    how, schedule = adding.how, adding.schedule or FLAT
-    if not isinstance(how, MatrixUnit):
-        chunk = how.chunk if isinstance(how, Chunked) else 0
+    assert isinstance(promise.adding, Adding)
+    adding, how, schedule = promise.adding, promise.chain, promise.adding.schedule or FLAT
+    if how is None:
+        chunk = getattr(adding.how, "chunk", 0)  # of Chunked
         return *_around(1, min(chunk, LONGEST // 4), 0), chunk or 8
+    if runs := schedule.slicing.lengths:  # which add up to the only K of the schedule
+        return sum(runs), [], max(runs)
     block = how.block
     if isinstance(schedule.sums, Lanes):
         lanes = min(schedule.sums.count * max(abs(schedule.sums.run), 1), LONGEST // 4)
@@ -295,9 +296,8 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 def boundaries(promise: Promise, k: int) -> list[int]:
     """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the schedule's for k."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
-    adding = promise.adding
-    if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
-        plan = plan_of(adding.schedule or FLAT, adding.how, k)
+    if isinstance(promise.adding, Adding) and promise.chain is not None:
+        plan = plan_of(promise.adding.schedule or FLAT, promise.chain, k)
         starts |= {run.start for part in plan.slices for run in part.runs}
         starts |= {part.runs[0].start + block.start for part in plan.slices for block in part.blocks}
     return sorted(starts)

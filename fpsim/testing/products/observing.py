@@ -165,31 +165,34 @@ def where(seen: list[Observation]) -> str:
     if few and len(bad) >= len(these) / 2:
         words.append(f"only with {' and '.join(repr(kind) for kind in kinds)} inputs")
     alike = [observation for observation in good if observation.x.name in kinds]
-    sizes = (_of_sizes(bad, alike, place, name) for place, name in ((0, "M"), (1, "N"), (2, "K")))
-    words += [text for text in sizes if text][:1]
+    sizes = [_of_sizes(bad, alike, place, name) for place, name in ((0, "M"), (1, "N"), (2, "K"))]
+    words += [text for text, _ in sorted(sizes, key=lambda size: not size[1]) if text][:1]
     words += [text for text in (_lines(bad, 0), _lines(bad, 1)) if text]
     return "; ".join(words)
 
 
-def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
-    """Return a phrase on the sizes of an axis that only wrong products have; "" if no rule separates them.
+def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> tuple[str, bool]:
+    """Return (a phrase on the sizes of an axis that wrong products have, whether few right products have such a size).
+
+    The phrase is "" if no rule is known for the sizes. Few are no more right products than wrong ones.
 
     bad, good: observations (a kernel's results for some inputs) with and without differences from the promised results.
     place, name: index of the axis in (M, N, K), and its letter.
     """
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
     if not others - sizes:
-        return ""
+        return "", False
     if len(sizes) == 1:
-        return f"only where {name} is {next(iter(sizes))}"
+        right = sum(observation.x.shape[place] in sizes for observation in good)
+        return f"only where {name} is {next(iter(sizes))}", right <= len(bad)
     if min(sizes) > max(others):
-        return f"only where {name} is above {max(others)}"
+        return f"only where {name} is above {max(others)}", True
     if max(sizes) < min(others):
-        return f"only where {name} is below {min(others)}"
+        return f"only where {name} is below {min(others)}", True
     for grain in (128, 64, 32, 16, 8, 4, 2):
         if all(size % grain for size in sizes) and all(size % grain == 0 for size in others):
-            return f"only where {name} is no multiple of {grain}"
-    return ""
+            return f"only where {name} is no multiple of {grain}", True
+    return "", False
 
 
 def _lines(bad: list[Observation], axis: int) -> str:

@@ -17,7 +17,7 @@ from fpsim.formats.float_format import DTYPES, Format
 from fpsim.formats.keywords import with_keywords
 from fpsim.formats.named import FP32, FP64, TF32, format_argument
 from fpsim.matrix_units.catalogue import float_units, named_unit
-from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.probe.model import Model
 from fpsim.probe.operands import ProbedOperand, operand_of
 from fpsim.products.backend import output_overflow
@@ -36,11 +36,11 @@ NARROW_MERGES = ("output", "in_place")
 
 
 class Adding(NamedTuple):
-    """The arithmetic that sums products: a matrix unit with a schedule, or an accumulator.
+    """The arithmetic that sums products: a matrix unit or an accumulator, with or without a schedule.
 
     Attributes:
       how: the unit or accumulator.
-      schedule: the schedule of a unit, or None to add all terms in one chain of instructions.
+      schedule: the schedule, or None to add all terms in one chain of instructions, or by the accumulator alone.
       words: name in reports, or "" for a name made of the other attributes.
       codes: whether the unit decodes the operands' codes as its own format, whatever their format is.
     """
@@ -56,7 +56,7 @@ class Adding(NamedTuple):
         if self.words:
             return self.words
         if isinstance(self.how, Accumulator):
-            return repr(self.how)
+            return repr(self.how) if self.schedule is None else f"{self.how!r} by {self.schedule}"
         if self.schedule is None or self.schedule == FLAT:
             return f"{self.how.name} in one chain"
         return f"{self.how.name} by {self.schedule}"
@@ -65,7 +65,7 @@ class Adding(NamedTuple):
     def own_format(self) -> Format:
         """Format of the sums before scales, bias and cast."""
         if isinstance(self.how, Accumulator):
-            return self.how.result_format
+            return self.how.result_format if self.schedule is None else FP32
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
 
 
@@ -147,6 +147,20 @@ class Promise:
         how = self.adding.how if isinstance(self.adding, Adding) else None
         return how if isinstance(how, MatrixUnit) else None
 
+    @property
+    def chain(self) -> MatrixUnit | None:
+        """The matrix unit that the promised schedule chains; for accumulators with a schedule, one of single terms.
+
+        None for accumulators without a schedule and for probed models.
+        """
+        adding = self.adding
+        if isinstance(adding, Model) or isinstance(adding.how, MatrixUnit) or adding.schedule is None:
+            return self.unit
+        left, right = (Element(str(operand.fmt), operand.fmt, operand.fmt) for operand in (self.a, self.b))
+        bits = min(adding.how.result_format.mantissa_bits, FP32.mantissa_bits)
+        unit = MatrixUnit("fused_multiply_add", "", left, right, ELEMENTS["f32"], Rule.EXACT, 1, evidence="hardware")
+        return replace(unit, name=repr(adding.how), result_bits=bits)
+
     def bits(self, x: KernelInputs) -> Array:
         """Return the promised results as unsigned integers, (M, N): codes of the result format `self.out`.
 
@@ -210,12 +224,14 @@ def promise_of(
         )
     how = accumulate if isinstance(accumulate, Accumulator) else named_unit("accumulate", accumulate)
     if isinstance(how, Accumulator):
-        for name, value in (("schedule", schedule), ("promote", promote), ("scales", any(scales) or None)):
+        for name, value in (("promote", promote), ("scales", any(scales) or None)):
             if value is not None:
                 raise ValueError(f"{name} is for matrix units; got accumulate={how!r}. Leave it out.")
         if bias:
             raise ValueError(f"bias is for matrix units; got accumulate={how!r}. Add it in a function around fn.")
-        adding, own_format = Adding(how), how.result_format
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise no_schedule(schedule)
+        adding, own_format = Adding(how, schedule), Adding(how, schedule).own_format
     else:
         for name, element, side in (("a", how.a, left), ("b", how.b, right)):
             if not takes(element, side):
@@ -295,6 +311,9 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
         warnings.simplefilter("ignore")  # which kernels a library would take for a shape
         if isinstance(how, Accumulator):
             fmts = None if a.dtype.kind not in "iu" and b.dtype.kind not in "iu" else (promise.a.fmt, promise.b.fmt)
+            if adding.schedule is not None:
+                more: Any = {"schedule": adding.schedule, "out_fmt": None if out == FP32 else out, "strict": False}
+                return np.asarray(matmul(a, b, accumulate=how, fmt=fmts, **more))
             result = np.asarray(matmul(a, b, accumulate=how, fmt=fmts))
             if promise.scaled or promise.bias:
                 result = finish(promise, x, _float32(result, how.result_format))

@@ -15,6 +15,7 @@ from fpsim.runtime.clock import thread_seconds
 from fpsim.schedules.plan import plan_of
 from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree, tree
+from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.products.additions import additions, promoted_parts
 from fpsim.testing.products.observing import Observation
 from fpsim.testing.products.operand_changes import of_operands, of_scales
@@ -273,7 +274,7 @@ class _Trees:
             return False
         if variant.terms is not None:
             lengths = {k for _, k in self.shapes}
-            moved = any((variant.terms.apply(k)[0][:k] != np.arange(k)).any() for k in lengths)
+            moved = any(not np.array_equal(variant.terms.apply(k)[0][:k], np.arange(k)) for k in lengths)
             return moved and all(self._same_steps(variant, k) for k in lengths)
         if not isinstance(self.promise.adding, Adding):
             return False
@@ -334,7 +335,12 @@ def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
     """Return the tree in which `adding` sums the k terms of an element of a product with n columns.
 
     adding: a matrix unit with its schedule, or an accumulator. promise: the claimed arithmetic, for its result format.
+
+    Raises:
+      ValueError: an accumulator with a schedule, whose tree is not known.
     """
+    if adding.schedule is not None and isinstance(adding.how, Accumulator):
+        raise ValueError(f"no tree is known of {adding.name}.")
     if adding.schedule is None:
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     return tree(adding.schedule, k, n=n, accumulate=adding.how, out_fmt=promise.out)

@@ -51,6 +51,9 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
         yield f"drops the last {said}", lambda t, c: np.where(t >= t.size - c, -1, t), c
         yield f"adds the last {said} twice", lambda t, c: np.concatenate([t, t[-c:]]), c
         yield f"adds the first {said} twice", lambda t, c: np.concatenate([t[:c], t]), c
+        yield f"adds the first {said} again after the last", lambda t, c: np.concatenate([t, t[:c]]), c
+        later = f"drops the first {said}, and counts steps from the next one"
+        yield later, lambda t, c: t[c:] if t.size > c else np.full_like(t, -1), c
     for g in GRAINS[2:]:
         yield f"reads the last {g} terms again where K is no multiple of {g}", last_again, g
         yield f"repeats the last term up to a multiple of {g}", _repeated, g
