@@ -189,15 +189,15 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return a copy of a problem whose terms b are rounded to the format of `how`; the problem itself if they have it.
+    """Return a copy of a problem whose terms b are rounded as `how` says; the problem itself if none of them changes.
 
     problem: sums of the columns of b (a is all ones). how: the format, rounding, overflow and subnormals. It serves
     orders that round every term before they add it.
     """
     fmt = problem.formats[1]
-    if fmt == how.fmt:
+    if fmt == how.fmt and how.subnormals == "keep":
         return problem
-    values = decode(problem.b, fmt, np.float64 if fmt == FP64 else np.float32)
+    values = decode(problem.b, fmt, np.float32 if FP32.holds(fmt) else np.float64)
     return problem._replace(b=encode(values, how.fmt, **_keywords(how)), formats=(None, how.fmt))
 
 

@@ -128,3 +128,16 @@ def test_exact_sums_of_64_terms_are_rounded_once_and_added_as_in_amx_fp8() -> No
         )
         want += (left @ right).astype(np.float64).astype(np.float32) * np.float32(2.0**-25)  # below 2**53, so exact
     assert_bits_equal(got, want)
+
+
+def test_sums_in_pairs_round_their_terms_in_every_order() -> None:
+    """R(term) flushes subnormals of the sum's own format, and takes terms beyond float32."""
+    codes = np.uint8([1, 2, 64])  # two subnormals, and 2
+    for rounding in ("nearest_even", "up"):
+        how = fp.Pairwise("e4m3", subnormals="flush", rounding=rounding)
+        for order in (((0, 1), 2), (0, (1, 2)), ((0, 2), 1)):
+            tree = fp.schedules.tree(order, accumulate=how)
+            assert int(fp.sum(codes, accumulate=tree, fmt="e4m3").view(np.uint8)) == 64, (how, order)
+    tiny = fp.Format("tiny", 4, 3, bias=1022)
+    tree = fp.schedules.tree((0, (1, 2)), accumulate=fp.Pairwise("bf16", rounding="up"))
+    assert float(fp.sum(codes, accumulate=tree, fmt=tiny)) == 3 * fp.BF16.smallest_subnormal
