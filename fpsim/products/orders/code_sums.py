@@ -13,7 +13,7 @@ import numpy as np
 from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode
-from fpsim.formats.named import FP32, FP64, Format
+from fpsim.formats.named import FP32, Format
 from fpsim.products.backend import output_overflow
 from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, ScaledSum, Steps, Sum, steps_of
