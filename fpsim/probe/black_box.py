@@ -186,7 +186,8 @@ class BlackBox:
                 f"fn must return integers, because it takes integers; got {array.dtype}. Leave scales out of fn."
             )
         if not of_integers and format_of(array.dtype) is None:
-            raise TypeError(f"fn must return floats, such as float32; got {array.dtype}. Decode its codes in fn.")
+            kind = shown(result) if array.dtype == object else array.dtype
+            raise TypeError(f"fn must return floats, such as float32; got {kind}. Decode its codes in fn.")
         self.dtype = self.dtype or array.dtype
         if array.dtype != self.dtype:
             raise ValueError(f"fn must return one dtype; got {array.dtype} after {self.dtype}. Cast its results.")

@@ -79,7 +79,15 @@ FAULTS: tuple[tuple[str, Kernel, str], ...] = (
     (S8, lambda a, b: np.clip(exact(a, b), -128, 127).astype(NARROW), "saturates sums in int8"),
     (S8, lambda a, b: by(S8)(a[:, : a.shape[1] // 16 * 16], b[: a.shape[1] // 16 * 16]), "after the last whole 16"),
     (S8, lambda a, b: by(S8)(a[:, :-1], b[:-1]), "leaves out the last term of K"),
+    (S8, lambda a, b: by(S8)(a, b).T if len(a) == b.shape[1] else by(S8)(a, b), "exchanges rows and columns"),
 )
+MEMORY = np.zeros(1 << 12, NARROW)
+
+
+def into_one_memory(a: Any, b: Any) -> Any:
+    result = exact(a, b)
+    MEMORY[: result.size] = result.ravel()
+    return MEMORY[: result.size].reshape(result.shape)
 
 
 def test_faults_are_named() -> None:
@@ -110,6 +118,8 @@ def test_what_no_variant_explains_is_said() -> None:
         (lambda a, b: by(S8)(a, b)[:, :0], "fn must return the shape"),
         (lambda a, b: a.fill(1) or by(S8)(a, b), "fn writes into a"),
         (lambda a, b: 1 / 0, "fn raised ZeroDivisionError"),
+        (lambda a, b: None, "fn must return an array; got None"),
+        (into_one_memory, "fn returns an array whose memory a later call overwrites"),
         (lambda a, b: np.random.default_rng().integers(0, 99, (len(a), b.shape[1]), NARROW), "at the second call"),
     ],
 )

@@ -212,6 +212,8 @@ def array_of(got: Any, x: KernelInputs) -> Array:
         array = as_array(without_gradient(got.cpu() if is_torch(got) else got), "what fn returns")
     except (TypeError, ValueError) as error:
         raise FunctionMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
+    if array.dtype == object and not array.ndim:
+        raise FunctionMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.")
     if array.shape != x.shape[:2]:
         raise FunctionMisbehaved("shape", f"fn must return the shape {x.shape[:2]}; got {array.shape} for {x}.")
     return array

@@ -76,7 +76,13 @@ def check_integer_kernel(
     results: list[Array] = []
     try:
         for x in inputs:
-            results.append(_called(fn, x, unit, takes))
+            returned = _called(fn, x, unit, takes)
+            if not results:
+                first = returned
+            results.append(returned.copy())  # the next call may write into the same memory
+        if (first != results[0]).any():
+            said = f"fn returns an array whose memory a later call overwrites, first seen for {inputs[0]}."
+            raise FunctionMisbehaved("calls", said)
         if (_called(fn, inputs[0], unit, takes) != results[0]).any():
             raise FunctionMisbehaved("deterministic", f"fn gives other integers at the second call for {inputs[0]}.")
     except FunctionMisbehaved as refusal:
@@ -190,7 +196,8 @@ def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: s
     operands = [x.a.copy(), x.b.copy()]
     passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
     try:
-        got = fn(*passed)
+        with np.errstate(all="ignore"):
+            got = fn(*passed)
     except Exception as error:
         raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error, 160)} for {x}.") from error
     for name, now, was in zip("ab", operands, (x.a, x.b), strict=True):
@@ -213,8 +220,8 @@ def _misses(variant: KernelChange, inputs: list[KernelInputs], results: list[Arr
 def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
     """Yield the faults to try: wrapping or saturating at other points or in fewer bits, operands of another signedness.
 
-    Further faults are sums in float32, terms of K that are left out at its end, and negated results. unit: the promised
-    integer unit.
+    Further faults are sums in float32, terms of K that are left out at its end, transposed and negated results. unit:
+    the promised integer unit.
     """
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
@@ -246,7 +253,14 @@ def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
         clause = f"leaves out the terms of K after the last whole {block}"
         yield KernelChange(clause, partial(_without_tail, block, unit))
     yield KernelChange("leaves out the last term of K", lambda a, b: matmul(a[:, :-1], b[:-1], accumulate=unit))
+    yield KernelChange("exchanges rows and columns of square results", partial(_square_transposed, unit))
     yield KernelChange("gives the negative", lambda a, b: (-_exact(a, b)).astype(dtype))
+
+
+def _square_transposed(unit: IntegerUnit, a: Array, b: Array) -> Array:
+    """Return the unit's product a @ b, transposed if it is square."""
+    result = matmul(a, b, accumulate=unit)
+    return result.T if result.shape[0] == result.shape[1] else result
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:

@@ -41,7 +41,8 @@ def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator
     for factor in _factors(x, low, high):
         yield deviation(f"multiplies the input by {factor!r} first", factor=factor)
     error = 2.0**-23 * np.abs(x)  # of a float32 sum
-    start, stop = float((low - x - error).max()), float((high - x + error).min())
+    start = float((low - x - error).max(initial=-np.inf))
+    stop = float((high - x + error).min(initial=np.inf)) if x.size else -np.inf  # no result shows a summand
     for summand in (added for added in ADDED if start <= added <= stop):
         yield deviation(f"adds {summand!r} to the input first", added=summand)
     yield from (deviation(words, input_ulps=count) for count, words in _ULPS.items())

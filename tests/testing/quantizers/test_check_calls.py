@@ -137,6 +137,13 @@ def test_a_pass_says_what_it_covers() -> None:
     assert narrow.covered.dtypes == ("float32",)
 
 
+@in_turn("value", [0.0, 1.0, np.nan])
+def test_a_constant_quantizer_is_a_fault(value: float) -> None:
+    checked = report(lambda x: np.full_like(x, value), "e4m3", source="float32")
+    assert not checked.ok
+    assert value or "gives +0" in checked.causes
+
+
 def test_a_square_matrix_that_comes_back_transposed_is_found() -> None:
     def quantizer(x: Array) -> Array:
         codes = fp.encode(x, "e4m3")

@@ -232,7 +232,7 @@ def test_bad_results_are_said() -> None:
     assert broken.property == "returns"
     with pytest.raises(ValueError, match=r"scaling must be one of .* got 'MXFP8'"):
         fp.testing.check_quantizer(abs, "e4m3", scaling="MXFP8")
-    with pytest.raises(ValueError, match="x must be a float32 matrix; got"):
+    with pytest.raises(ValueError, match="x must be a float32 matrix with elements; got"):
         fp.testing.identify_scaling(abs, "e4m3", [1.0])
 
 

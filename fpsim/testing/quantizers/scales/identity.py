@@ -119,8 +119,8 @@ def identify_scaling(
     """
     element = coded_element(fmt)
     array = np.asarray(x)
-    if array.ndim != 2 or array.dtype not in (np.float32, np.float64):
-        raise ValueError(f"x must be a float32 matrix; got {shown(x)}.")
+    if array.ndim != 2 or not array.size or array.dtype not in (np.float32, np.float64):
+        raise ValueError(f"x must be a float32 matrix with elements; got {shown(x)}.")
     try:
         return identity_on(fn, element, [array], {**cast})
     except FunctionMisbehaved as refusal:
