@@ -30,14 +30,14 @@ class DecodeLayout(NamedTuple):
     """
 
     magnitude_mask: Any
-    sign_bit: Any  # 0 for unsigned formats
-    max_code: Any  # the largest finite magnitude
-    infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
-    own_nan: Any  # the canonical NaN, which may have -0's code; all ones for none
-    normal_from: Any  # the smallest magnitude that is placed by shifting; what lies below is converted
-    shift: Any  # moves the mantissa into place
-    rebias: Any  # added to a shifted magnitude, modulo the word
-    scale: Any  # added to the pattern of an integer that was converted, modulo the word
+    sign_bit: Any
+    max_code: Any
+    infinity: Any
+    own_nan: Any
+    normal_from: Any
+    shift: Any
+    rebias: Any
+    scale: Any
 
 
 decode_fields = fields_of(DecodeLayout)

@@ -54,24 +54,24 @@ class EncodeLayout(NamedTuple):
       refuses_negative: 1 for an unsigned format, unless its policy casts the magnitude of negative values; else 0.
     """
 
-    depth: Any  # the source's exponent field of the smallest normal value, minus 1
-    place: Any  # bits that are split off a source whose exponent field is 0 or 1
-    max_code: Any  # the largest finite magnitude
-    flush_below: Any  # magnitudes below become zero; 0 keeps subnormals
-    overflow: Any  # magnitude code for a finite value that is too large ...
-    overflow_negative: Any  # ... and for a negative one in a directed mode
-    infinite: Any  # magnitude code for an infinite input
-    nan: Any  # code for a NaN ...
-    nan_sign: Any  # ... and the bits that a negative NaN inverts in it
+    depth: Any
+    place: Any
+    max_code: Any
+    flush_below: Any
+    overflow: Any
+    overflow_negative: Any
+    infinite: Any
+    nan: Any
+    nan_sign: Any
     sign_bit: Any
-    signed_from: Any  # smallest magnitude that takes a sign: 1 where there is no -0
-    random_mask: Any  # the top random_bits of 32 bits
+    signed_from: Any
+    random_mask: Any
     # The other fields matter only to unusual formats: unsigned, without zero, powers of two, or wider than the source.
-    parity: Any  # 1: the code's last bit tells odd from even; all ones: every significand is odd (precision 1)
-    offset: Any  # magnitude code of the lowest normal value, to be taken off where exponent field 0 is ordinary
-    zero: Any  # code of a zero input
-    below: Any  # code for a value below the lowest of an unsigned format
-    refuses_negative: Any  # 1: `below` applies
+    parity: Any
+    offset: Any
+    zero: Any
+    below: Any
+    refuses_negative: Any
 
 
 encode_fields = fields_of(EncodeLayout)

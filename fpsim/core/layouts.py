@@ -28,10 +28,10 @@ class EncodePlan(NamedTuple):
       frozen: the same EncodeLayout with Python integers, which kernels can be compiled for.
     """
 
-    width: int  # bits of the source float
-    kind: int  # the least general encoder that suits format and policies: PLAIN, FULL or UNUSUAL
-    layout: npt.NDArray[Any]  # the fields of an EncodeLayout, uint32 or uint64
-    frozen: EncodeLayout  # the same as Python integers, which kernels can be compiled for
+    width: int
+    kind: int
+    layout: npt.NDArray[Any]
+    frozen: EncodeLayout
 
 
 def source_width(fmt: Format) -> int:
@@ -217,9 +217,9 @@ class DecodePlan(NamedTuple):
       frozen: the same DecodeLayout with Python integers, which kernels can be compiled for.
     """
 
-    width: int  # bits of the target float
-    layout: npt.NDArray[Any]  # the fields of a DecodeLayout, uint32 or uint64
-    frozen: DecodeLayout  # the same as Python integers, which kernels can be compiled for
+    width: int
+    layout: npt.NDArray[Any]
+    frozen: DecodeLayout
 
 
 @lru_cache(maxsize=4096)
@@ -270,8 +270,8 @@ class OrderLayout(NamedTuple):
 
     magnitude_mask: Any
     sign_bit: Any
-    max_code: Any  # the largest finite magnitude
-    infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
-    own_nan: Any  # the canonical NaN, which may have -0's code
-    quiet_from: Any  # the smallest magnitude of a quiet NaN; 0 if all NaNs are quiet
-    flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals
+    max_code: Any
+    infinity: Any
+    own_nan: Any
+    quiet_from: Any
+    flush_below: Any

@@ -41,8 +41,8 @@ class Number(NamedTuple):
       kind: FINITE (0), INFINITE (1), NAN (2) or SIGNALLING (3, a signalling NaN).
     """
 
-    negative: Any  # 0 or 1
-    field: Any  # exponent + BIAS
+    negative: Any
+    field: Any
     significand: Any
     kind: Any
 
@@ -66,15 +66,15 @@ class UnpackLayout(NamedTuple):
     """
 
     magnitude_mask: Any
-    sign_bit: Any  # 0 for unsigned formats
-    max_code: Any  # the largest finite magnitude
-    infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
-    own_nan: Any  # the canonical NaN, which may have -0's code; all ones for none
-    quiet_from: Any  # the smallest magnitude of a quiet NaN; 0 if all NaNs are quiet
+    sign_bit: Any
+    max_code: Any
+    infinity: Any
+    own_nan: Any
+    quiet_from: Any
     mantissa_bits: Any
-    smallest_field: Any  # exponent field of the smallest normal value: 1, or 0 where there are no subnormals
-    flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals
-    rebias: Any  # BIAS - the format's bias - its mantissa bits
+    smallest_field: Any
+    flush_below: Any
+    rebias: Any
 
 
 unpack_fields = fields_of(UnpackLayout)

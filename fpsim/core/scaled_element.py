@@ -61,10 +61,10 @@ class ElementChoices(NamedTuple):
       integer: 1 if codes are two's complement integers, else 0.
     """
 
-    mode: Any  # a Rounding
-    kind: Any  # the encoder: PLAIN, FULL or UNUSUAL (core/encode.py)
-    applied: Any  # BY_SCALE: the factor divides elements; BY_INVERSE: it multiplies them
-    integer: Any  # 1: codes are two's complement numbers
+    mode: Any
+    kind: Any
+    applied: Any
+    integer: Any
 
 
 element_choices = fields_of(ElementChoices)

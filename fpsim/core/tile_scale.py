@@ -37,14 +37,14 @@ class ScaleChoices(NamedTuple):
     and encoder of scales (core/encode.py). is_single: scales are FP32. encodes: max / amax is computed first.
     """
 
-    width: int  # of the arithmetic
+    width: int
     rule: int
-    applied: int  # whether the factor of a tile divides or multiplies; TE's rule of two levels has its own
+    applied: int
     levels: int
-    mode: int  # of the rounding into the scale format
+    mode: int
     kind: int
-    is_single: bool  # the scale format is FP32
-    encodes: bool  # an encode scale comes first
+    is_single: bool
+    encodes: bool
 
 
 scale_choices = fields_of(ScaleChoices)
@@ -65,16 +65,16 @@ class ScaleRules(NamedTuple):
     bits. nan_code, one_code, smallest_code, largest_code: codes of scales. zero_code: that of a tile of zeros.
     """
 
-    nan: Any  # NAN_TILE or NAN_ELEMENT
-    infinity: Any  # SKIP, PROPAGATE or ONE
+    nan: Any
+    infinity: Any
     nan_code: Any
-    one_code: Any  # of the scale 1
-    infinite_top: Any  # bits of the amax that Inf counts as
-    emax: Any  # exponent of the element format's largest value
-    half_place: Any  # what rounds the bits of an amax to the element's mantissa bits, ties away
-    smallest_code: Any  # of the smallest scale
-    zero_code: Any  # of the scale of zeros
-    largest_code: Any  # of the largest scale
+    one_code: Any
+    infinite_top: Any
+    emax: Any
+    half_place: Any
+    smallest_code: Any
+    zero_code: Any
+    largest_code: Any
 
 
 scale_rules = fields_of(ScaleRules)
@@ -89,16 +89,16 @@ class ScaleNumbers(NamedTuple):
     of the whole array, or 1; inverse_tensor: 1 / tensor. tensor_factor: rule INVERSE_OF_ENCODE multiplies amax by it.
     """
 
-    largest: Any  # of the element format
-    inverse: Any  # 1 / largest
+    largest: Any
+    inverse: Any
     amax_floor: Any
-    smallest: Any  # scale
+    smallest: Any
     half_smallest: Any
-    scale_max: Any  # largest value of the scale format
-    zero_scale: Any  # of a tile of zeros
-    tensor: Any  # scale of the array, 1 without one
-    inverse_tensor: Any  # 1 / tensor
-    tensor_factor: Any  # what INVERSE_OF_ENCODE multiplies amax by
+    scale_max: Any
+    zero_scale: Any
+    tensor: Any
+    inverse_tensor: Any
+    tensor_factor: Any
 
 
 scale_numbers = fields_of(ScaleNumbers)
@@ -109,9 +109,10 @@ TABLE = len(ScaleNumbers._fields)  # its numbers: ScaleNumbers, then the values 
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
-    """Return the compiled function `power_quotient` for floats of `width` bits, `mantissa_bits` of which are mantissa.
+    """Return the compiled function `power_quotient`, which computes a tile's power of two 2**(exponent of amax - emax).
 
-    word, real: NumPy's unsigned integer type and float type of that width.
+    width, mantissa_bits: bits of the floats, and of their mantissas. word, real: NumPy's unsigned integer type and
+    float type of that width.
     """
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     bias = exponent_mask >> 1

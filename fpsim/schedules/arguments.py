@@ -13,7 +13,7 @@ LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
 def positive(value: int, name: str, largest: int = LARGEST) -> int:
-    """Return an argument as an int; name: the argument that errors name.
+    """Return an argument's value as an int, after checking it; name: the argument's name, for errors.
 
     Raises:
       ValueError: the value is not a positive integer, or it is larger than `largest`.

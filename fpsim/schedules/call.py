@@ -21,14 +21,14 @@ class Call(NamedTuple):
       out_fmt: format of the result.
     """
 
-    schedule: Schedule  # the order of the library's kernel
-    unit: MatrixUnit  # the matrix unit that multiplies
+    schedule: Schedule
+    unit: MatrixUnit
     m: int
     n: int
     k: int
     scale_a: str = "none"
     scale_b: str = "none"
-    out_fmt: Format = FP32  # format of the result
+    out_fmt: Format = FP32
 
     @property
     def is_fp8(self) -> bool:
@@ -55,9 +55,9 @@ class Library(NamedTuple):
         shape.
     """
 
-    name: str  # as in `Schedule.library`
-    rows: tuple[Schedule, ...]  # a schedule with usual parameters of each of its kernel families
-    refusals: tuple[Check, ...] = ()  # functions of a Call that yield a sentence for every reason to refuse it
+    name: str
+    rows: tuple[Schedule, ...]
+    refusals: tuple[Check, ...] = ()
     remarks: tuple[Check, ...] = ()
 
 

@@ -33,10 +33,10 @@ class HardwareRow(NamedTuple):
       schedule: the order of additions.
     """
 
-    arch: str  # the architecture, such as "hopper"
+    arch: str
     library: str
-    operands: str  # "FP8" or "16 bits" (FP16 or BF16)
-    scales: str  # TENSOR, ROW, BLOCKS or MX, such as "a scale per row"
+    operands: str
+    scales: str
     schedule: Schedule
 
 

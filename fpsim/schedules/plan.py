@@ -34,9 +34,9 @@ class Slice(NamedTuple):
       residue: number of terms at the slice's start that separate instructions add, 0 if that makes no difference.
     """
 
-    runs: tuple[Span, ...]  # spans of K in the order in which they are added
-    blocks: tuple[Span, ...]  # the terms of each partial sum, as positions within the slice
-    residue: int  # number of terms at the slice's start that separate instructions add, 0 if that makes no difference
+    runs: tuple[Span, ...]
+    blocks: tuple[Span, ...]
+    residue: int
 
     @property
     def terms(self) -> int:
@@ -67,12 +67,12 @@ class SchedulePlan(NamedTuple):
       run: consecutive terms of a lane; 0 without lanes.
     """
 
-    k: int  # number of terms
-    step: int  # terms of an instruction; 1 for lanes, which threads add term by term
-    promoted: bool  # partial sums are added to a float32 total
+    k: int
+    step: int
+    promoted: bool
     slices: tuple[Slice, ...]
-    lost: Span  # terms that are never added
-    run: int  # consecutive terms of a lane; 0 without lanes
+    lost: Span
+    run: int
 
 
 def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:

@@ -66,7 +66,7 @@ class ChosenSchedule(NamedTuple):
     kernel: str
     schedule: Schedule | Regions
     accumulate: str | FusedMultiplyAdd | None
-    out_fmt: Format | None  # None for integers
+    out_fmt: Format | None
     rule: str
     bias: Literal["", "last", "first", "start"] = ""
     shifted: Literal["", "a", "b"] = ""

@@ -36,7 +36,10 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def times(_typing: Any, x: Any, y: Any) -> Any:
-        """Return the product of two float64 numbers, rounded once to float64, never fused with a sum."""
+        """Return the product of two float64 numbers, rounded once to float64, never fused with a sum.
+
+        _typing: Numba's typing context, which callers do not pass.
+        """
 
         def build(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if type(context).__name__.startswith("CUDA"):

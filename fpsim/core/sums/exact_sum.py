@@ -39,7 +39,7 @@ class SumLayouts(NamedTuple):
     c: UnpackLayout
     result: EncodeLayout
     mode: Any
-    rules: Any  # those of `pack`, which decide flags only
+    rules: Any
 
 
 @scalar

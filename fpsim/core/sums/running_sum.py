@@ -51,7 +51,7 @@ def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
 def _wide_times(x: Number, y: Number, absent: Any) -> Any:
     """Return the Number x * y; its bit 0 is also set if any bit that was dropped is 1.
 
-    x and y may have all 62 significant bits. `absent` is ignored: it is there because `_times` has it.
+    x and y may have all 62 significant bits. `absent` is ignored: it is there because `_times` has this argument.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     product, _ = wide_products.multiply_double(x, y)
@@ -64,7 +64,7 @@ def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) ->
 
     It is exact but for bit 0, which is also set if any bit that was dropped is 1. An exact zero from a product and a z
     of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0. `absent` is ignored: it is there because
-    `_times_plus` has it.
+    `_times_plus` has this argument.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     total, _ = wide_products.fma_double(x, y, z, mode)

@@ -32,10 +32,10 @@ class Rows(NamedTuple):
     of a use the same (K, N) array, K if each row of a has its own K rows of b.
     """
 
-    a: Any  # (M, K)
-    b: Any  # (K, N), or (M * K, N)
-    step: Any  # rows of b for each row of a; 0 if all rows of a use the same (K, N)
-    c: Any  # (M, N), or empty
+    a: Any
+    b: Any
+    step: Any
+    c: Any
 
 
 @reloadable
@@ -53,8 +53,8 @@ class Targets(NamedTuple):
 
     a: Any
     b: Any
-    inner: Any  # of the sums within a chunk
-    outer: Any  # of the sum of chunks, and of c
+    inner: Any
+    outer: Any
 
 
 @reloadable
@@ -69,10 +69,10 @@ class Randomness(NamedTuple):
     """
 
     mode: Any
-    stride: Any  # random words per output
-    k0: Any  # low and high word of the seed
+    stride: Any
+    k0: Any
     k1: Any
-    first: Any  # index of the first output
+    first: Any
 
 
 @reloadable
@@ -84,10 +84,10 @@ class SumTile(NamedTuple):
       output: flat index of the first of these results, in C order; random numbers depend on it.
     """
 
-    i: Any  # the row
-    j: Any  # the first column
-    n: Any  # columns
-    output: Any  # index of the first result, in C order
+    i: Any
+    j: Any
+    n: Any
+    output: Any
 
 
 @reloadable
@@ -101,9 +101,9 @@ class ChainOrder(NamedTuple):
       fused: True if products are not rounded before they are added.
     """
 
-    chunk: Any  # terms of a chunk
-    single: Any  # there is one chunk, which starts from c, and whose total is the result
-    fused: Any  # products are not rounded
+    chunk: Any
+    single: Any
+    fused: Any
 
 
 @reloadable

@@ -30,10 +30,10 @@ class Term(NamedTuple):
       kind: FINITE (0), INFINITE (1) or NAN (2).
     """
 
-    negative: Any  # 0 or 1
+    negative: Any
     significand: Any
     exponent: Any
-    kind: Any  # FINITE, INFINITE or NAN
+    kind: Any
 
 
 @scalar

@@ -25,10 +25,10 @@ class IntegerFacts(NamedTuple):
     """
 
     terms: Any
-    lowest: Any  # of the result
+    lowest: Any
     highest: Any
     saturates: Any
-    pair_lowest: Any  # of the sum of two products, which saturates; 0 for none
+    pair_lowest: Any
     pair_highest: Any
 
 

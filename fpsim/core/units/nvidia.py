@@ -53,18 +53,18 @@ class UnitLayout(NamedTuple):
       origin: the lowest digit of an exact sum counts units of 2**origin.
     """
 
-    terms: Any  # products per instruction
-    fraction_bits: Any  # kept below the largest exponent
-    floor_exponent: Any  # the lowest exponent to which terms are aligned, that of a zero term
-    mode: Any  # the Rounding of the result
-    lost: Any  # number of low bits of the result that are always zero; the layout of the result lacks them
-    nan: Any  # code of the unit's NaN
-    block: Any  # terms that share a scale; 0 without scales
-    kept_a: Any  # bits of an operand's code that count; the others are dropped first
+    terms: Any
+    fraction_bits: Any
+    floor_exponent: Any
+    mode: Any
+    lost: Any
+    nan: Any
+    block: Any
+    kept_a: Any
     kept_b: Any
     kept_scale_bits: Any
-    step: Any  # terms of K from one step to the next
-    origin: Any  # the exponent of the lowest digit of an exact sum
+    step: Any
+    origin: Any
 
 
 unit_fields = fields_of(UnitLayout)

@@ -71,15 +71,15 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 class GemvRow(NamedTuple):
     """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
 
-    run: consecutive terms that a lane adds before the next lane's turn, as in `Lanes`; lanes: number of lanes; chunk:
-    runs of a lane per partial sum, 0 for all; butterfly: lanes l and l + half are added, then halves of these, and so
-    on, instead of one lane after the other.
+    run: consecutive terms that a lane adds before the next lane's turn, as in `Lanes`. lanes: number of lanes. chunk:
+    runs of a lane per partial sum, 0 for all. butterfly: True if lane l + count / 2 is added to lane l, then lane l +
+    count / 4, and so on; False if lanes are added one after the other.
     """
 
-    run: int  # consecutive terms that a lane adds before the next lane's turn, as in `Lanes`
-    lanes: int  # number of lanes
-    chunk: int  # runs of a lane per partial sum, 0 for all
-    butterfly: bool  # whether lanes are joined as a butterfly instead of one after the other
+    run: int
+    lanes: int
+    chunk: int
+    butterfly: bool
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
@@ -318,7 +318,11 @@ def _threads(lanes: Lanes, count: int = 1) -> Schedule:
 
 
 def _gemm_sn(option: int | None) -> Schedule:
-    """Return gemmSN_NN's schedule: each thread has contiguous terms, added in sub-blocks; option: CUSTOM_OPTION."""
+    """Return the schedule of cuBLAS's gemmSN_NN kernels, whose threads add contiguous terms in sub-blocks.
+
+    option: the kernel's CUSTOM_OPTION, 0 or 1, which decides the number of threads and the terms of a sub-block; None
+    for 0.
+    """
     if isinstance(option, bool) or option not in (None, *GEMM_SN):
         raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {shown(option)}.")
     threads, block = GEMM_SN[option or 0]
@@ -326,7 +330,10 @@ def _gemm_sn(option: int | None) -> Schedule:
 
 
 def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
-    """Return gemv's schedule: lanes process runs of terms in turn; option: CUSTOM_OPTION; count: slices of K."""
+    """Return the schedule of cuBLAS's gemv kernels, in which lanes of partial sums take runs of terms in turn.
+
+    option: the kernel's CUSTOM_OPTION, which decides lanes and runs (see GEMV). count: number of slices of K.
+    """
     rows = GEMV[chip.sm]
     if option == GEMV_SLICES:
         if count > 1:
@@ -343,7 +350,10 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
 
 
 def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
-    """Return the schedule of FP8 operands with scales per 1x128 or 128x128; None: cuBLAS's own order of scales."""
+    """Return the schedule of cuBLAS's FP8 kernels for scales per 1x128 or 128x128.
+
+    scale_order: the order in which the two scales are applied, as for `cublas`; None for cuBLAS's own.
+    """
     order: ScaleOrder = "cublas" if scale_order is None else order_of(scale_order)
     return Schedule(
         "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True,
@@ -351,12 +361,12 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
     )  # fmt: skip
 
 
-def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
-    """Return the method of merging slices with the name or REDUCTION_SCHEME `word`.
+def _merge(method: str | int, accepted: tuple[str | int, ...]) -> Merge:
+    """Return `Slicing.merge` for a method of merging slices, given as a name or as cuBLAS's REDUCTION_SCHEME number.
 
     Raises:
-      ValueError: the word is not in `accepted`.
+      ValueError: the method is not in `accepted`.
     """
-    if isinstance(word, bool) or word not in accepted:
-        raise unknown("merge", word, [str(value) for value in accepted])
-    return MERGES[word]
+    if isinstance(method, bool) or method not in accepted:
+        raise unknown("merge", method, [str(value) for value in accepted])
+    return MERGES[method]

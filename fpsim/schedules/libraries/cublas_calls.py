@@ -122,7 +122,7 @@ def _shapes(call: Call) -> Iterator[str]:
 
 
 def _rows() -> list[Schedule]:
-    """List a schedule of every family on every architecture."""
+    """List the schedules of every family of cuBLAS kernels, with its usual options, on every GPU architecture."""
     rows = []
     for chip in (resolve(name).chip for name in ON):
         arch = chip.sm

@@ -75,12 +75,12 @@ class RecordedChoice(NamedTuple):
     along K; fast_accum: whether FP8's fast accumulation was on; options: arguments of `cublas`.
     """
 
-    shape: tuple[int, int, int]  # M, N, K
-    operands: tuple[str, str]  # names of formats
-    out: str  # name of the result's format
-    layout: str  # "nn", both operands row-major, or "nt", both contiguous along K
+    shape: tuple[int, int, int]
+    operands: tuple[str, str]
+    out: str
+    layout: str
     fast_accum: bool
-    options: dict[str, Any]  # of `cublas`
+    options: dict[str, Any]
 
 
 def _recorded() -> list[RecordedChoice]:

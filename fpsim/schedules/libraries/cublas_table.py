@@ -94,7 +94,7 @@ def table() -> CublasTable:
 
 @cache
 def _places() -> tuple[dict[CublasCall, int], dict[int, int], dict[tuple[int, int], int]]:
-    """Return the indices on the axes of `CublasTable.numbers`, a dict for each axis.
+    """Return a dict for each axis of `CublasTable.numbers`, from what is recorded at an index to that index.
 
     The keys are a CublasCall in the first, a number of tokens in the second, and a pair of sides in the third.
     """
@@ -132,8 +132,8 @@ def recorded_kernel(
 def packed(answers: npt.NDArray[np.int32], about: str) -> CublasTable:
     """Return a table that keeps, for every product, only the fields that affect the order of additions.
 
-    answers: int32 (calls, tokens, sides, 9), the fields of each product's algorithm; negative where there is none.
-    about: the GPU and the version of cuBLASLt, as a text.
+    answers: int32 (calls, tokens, sides, 9), the nine fields of each product's algorithm, negative where there is none;
+    the first three axes follow `calls()`, TOKENS and `sides()`. about: the GPU and the version of cuBLASLt, as a text.
     """
     kept = answers[..., COLUMNS]
     nvjet = kept[..., 0] == NVJET

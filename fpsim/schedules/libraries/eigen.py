@@ -28,7 +28,7 @@ THREAD_K, THREAD_WORK = 320, 50_000  # largest block of K with threads; multiply
 
 
 class Machine(NamedTuple):
-    """Settings of a build of Eigen: floats in a register (width), columns of a panel, threads, bytes of the caches."""
+    """Settings of a build of Eigen: floats in a register, columns of a panel of b, threads, bytes of the caches."""
 
     width: int
     panel: int
@@ -234,5 +234,5 @@ def _result(machine: Machine) -> int:
 
 
 def _fitting(machine: Machine) -> int:
-    """Return the number of terms of K for which panels and the result of a kernel fit L1."""
+    """Return the largest number of terms of K for which L1 holds a kernel's result, rows of a and columns of b."""
     return (machine.l1 - _result(machine)) // (4 * (machine.tall + machine.panel))

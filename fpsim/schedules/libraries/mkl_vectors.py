@@ -27,7 +27,7 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
 
     If the terms of a result are contiguous in the matrix, whole groups of four results have the lanes "first_apart" of
     `SegmentLanes`, and the one to three results after them those in TAILS; two threads take half of the results each,
-    unless the product is small. `_across` adds vectors by other matrices. name: of the ShapedSchedule, for the error;
+    unless the product is small. For other matrices see `_across`. name: name of the ShapedSchedule, for the error.
     threads: 1 or 2.
     """
     m, n, k = shape.m, shape.n, shape.k
@@ -56,7 +56,7 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
 def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a dot product with both operands in C order: a chain over K, or over two halves.
 
-    name: name of the ShapedSchedule, for the error. threads: 1, or 2 that may take a half of K each.
+    name: name of the ShapedSchedule, for the error. threads: 1, or 2, which may add half of K each.
     """
     if shape.layout != "nn":
         raise declined(name, shape, "the kernel of one result of operands that are not in C order is not known")
@@ -65,10 +65,10 @@ def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a vector whose K terms are not contiguous in the matrix.
+    """Return the schedule of a product with one row or column, whose K terms are not contiguous in the matrix operand.
 
-    MKL then adds multiples of whole rows of b to the result (or of columns of a transposed a): eight of them together
-    for whole blocks of results, one at a time for the other results. threads: 1, or 2 that may take a half of K each.
+    MKL then adds multiples of whole rows of b to the result (or of columns of a transposed a): eight rows at once for
+    whole blocks of BLOCK results, one at a time for the other results. threads: 1, or 2, which may add half of K each.
     """
     k, count = shape.k, shape.m * shape.n
     fewest = HALVED_MIDDLE if count in MIDDLE else HALVED
@@ -82,9 +82,9 @@ def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _halved(k: int, lanes: Lane, halves: bool) -> SegmentLanes:
-    """Return an order of additions over K; if `halves`, over two halves of K, whose sums are added.
+    """Return the order that adds k terms in `lanes` (as in `SegmentLanes`), or if `halves` each half of them so.
 
-    The larger half is first. lanes: the order in K or a half, as in `SegmentLanes`.
+    The first half is the larger one; the sums of the halves are added.
     """
     return SegmentLanes((-(-k // 2), k // 2), lanes, parts=(1, 1)) if halves else SegmentLanes((k,), lanes)
 

@@ -96,9 +96,9 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
 
-    A chain is of VDPBF16PS for BF16, and of float32 multiply-adds for FP16. Segments have SEGMENT terms; for K above
-    LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter. If several
-    threads share K, each adds some segments, and their sums are added. threads: those that may share the product.
+    A chain consists of VDPBF16PS instructions for BF16, of float32 multiply-adds for FP16. Segments have SEGMENT terms;
+    for K above LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter.
+    If several threads share K, each adds some segments, and the threads' sums are added. threads: number of threads.
     """
     a_turned = shape.is_vector or shape.layout == "tn"
     lengths = cut(shape.k, LONG_SEGMENT if shape.k > LONG and not a_turned else SEGMENT)
@@ -127,7 +127,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
     It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows, of which
-    a row that a thread has alone is added like a vector. name: of the ShapedSchedule, for the error; threads: 1 or 2.
+    a row that a thread has alone is added like a vector. name: name of the ShapedSchedule, for errors. threads: 1 or 2.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
@@ -137,7 +137,8 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     pairs = shape.layout != "tn" if n == 1 else shape.layout == "nt"
     if shape.is_vector and pairs:
         return _gemm_regions(shape, [(Span(0, m), _gemm_row(k, pairs))])
-    lengths = _gemm_lengths(shape)
+    # halves up to K = 1536 (one segment up to 384), segments of 768 beyond
+    lengths = cut(k, VECTOR_SEGMENT) if shape.is_vector else gemm_lengths(k, 384, 768)
     if threads == 2 and not shape.is_vector and (m % 2 or m == 2):  # rows that a thread has on its own are vectors
         alone = Span(0, m) if m <= 3 else Span(m // 2, m // 2 + 1)
         rest = regions().SegmentLanes(lengths, "odd_first")
@@ -148,19 +149,11 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, bias="last")
 
 
-def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
-    """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond.
-
-    K up to 384 is one segment. Segments of a vector have VECTOR_SEGMENT terms.
-    """
-    return cut(shape.k, VECTOR_SEGMENT) if shape.is_vector else gemm_lengths(shape.k, 384, 768)
-
-
 def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
     """Return the order in which gemm:jit:bf16 adds the terms of a vector, or of a row that a thread computes alone.
 
-    pairs: the terms of both operands are contiguous; pairs of terms are then dealt to 16 lanes. Otherwise segments of
-    VECTOR_SEGMENT terms are chains, the second term of each pair first.
+    pairs: True if the terms of both operands are contiguous in memory; pairs of terms are then dealt to 16 lanes.
+    Otherwise each segment of VECTOR_SEGMENT terms is a chain, which adds the second term of each pair first.
     """
     if pairs:
         lanes: SegmentLanes = regions().SegmentLanes((k,), "pairs_dealt", 16)

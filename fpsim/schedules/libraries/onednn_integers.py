@@ -54,10 +54,10 @@ def gemm_lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
 
 
 def _pairs(kernel: str, lengths: tuple[int, ...], shifted: Literal["a", "b"]) -> ChosenSchedule:
-    """Return the schedule of sums whose pairs of terms saturate.
+    """Return the schedule of INT8 kernels that add pairs of products with saturation to 16 bits.
 
-    kernel: oneDNN's name. lengths: terms of each segment of K, in which pairs begin anew. shifted: the operand to which
-    128 is added, so that it is unsigned.
+    kernel: oneDNN's name of the kernel. lengths: terms of each segment of K; a pair never spans two segments. shifted:
+    the operand to which 128 is added, so that it is unsigned.
     """
     rule = (
         f"128 is added to {shifted}, pairs of products saturate to 16 bits and are added modulo 2^32, and 128 times "

@@ -27,9 +27,9 @@ class BrgemmProduct(NamedTuple):
     m: int
     n: int
     k: int
-    block: int  # number of terms of a segment of K
-    copies_a: bool  # whether oneDNN copies a before it multiplies
-    threads: int  # number of threads that may share the product
+    block: int
+    copies_a: bool
+    threads: int
 
 
 @lru_cache(maxsize=4096)

@@ -91,7 +91,8 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 def _lanes(shape: ProductShape, first: int) -> Regions:
     """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others.
 
-    Lanes are joined by neighbours in groups of four columns or of four rows, and by halves where neither is left.
+    Columns from `first` on: in whole groups of four columns, or of four rows, neighbouring lanes are added; in the last
+    rows of the last columns, the halves of the lanes.
     """
     of, m, n, k = regions(), shape.m, shape.n, shape.k
     whole, rows = n // FOUR * FOUR, m // FOUR * FOUR

@@ -38,7 +38,7 @@ def torch_rowwise(fast_accum: bool = False) -> Schedule:
 
 
 def _shape_and_operands(call: Call) -> Iterator[str]:
-    """Yield a sentence unless N and K are multiples of 16, and one if both operands are E5M2."""
+    """Yield reasons why torch refuses a call: N or K is no multiple of 16, or both operands are E5M2."""
     if call.n % 16 or call.k % 16:
         yield f"{TORCH} wants N and K to be multiples of 16; got N = {call.n}, K = {call.k}. Pad with zeros."
     if call.unit.a.fmt == E5M2 and call.unit.b.fmt == E5M2:

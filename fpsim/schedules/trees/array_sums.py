@@ -269,7 +269,7 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
     Terms are added to total 0 from +0. After every s terms total 0 is added to total 1 and starts again, after every
     s**2 total 1 to total 2, after every s**3 total 2 to total 3; at the end totals 1, 2 and 3 are added to total 0, in
-    this order. s is 16, or a larger power of two for more than 2**19 terms.
+    this order. s is 16, or a larger power of two for more than 2**19 terms. how: the arithmetic of each addition.
     """
     power = _power(count)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
@@ -291,7 +291,7 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
 
 def _power(count: int) -> int:
-    """Return log2 of the number of terms of a chain after which total 0 is added to total 1; count: all its terms."""
+    """Return log2 of s, the number of terms after which `_totals` adds total 0 to total 1, for `count` terms in all."""
     return max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
 
 

@@ -202,12 +202,12 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the sizes of an argument, an integer or several, in ascending order and each once.
+    """Return the sizes in an argument, an integer or a sequence of them, in ascending order and each once.
 
-    name: the argument that errors name.
+    name: the argument's name, for errors.
 
     Raises:
-      ValueError: the value is neither a positive integer nor several.
+      ValueError: the value is neither a positive integer nor a non-empty sequence of them.
     """
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several

@@ -35,8 +35,8 @@ class Detail(NamedTuple):
       nodes: (at the beginning, at the end) for sums.
     """
 
-    steps: tuple[int, int]  # for additions of products
-    nodes: tuple[int, int]  # for sums
+    steps: tuple[int, int]
+    nodes: tuple[int, int]
 
 
 ALL = (1 << 30, 0)
@@ -68,12 +68,12 @@ class Box:
 
     kind: str
     text: str
-    node: Any = None  # the node of the tree, or None
-    inside: list[Box] = field(default_factory=list)  # the boxes of its inputs
+    node: Any = None
+    inside: list[Box] = field(default_factory=list)
     left: float = 0
     right: float = 0
-    level: int = 0  # 0 without inner boxes, else one more than the highest level of these
-    tick: str = ""  # text of the axis below it
+    level: int = 0
+    tick: str = ""
     short: str = ""
     ceiling: int = 0
 
@@ -153,9 +153,10 @@ def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
 
 
 def _some(items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box]) -> list[Box]:
-    """Return boxes for the first and last items, and one box for those omitted between.
+    """Return a box for each of the first and last items, and between them one box "8 more" for those left out.
 
-    shown: the numbers of first and last items. make: function from an item to its box.
+    shown: (number of first items, number of last items) to keep. make: function from an item to its box. If only one
+    item would be left out, all items get boxes.
     """
     first, last = shown
     hidden = len(items) - first - last

@@ -9,7 +9,11 @@ Value = TypeVar("Value")
 
 
 def in_levels(values: Sequence[Value], order: str, add: Callable[[Value, Value], Value]) -> Value:
-    """Return the sum of one value or more, added as a "pairwise" or a "butterfly" `Sum`; add: (x, y) -> x + y."""
+    """Return the sum of `values`, which are added level by level until one is left.
+
+    order: "pairwise": neighbours are added. "butterfly": with h half of the smallest power of two that is not below
+    their number, value i + h is added to value i. A value without a partner moves up. add: function (x, y) -> x + y.
+    """
     level = list(values)
     while len(level) > 1:
         half = 1 << (len(level) - 1).bit_length() - 1

@@ -80,13 +80,13 @@ def in_words(fmt: Format) -> str:
 class Steps:
     """A run of `count` additions, each of the products of `terms` consecutive terms of K.
 
-    Addition i adds the terms from start + i * stride on.
+    Addition i adds the terms from start + i * stride on; stride is 0 if count is 1.
     """
 
     start: int
     terms: int
     count: int
-    stride: int  # 0 where count is 1
+    stride: int
 
 
 def terms_run(start: int, count: int, stride: int = 1) -> Steps:
@@ -335,9 +335,9 @@ class StackOperation(NamedTuple):
     kind: Kind
     how: Arithmetic | Format | str
     spans: tuple[Span, ...] = ()
-    product: Arithmetic | None = None  # the rounding of products, None if exact
+    product: Arithmetic | None = None
     numbers: int = 0
-    node: Any = None  # the node of the tree that the operation belongs to, which is not compared
+    node: Any = None
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -189,12 +189,10 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes from which a tree was built; fast loops compute its sums by them.
-
-    A lane is a partial sum of an output.
+    """The lanes (partial sums of an output) of a tree that consists of lanes only, from which fast loops compute sums.
 
     Attributes:
-      root: the tree's root; a tree with another root has other sums.
+      root: the tree's root (before a last rounding to the output format).
       lanes: the lanes of the schedule.
       run: consecutive terms of a lane.
       span: the terms of K.
@@ -202,12 +200,12 @@ class LaneOrder(NamedTuple):
       one_column: True if the result has one column, which changes the order for lanes in blocks.
     """
 
-    root: Node  # the tree's root; a tree with another root has other sums
+    root: Node
     lanes: Lanes
-    run: int  # consecutive terms of a lane
-    span: Span  # the terms of K
-    coarse: bool  # whether no product of the operands can underflow in float32
-    one_column: bool  # whether the result has one column, which changes the order for lanes in blocks
+    run: int
+    span: Span
+    coarse: bool
+    one_column: bool
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:

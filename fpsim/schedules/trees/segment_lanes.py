@@ -5,17 +5,16 @@ from __future__ import annotations
 from itertools import islice
 
 from fpsim.matrix_units.catalogue import float_unit
-from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.regions import GROUP, TURN, UNITS, VECTORS, SegmentLanes
 from fpsim.schedules.trees.nodes import FLOAT32, Gathered, Node, Start, Steps, Sum, add_instructions, terms_run
 from fpsim.schedules.trees.parts import arithmetic_of
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn.
+    """Return the tree of additions that `order` describes, as a node.
 
-    Each part is +0 plus its segments in turn. In orders of matrix instructions, sums start at their first segment or
-    part instead of +0.
+    The segments of a part are added to +0 one after the other; so are the parts, if there are several. In orders of
+    matrix instructions, these sums start at their first segment or part instead of +0.
     """
     starts = [0]
     for length in order.lengths:
@@ -37,7 +36,9 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
             apart = [terms_run(start, turns // 2, 2), _chain("zero", terms_run(start + 1, turns // 2, 2))]
         return _chain("zero", *apart, terms_run(start + turns, length - turns))
     if order.lanes in UNITS:
-        return _instructions(start, length, float_unit(UNITS[order.lanes]), order.instruction_terms(length))
+        unit, steps = float_unit(UNITS[order.lanes]), list[Steps | Gathered]()
+        add_instructions(steps, start, length, order.instruction_terms(length) or unit.terms)
+        return Sum(arithmetic_of(unit), "zero", "chain", tuple(steps))
     width = order.width
     if order.lanes == "first_apart":
         return _first_apart(start, length, width)
@@ -65,16 +66,6 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
     whole = length // width * width
     joined = _by_halves(_dealt_lanes(start, whole, width, VECTORS))
     return _chain("first", joined, terms_run(start + whole, length - whole))
-
-
-def _instructions(start: int, length: int, unit: MatrixUnit, terms: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 by a chain of instructions of a unit, of `terms` terms each.
-
-    terms: 0 for as many as the unit adds.
-    """
-    steps: list[Steps | Gathered] = []
-    add_instructions(steps, start, length, terms or unit.terms)
-    return Sum(arithmetic_of(unit), "zero", "chain", tuple(steps))
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
@@ -110,19 +101,20 @@ def _eights(start: int, length: int) -> Sum:
 
 
 def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps]:
-    """Return additions of single terms: of the pairs at start, start + stride, ... the second term, then the first.
+    """List additions of single terms in the order in which pairs are added, the second term of a pair before the first.
 
-    Terms from start + length on are left out.
+    The pairs begin at start, start + stride, ...; terms from start + length on are left out. Start 0 and length 5 give
+    terms 1, 0, 3, 2, 4.
     """
     pairs = range(start, start + length, stride)
     return [terms_run(term, 1) for pair in pairs for term in (pair + 1, pair) if term < start + length]
 
 
 def _pairs_dealt(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1, of which pairs are dealt to `width` lanes in turn.
+    """Return the sum of terms start to start + length - 1, whose pairs belong to `width` lanes in turn.
 
-    A lane adds the second term of a pair before the first. Then lane i + width / 2 is added to lane i, and of these
-    sums neighbours are added, level by level.
+    A lane adds the second term of a pair before the first. Then lane i + width / 2 is added to lane i, and neighbours
+    among these sums are added, level by level.
     """
     lanes = []
     for lane in range(width):

@@ -31,15 +31,21 @@ BUCKETS = 13  # of the hash table in which oneDNN keeps rows of a block
 
 
 class Chunk(NamedTuple):
-    """The sizes of a chunk: the part of the result, and of K, that a thread computes before it goes on to the next."""
+    """The sizes of a chunk: the part of the result, and of K, that a thread computes before it goes on to the next.
 
-    threads: int  # number of threads that share K
-    row_block: int  # rows of a block, the result of one call of a kernel
-    terms: int  # terms of K in a block of K
-    blocks: int  # number of blocks of K that a kernel adds in one call
-    is_extended: bool  # whether the last K mod 32 terms are added in the same call as the terms before them
-    copies_a: bool  # whether oneDNN copies a
-    score: np.float32  # oneDNN's estimate of how well the chunk uses caches and threads; it takes the highest
+    threads: number of threads that share K. row_block: rows of a block, the result of one call of a kernel. terms:
+    terms of K in a block. blocks: number of blocks of K that a kernel adds in one call. is_extended: True if the last K
+    mod 32 terms are added in the same call as the terms before them. copies_a: True if oneDNN copies a. score: oneDNN's
+    estimate of how well the chunk uses caches and threads.
+    """
+
+    threads: int
+    row_block: int
+    terms: int
+    blocks: int
+    is_extended: bool
+    copies_a: bool
+    score: np.float32
 
 
 def chunk_blocks(product: AmxProduct) -> KBlocks | None:
@@ -75,7 +81,7 @@ def chunk_blocks(product: AmxProduct) -> KBlocks | None:
 
 
 def _best(product: AmxProduct) -> Chunk | None:
-    """Return the chunk with the highest score; None if all scores are 0."""
+    """Return the chunk that oneDNN scores highest for the product; None if all that it tries have the score 0."""
     m, n, k, threads = product.m, product.n, product.k, product.threads
     # the most rows of a block: 2 to 4 tiles of 13 to 16 rows if these divide M, else up to 64
     tallest = next((s * r for r in TALL for s in (4, 3, 2) if m % (s * r) == 0), min(m, 64))

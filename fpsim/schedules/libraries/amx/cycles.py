@@ -17,7 +17,7 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 
 
 def efficiency(walk: BlockWalk) -> np.float32:
-    """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest.
+    """Return oneDNN's estimate of the efficiency of `walk`'s blocks, float32; oneDNN takes the most efficient ones.
 
     It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores. It is 0 if threads share K
     although their sums do not fit L2.
@@ -95,7 +95,7 @@ def _reduction_cycles(by: Division) -> np.float32 | None:
 
 
 def _memory(cores: int) -> np.float32:
-    """Return the bytes that memory gives in a cycle, float32, to `cores` cores that load the same data.
+    """Return the bytes per cycle, float32, that memory delivers to `cores` cores that load the same data.
 
     It is interpolated linearly between the points of MEMORY.
     """

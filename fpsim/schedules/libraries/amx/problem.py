@@ -46,9 +46,9 @@ class AmxProduct(NamedTuple):
     k: int
     a_turned: bool
     b_turned: bool
-    threads: int  # number of threads that may share the product
-    caches: Caches  # sizes of a core's caches
-    is_half: bool = False  # True for FP16, False for BF16
+    threads: int
+    caches: Caches
+    is_half: bool = False
 
 
 class KBlocks(NamedTuple):
@@ -62,10 +62,10 @@ class KBlocks(NamedTuple):
       takes_amx: False if oneDNN multiplies without AMX after all; see the function `takes_amx`.
     """
 
-    lengths: tuple[int, ...]  # number of terms of each segment, in ascending order of k
-    parts: tuple[int, ...]  # number of segments that each thread adds, if threads share K; else ()
+    lengths: tuple[int, ...]
+    parts: tuple[int, ...]
     equal: bool
-    takes_amx: bool  # False if oneDNN multiplies without AMX after all; see the function `takes_amx`
+    takes_amx: bool
 
 
 def takes_amx(product: AmxProduct, a_bytes: int, terms: int) -> bool:

@@ -34,11 +34,11 @@ class Division(NamedTuple):
       rows, columns: rows and columns of the result of a kernel, two tiles each.
     """
 
-    product: AmxProduct  # the product
+    product: AmxProduct
     by_m: int
     by_k: int
     by_n: int
-    tall: int  # rows of a tile
+    tall: int
     rows: int
     columns: int
 
@@ -64,7 +64,7 @@ class Division(NamedTuple):
 
 
 class BlockWalk(NamedTuple):
-    """The sizes of blocks, and the order in which a thread visits them.
+    """The sizes of the blocks of a product that oneDNN computes with AMX, and the order in which a thread visits them.
 
     Attributes:
       division: the division among threads.
@@ -75,12 +75,12 @@ class BlockWalk(NamedTuple):
       streams_a: True if a does not stay in L1.
     """
 
-    division: Division  # the division among threads
-    across: bool  # True if blocks are visited row by row, False if column by column
-    terms: int  # terms of K in a block, which is a segment
-    chunk: int  # number of blocks of K that stay in the L2 cache together
-    wide: int  # number of columns of b (if `across`) or rows of a that stay in L2
-    streams_a: bool  # True if a does not stay in L1
+    division: Division
+    across: bool
+    terms: int
+    chunk: int
+    wide: int
+    streams_a: bool
 
     @property
     def strips(self) -> int:
@@ -146,7 +146,7 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
     """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or terms.
 
     A chunk is (blocks of K, number of kernels along the columns); the result is None too if none fits the L2 cache.
-    least: fewest blocks of K. keeps_copy: True counts a copy of b's block in L2.
+    least: the fewest blocks of K that are allowed. keeps_copy: True counts a copy of b's block in L2.
     """
     product = by.product
     if rounded_up(by.m, by.rows) * (by.by_m - 1) >= product.m or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k:
@@ -158,7 +158,7 @@ def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
     """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
 
     All terms of a thread must be one chunk. L2 rules it out if the distance of the result's rows in memory divides the
-    size of a way of the cache, and the rows would take 3/4 of its ways. The form of the result: as for `_best_chunk`.
+    size of a way of the cache, and the rows would take 3/4 of its ways. For the result's fields see `_best_chunk`.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if (
@@ -195,11 +195,11 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the blocks of a walk row by row; None if none fits the caches.
+    """Return the blocks that are visited row by row; None if none fits the caches.
 
-    They have `terms` terms if L1 holds the rows of a kernel over all of K. Otherwise L2 decides their terms. terms:
-    terms of K in a block that fits L1. chunk: (blocks of K, number of kernels along the columns). keeps_copy: True
-    counts a copy of b's block in L2.
+    A block has `terms` terms of K if L1 holds a kernel's rows of a over all of K; otherwise L2 decides how many.
+    terms: the most terms of a block that fits L1. chunk: (blocks of K, number of kernels along the columns).
+    keeps_copy: True counts a copy of b's block in L2.
     """
     product = by.product
     panel = terms * by.rows * BYTES * ceiling(product.k, terms)
@@ -215,11 +215,11 @@ def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) 
 def _best_chunk(
     by: Division, across: bool, terms: int, *, least: int = 0, keeps_copy: bool = False
 ) -> tuple[int, int] | None:
-    """Return the chunk with the most multiply-adds per byte moved; None if none fits L2.
+    """Return the chunk of blocks with the most multiply-adds per byte moved; None if none fits L2.
 
     A chunk is (blocks of K, number of kernels along the columns if `across`, else along the rows). across: blocks are
-    visited row by row. terms: terms of K in a block. least: fewest blocks of K. keeps_copy: True counts a copy of b's
-    block in L2.
+    visited row by row. terms: terms of K in a block. least: the fewest blocks of K that are allowed. keeps_copy: True
+    counts a copy of b's block in L2.
     """
     size, side = (by.n, by.columns) if across else (by.m, by.rows)
     best, chosen = np.float32(0), None
