@@ -329,3 +329,24 @@ def test_queries_keys_and_values_share_a_tensor_scale(layout: str, end: str, tmp
     wanted = F32(amax) / F32(2688) if layout.startswith("modelopt") else F32(2688) / F32(amax)
     assert scales == {float(wanted)}
     assert tensors[f"down.{end}"].item() != float(wanted)
+
+
+@pytest.mark.parametrize("inputs", [8, 16, 24, 32])
+@pytest.mark.parametrize("layout", ["compressed-tensors:int4", "compressed-tensors:int4_asym"])
+def test_codes_of_few_inputs_have_the_bits_of_the_configuration(layout: str, inputs: int, tmp_path: Path) -> None:
+    weight = torch.randn(16, inputs, generator=torch.Generator().manual_seed(0))
+    fp.torch.export({"up_proj.weight": weight}, layout=layout, out=tmp_path, group_size=inputs)
+    for _ in range(2):  # without a configuration, 4 bits are assumed
+        values = np.asarray(fp.analysis.open(tmp_path)["up_proj.weight"])
+        np.testing.assert_allclose(values, weight.numpy(), atol=0.3)
+        assert fp.analysis.verify(tmp_path).ok
+        (tmp_path / "config.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "layout", ["compressed-tensors:fp8_channel", "compressed-tensors:int8", "modelopt:fp8_channel"]
+)
+def test_a_weight_of_one_output_has_a_scale_per_output(layout: str, tmp_path: Path) -> None:
+    fp.torch.export({"score.weight": torch.linspace(-1, 1, 128).reshape(1, -1)}, layout=layout, out=tmp_path)
+    report = fp.analysis.verify(tmp_path)
+    assert report.ok, report.problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -33,8 +34,8 @@ def packed_rows(parts: WeightParts) -> Tensor:
     if len(shape) != 2 or len(codes.shape) != 2 or len(stored.shape) != 2 or min(shape) < 1:
         raise LayoutError(f"it has the shape {shape}, codes of shape {codes.shape} and scales of shape {stored.shape}")
     n, k = shape
-    bits = next((bits for bits in WIDTHS if -(-k * bits // WORD) == codes.shape[1]), 0)
     groups = stored.shape[1]
+    bits = _bits_of_rows(parts, n, k)
     if codes.shape[0] != n or not bits or stored.shape[0] not in (1, n) or not groups or k % groups:
         raise LayoutError(
             f"its codes of shape {codes.shape} and scales of shape {stored.shape} do not fit the shape {shape}"
@@ -60,6 +61,24 @@ def packed_rows(parts: WeightParts) -> Tensor:
         return decode
 
     return parts.weight(shape, _words(bits, k, groups), load)
+
+
+def _bits_of_rows(parts: WeightParts, n: int, k: int) -> int:
+    """Return the bits of a code in compressed-tensors' packed layout; 0 if no number of bits fits the codes' shape.
+
+    Several numbers may fit a weight of few inputs. Those that fit the zero points too come first, then those of the
+    configuration, then 4 bits. parts: the stored tensors of the weight. n, k: its outputs and inputs.
+    """
+    columns, zeros, groups = parts.codes.shape[1], parts.beside.get("zero_point"), parts.settings.get("config_groups")
+    schemes = groups.values() if isinstance(groups, Mapping) else ()
+    weights = [scheme.get("weights") for scheme in schemes if isinstance(scheme, Mapping)]
+    configured = [one.get("num_bits") for one in weights if isinstance(one, Mapping)]
+
+    def rank(bits: int) -> tuple[bool, bool, bool]:
+        misfits = zeros is not None and zeros.shape[:1] != (-(-n * bits // WORD),)
+        return misfits, bits not in configured, bits != 4
+
+    return min((bits for bits in WIDTHS if -(-k * bits // WORD) == columns), key=rank, default=0)
 
 
 def packed_columns(parts: WeightParts) -> Tensor:

@@ -232,7 +232,9 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
         return  # with several schemes, patterns of classes say which of them a weight has
     strategy, size = weights.get("strategy"), weights.get("group_size")
     strategy = strategy if isinstance(strategy, str) else ""
-    if strategy in STRATEGIES and not any(part in words for part in STRATEGIES[strategy]):
+    fits = any(part in words for part in STRATEGIES.get(strategy, ()))
+    fits = fits or (strategy == "channel" and _is_row(one) and "with one scale" in words)
+    if strategy in STRATEGIES and not fits:
         yield Finding.about(name, "strategy", f"the configuration says one scale per {strategy}, and with scales of "
                             f"shape {scales} the weight is {words}.")  # fmt: skip
     if strategy == "channel" and len(scales) == 1 and "with row scales" in words:
@@ -266,6 +268,11 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
                             "symmetric, and the weight has zero points.")  # fmt: skip
 
 
+def _is_row(one: Recognised) -> bool:
+    """Return whether a weight has one output, for which a scale per output and a scale of the weight are the same."""
+    return len(one.decoded.shape) == 2 and one.decoded.shape[0] == 1
+
+
 def _modelopt(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a ModelOpt weight and its configuration.
 
@@ -274,11 +281,12 @@ def _modelopt(one: Recognised) -> Iterator[Finding]:
     """
     settings, name = one.parts.settings, one.parts.name
     algorithm, size = str(settings.get("quant_algo", "")), settings.get("group_size")
-    wanted = ALGORITHMS.get(algorithm)
-    if wanted and one.decoded.layout != wanted:
+    wanted, layout = ALGORITHMS.get(algorithm), one.decoded.layout
+    fits = layout == wanted or (wanted == "modelopt:fp8_channel" and layout == "modelopt:fp8" and _is_row(one))
+    if wanted and not fits:
         yield Finding.about(name, "quant_algo", f"the configuration says quant_algo {algorithm}, and its "
-                            f"tensors are those of {one.decoded.layout}.")  # fmt: skip
-    if type(size) is int and one.decoded.layout in ("modelopt:nvfp4", "modelopt:mxfp8"):
+                            f"tensors are those of {layout}.")  # fmt: skip
+    if type(size) is int and layout in ("modelopt:nvfp4", "modelopt:mxfp8"):
         block = one.decoded.shape[-1] // max(one.parts.beside["scale"].shape[-1], 1)
         if block != size:
             yield Finding.about(name, "group size", f"the configuration says groups of {size}, and its "
