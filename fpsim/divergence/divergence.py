@@ -375,7 +375,7 @@ def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) ->
         with np.errstate(all="ignore"):
             quotient = np.float32(value / scale)
     if isinstance(cast.fmt, Format):
-        explanation = explain(np.float32(quotient), cast.fmt, overflow="saturate")
-        nearest = explanation.code == int(cast.codes[row, column])
-        said += f", as nearest even does: {explanation.reason}" if nearest else ", which is not what nearest even gives"
+        ways = [explain(np.float32(quotient), cast.fmt, overflow=overflow) for overflow in ("saturate", "nonfinite")]
+        nearest = next((way for way in ways if way.code == int(cast.codes[row, column])), None)
+        said += f", as nearest even does: {nearest.reason}" if nearest else ", which is not what nearest even gives"
     return f"{said}."

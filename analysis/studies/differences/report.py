@@ -163,7 +163,10 @@ def _growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> s
     sentence = f"{count} of {plural(len(growth), noun)} {'differs' if count == 1 else 'differ'}"
     last = next((row for row in reversed(growth) if row.product in ("fprop", "output")), None)
     if last is not None:
-        size = f"differs in {percent(last.differing)} of its elements, with a relative error of {last.relative:.2g}"
+        size = f"differs in {percent(last.differing)} of its elements, " + (
+            "none of which is finite in both runs" if math.isnan(last.relative)
+            else f"with a relative error of {last.relative:.2g}"
+        )  # fmt: skip
         forward = "output" if noun == "output" else "forward product"
         sentence += f"; the last {forward}, {last.layer}, {size if last.differing else 'is equal'}"
     return f"{sentence}." if kl is None else f"{sentence}. KL of the output: {kl:.2g} nats."

@@ -282,3 +282,12 @@ def test_what_is_not_compared_is_named() -> None:
         "Only 2 % of the model's weights and 2 % of its multiplications are seen; not seen: ls"
     )
     assert divergence.coverage.weights == 64 * 8 / (64 * 8 + 4 * 64 * (32 + 64))
+
+
+def test_an_overflow_to_infinity_is_what_nearest_even_gives() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    text = str(fp.analysis.diff(model, torch.randn(8, 64) * 1e30, "FP16", "BF16"))
+    assert "FP16 makes it -inf in FP16, as nearest even does: " in text
+    assert "not what nearest even gives" not in text
+    assert "differs in 100 % of its elements, none of which is finite in both runs." in text
