@@ -34,12 +34,17 @@ def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def attempted(call: Callable[..., Made], *arguments: Any, **keywords: Any) -> tuple[Made | None, str]:
-    """Return (what a call of a quantizer returns, ""); or (None, sentence on its exception) if the quantizer raises."""
+def attempted(
+    call: Callable[..., Made], *arguments: Any, refusals: tuple[str, ...] = ("runs",), **keywords: Any
+) -> tuple[Made | None, str]:
+    """Return (what a call of a quantizer returns, ""); or (None, sentence) if the quantizer refuses the arguments.
+
+    refusals: the rules of calls that it breaks by a refusal; "runs" means that it raises.
+    """
     try:
         return call(*arguments, **keywords), ""
     except FunctionMisbehaved as refusal:
-        if refusal.rule != "runs":
+        if refusal.rule not in refusals:
             raise
         return None, refusal.sentence
 

@@ -177,6 +177,18 @@ def test_a_dtype_of_its_own_rule_is_found() -> None:
     assert broken.why == "as float16 the same values give other results"
 
 
+def test_a_function_of_the_bits_of_float32_passes_with_a_note() -> None:
+    def to_bf16(x: Array) -> Array:
+        bits = x.view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return np.asarray(np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC0, rounded), np.uint16)
+
+    checked = report(to_bf16, "bf16")
+    assert checked.ok, checked
+    assert any(note.startswith("it takes no float64: fn must return the shape") for note in checked.notes)
+    assert checked.covered.dtypes == ("float32",)
+
+
 # ---- functions that break the rules
 
 
