@@ -132,12 +132,15 @@ class Comparison:
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a text with a line for each row of `pareto`, and a line with the number of other rows."""
+        """Return a text: a line for each row of `pareto`, the number of other rows, and that of rows of unknown SQNR."""
         lines = [
             f"{decibels(r.report.sqnr_db):>9} at {r.report.bits_per_value:5.2f} bits: {r.name}" for r in self.pareto()
         ]
-        beaten = len(self) - len(lines)
-        return "\n".join([*lines, f"{plural(beaten, 'combination')} beaten by these"] if beaten else lines)
+        unknown = sum(math.isnan(row.report.sqnr_db) for row in self.rows)
+        beaten = len(self) - len(lines) - unknown
+        lines += [f"{plural(beaten, 'combination')} beaten by these"] if beaten else []
+        lines += [f"{plural(unknown, 'combination')} without a known SQNR"] if unknown else []
+        return "\n".join(lines)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw SQNR against bits per value, and the Pareto front; return the matplotlib axes (ax None: new ones)."""

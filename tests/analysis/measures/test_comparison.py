@@ -143,3 +143,8 @@ def test_a_comparison_shows_itself() -> None:
     assert comparison.plot(ax) is ax
     assert fp.analysis.error(NORMAL, "e4m3", axis=0).plot(ax) is ax
     assert fp.analysis.error(NORMAL, "e4m3").plot(ax) is ax
+
+
+@pytest.mark.parametrize("x", [np.zeros((0, 3), np.float32), np.full(3, np.nan, np.float32), np.full(3, 1e-200)])
+def test_combinations_without_a_known_sqnr_are_not_called_beaten(x: Any) -> None:
+    assert str(fp.analysis.compare(x, ["e4m3", "bf16"], scalings=[None])) == "2 combinations without a known SQNR"
