@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.torch.delayed import first_state, with_history
 from fpsim.torch.linear_products import product_op
-from fpsim.torch.operators import Tensor, in_backward_pass, refuse_tangent, torch
+from fpsim.torch.operators import Tensor, digest_of, in_backward_pass, refuse_tangent, torch
 from fpsim.torch.plan import LayerPlan, plan_of
+
+REPEATED = 16  # forward passes that a layer remembers
+
+
+class ForwardPass(NamedTuple):
+    """A forward pass of a layer in training, which torch.utils.checkpoint may run again.
+
+    Attributes:
+      digest: a hash of the input.
+      steps, scales: the layer's buffers before the pass, or None.
+    """
+
+    digest: bytes
+    steps: Tensor | None
+    scales: Tensor | None
 
 
 class QuantLinear(torch.nn.Linear):
@@ -52,7 +67,7 @@ class QuantLinear(torch.nn.Linear):
     plan: str
     steps: Tensor | None
     scales: Tensor | None
-    _last: tuple[Tensor | None, Tensor | None] | None = None  # steps and scales of the last pass, if it updated them
+    _passes: tuple[ForwardPass, ...] = ()  # the last ones, if they updated the buffers
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: torch.device | str | None = None,
@@ -159,7 +174,8 @@ class QuantLinear(torch.nn.Linear):
         """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`.
 
         A call within a backward pass, in which torch.utils.checkpoint runs a layer again, has the random draws and the
-        delayed scales of the last call, and updates nothing, unless that call was without gradients.
+        delayed scales of the last call with this input (of the last 16), and updates nothing. If the last call was
+        without gradients, the call counts as a new one.
         """
         x = input
         self._refuse(x)
@@ -167,7 +183,7 @@ class QuantLinear(torch.nn.Linear):
         if torch.is_autocast_enabled("cpu") and x.dtype != torch.float64:  # torch's layers leave float64 as it is, too
             x = x.to(torch.get_autocast_dtype("cpu"))
         trains = self.training and torch.is_grad_enabled()
-        (step, state), updates = self._counted(trains)
+        (_, step, state), updates = self._counted(x, trains)
         if updates and self.steps is not None:
             self.steps.add_(1)
         rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
@@ -177,24 +193,28 @@ class QuantLinear(torch.nn.Linear):
             self.scales.copy_(after.detach())
         return y.reshape(*x.shape[:-1], self.out_features)
 
-    def _counted(self, trains: bool) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
-        """Return ((`steps`, `scales`) for a forward pass, as copies or None; whether the pass must update them).
+    def _counted(self, x: Tensor, trains: bool) -> tuple[ForwardPass, bool]:
+        """Return (`steps` and `scales` for a forward pass, copied; whether the pass must update the buffers).
 
-        trains: whether the layer is in training, with gradients enabled.
+        x: the input. trains: whether the layer is in training, with gradients enabled.
         """
         if self.steps is None and self.scales is None:
-            return (None, None), False
+            return ForwardPass(b"", None, None), False
         is_eager = not torch.compiler.is_compiling()
-        if trains and is_eager and in_backward_pass():
-            if self._last is not None:
-                return self._last, False
-        elif is_eager:
-            self._last = None
-        copies = tuple(None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
-        step, state = copies
-        if trains and is_eager and not in_backward_pass():
-            self._last = step, state
-        return (step, state), trains
+        digest = digest_of(x) if trains and is_eager else b""
+        again = trains and is_eager and in_backward_pass()
+        if again and self._passes:
+            same = (known for known in reversed(self._passes) if known.digest == digest)
+            return next(same, self._passes[-1]), False
+        copies = (None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
+        this = ForwardPass(digest, *copies)
+        if is_eager and not again:
+            self._passes = (*self._passes[1 - REPEATED :], this) if trains else ()
+        return this, trains
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or pickle of the layer holds: its attributes without the last forward passes."""
+        return {name: value for name, value in self.__dict__.items() if name != "_passes"}
 
     def _refuse(self, x: Tensor) -> None:
         """Raise a TypeError or ValueError unless x is a float tensor on the CPU with in_features in its last axis."""

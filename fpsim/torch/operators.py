@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,16 @@ def _without_wrappers(tensor: Tensor) -> list[Tensor]:
             layers.append(transforms.get_unwrapped(layers[-1]))
         layers = [layer for layer in layers if not transforms.is_batchedtensor(layer)]  # unpack_dual refuses these
     return layers
+
+
+def digest_of(x: Tensor) -> bytes:
+    """Return a hash of a tensor's values; an empty one for tensors without values that Python can read.
+
+    Those are tensors of the meta device, and wrappers of torch.func and torch.vmap.
+    """
+    if x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return b""
+    return hashlib.blake2b(array_of(x).tobytes(), digest_size=16).digest()
 
 
 def in_backward_pass() -> bool:

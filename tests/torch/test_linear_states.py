@@ -138,6 +138,29 @@ def test_checkpointed_layers_repeat_their_draws_and_scales(recipe: Any) -> None:
             assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+def test_layers_that_run_several_times_in_checkpoints_repeat_every_pass() -> None:
+    def of_two(layer: Any, x: Any, again: bool) -> Any:
+        parts = x.chunk(2)
+        return sum((checkpoint(layer, part, use_reentrant=False) if again else layer(part)).square() for part in parts)
+
+    def chained(layer: Any, x: Any, again: bool) -> Any:
+        def twice(part: Any) -> Any:
+            return layer(layer(part))
+
+        return checkpoint(twice, x, use_reentrant=False) if again else twice(x)
+
+    for run in (of_two, chained):
+        layer, data = ft.QuantLinear(128, 128, recipe=SR), torch.randn(32, 128)
+        twin, results = copy.deepcopy(layer), []
+        for each, again in ((layer, False), (twin, True)):
+            x = data.clone().requires_grad_()
+            run(each, x, again).square().sum().backward()
+            results.append([x.grad, each.weight.grad, each.bias.grad, each.steps])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        assert layer._passes
+        assert not copy.deepcopy(layer)._passes
+
+
 def test_autocast_leaves_float64_as_it_is() -> None:
     layer, x = ft.QuantLinear(32, 16, recipe=ft.MXFP8).double(), torch.randn(4, 32, dtype=torch.float64)
     with torch.autocast("cpu", torch.bfloat16):
