@@ -27,7 +27,16 @@ from tests.oracles.tiling.scales import (
     tensor_scale,
     two_levels,
 )
-from tests.oracles.tiling.tiles import RANGES, code_of_scale, in_tiles, is_integer, repeated, scales_shape, tile_sizes
+from tests.oracles.tiling.tiles import (
+    RANGES,
+    code_of_scale,
+    in_tiles,
+    is_integer,
+    repeated,
+    scales_shape,
+    smallest_scale,
+    tile_sizes,
+)
 
 Array = npt.NDArray[Any]
 
@@ -79,6 +88,12 @@ def encode_with_zero_points(
             s = math.nan
         elif scales is not None:
             s = float(scales.flat[i])
+        elif (
+            tile.amax == 0
+            and scaling.zero_scale == "smallest"
+            and not (tile.has_infinity and scaling.infinity == "one")
+        ):
+            s = smallest_scale(scaling)
         elif tile.amax != 0 and not (tile.has_infinity and scaling.infinity == "one"):
             unbounded = bool(np.isinf(tile.amax))
             spread = real(math.inf) if unbounded else min(most[i] - least[i], np.finfo(real).max)

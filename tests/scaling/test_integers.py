@@ -113,3 +113,10 @@ def test_decoding_integers_to_float64_is_exact(fmt: Any) -> None:
     how = scaling(block=(2, 7), symmetric=False)
     want = so.decode(so.encode(wide(), fmt, how), fmt, np.float64)
     assert_bits_equal(fp.encode_scaled(wide(), fmt, how).decode(dtype=np.float64), want)
+
+
+@pytest.mark.parametrize("infinity", ["skip", "one"])
+def test_a_tile_of_zeros_with_a_zero_point_has_the_scale_of_zeros(infinity: str) -> None:
+    how = fp.Scaling(block=(1, 2), symmetric=False, zero_scale="smallest", scale_format="bf16", infinity=infinity)
+    q = check(np.array([[0, -0.0, 1, 2, np.inf, 0]], np.float32), fp.UINT8, how)
+    assert q.scales[0].tolist()[::2] == [2.0**-126, 2.0**-126 if infinity == "skip" else 1]
