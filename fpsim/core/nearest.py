@@ -40,15 +40,10 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
     dropped = layout.place - layout.depth
     kept = MANTISSA - dropped
     smallest_field = layout.depth + 1 - kept - 1  # of half the smallest subnormal value
-    return bool(dropped > 0 and kept > 0 and smallest_field > 0 and _beyond(layout, kept) + dropped <= LARGEST_FIELD)
-
-
-def _beyond(layout: EncodeLayout, kept: int) -> int:
-    """Return the float32 exponent field from which on every magnitude overflows in a format.
-
-    layout: EncodeLayout of the format, with Python integers as fields; kept: the format's number of mantissa bits.
-    """
-    return int(layout.max_code >> kept) + int(layout.depth) + 1
+    if dropped <= 0 or kept <= 0 or smallest_field <= 0:
+        return False
+    beyond = int(layout.max_code >> kept) + int(layout.depth) + 1  # field from which on every magnitude overflows
+    return beyond + int(dropped) <= LARGEST_FIELD
 
 
 @scalar

@@ -27,7 +27,7 @@ class HardwareRow(NamedTuple):
 
     Attributes:
       arch: the architecture, such as "hopper".
-      library: its name.
+      library: name of the library, as in `Schedule.library`.
       operands: "FP8" or "16 bits" (FP16 or BF16).
       scales: text of TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
       schedule: the order of additions.

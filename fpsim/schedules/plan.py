@@ -100,16 +100,16 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
     """Return the number of consecutive terms of K that stay in one slice, for slicing rules that read `grain`.
 
-    It is the schedule's `grain`, or if that is 0 as many terms as have 1024 bits in operand a of `unit` (of 8 bits each
-    at least).
+    It is `slicing.grain`, or if that is 0 the number of terms that fill 1024 bits in operand a of `unit` (narrower ones
+    count as 8 bits).
     """
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`.
+    """Return (the spans of K of every slice, the index after the last term that is added).
 
-    schedule: its `slicing` is used. unit: the matrix unit, on which a grain of 0 depends. k: number of terms.
+    schedule: its `slicing` has the rule. unit: the matrix unit, which decides a grain of 0. k: number of terms.
     """
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
@@ -178,7 +178,7 @@ def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Return the number of consecutive terms of a lane, if k terms are cut into `slices` slices, by `Lanes.run`."""
+    """Return the number of consecutive terms that a lane adds, as `Lanes.run` says, if K = k has `slices` slices."""
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))

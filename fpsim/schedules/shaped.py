@@ -32,7 +32,10 @@ FORMATS = (BF16, FP16, FP32, INT8)
 
 @reloadable
 class ProductShape(NamedTuple):
-    """The shape of a product a (M, K) times b (K, N), the format of its operands, and their memory layout."""
+    """The shape of a product a (M, K) times b (K, N), the format of its operands, and their memory layout.
+
+    layout: "nn": both operands in C order; "nt": b is the transpose of an array in C order; "tn": a is.
+    """
 
     m: int
     n: int
@@ -99,7 +102,7 @@ class ShapedSchedule:
       library: name of the library, with its version.
       choose: function that `at` calls; it raises DeclinedShape for a shape whose order is not known.
       layout: "nn": a and b in C order; "nt": b is the transpose of an array in C order, as the weights of a linear
-        layer; "tn": a is.
+        layer; "tn": a is such a transpose.
       source: the source of the rules.
       own_transpose: the reason why a product of a matrix and its own transposed view is declined, a clause; "" if the
         library adds it as any other product.
@@ -125,31 +128,28 @@ class ShapedSchedule:
         return self.name
 
     def at(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> ChosenSchedule:
-        """Return the schedule for a product of M x K by K x N.
+        """Return the schedule for a product of an m x k by a k x n matrix, whose elements have the format `fmt`.
 
         Raises:
           DeclinedShape: the order of additions is not known; a ValueError whose sentence names the missing rule.
           ValueError: a size is not a positive integer, or the format is none of BF16, FP16, FP32 and INT8.
         """
         rows, columns, terms = positive(m, "m"), positive(n, "n"), positive(k, "k")
-        return self.choose(ProductShape(rows, columns, terms, _format(fmt), self.layout))
+        element = element_format(fmt)
+        known = next((known for known in FORMATS if known == element), None)
+        if known is None:
+            raise ValueError(
+                f"fmt must be BF16, FP16, FP32 or INT8, whose products are known on CPUs; got {shown(fmt)}."
+            )
+        return self.choose(ProductShape(rows, columns, terms, known, self.layout))
 
     def declines(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> str:
-        """Return the reason why the order of additions of a product is not known; "" if the order is known."""
+        """Return the reason, a sentence, why `at` knows no schedule for a product; "" if it knows one."""
         try:
             self.at(m, n, k, fmt)
         except DeclinedShape as reason:
             return str(reason)
         return ""
-
-
-def _format(fmt: FormatLike | IntegerFormat) -> Format | IntegerFormat:
-    """Return the format of a name, dtype or object; raise a ValueError unless it is BF16, FP16, FP32 or INT8."""
-    element = element_format(fmt)
-    for known in FORMATS:
-        if element == known:
-            return known
-    raise ValueError(f"fmt must be BF16, FP16, FP32 or INT8, whose products are known on CPUs; got {shown(fmt)}.")
 
 
 def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:

@@ -50,7 +50,7 @@ class CublasCall(NamedTuple):
 
 
 def calls() -> list[CublasCall]:
-    """Return the kinds of products that are recorded, in the order of the table."""
+    """Return the kinds of recorded products, in the order of the first axis of `CublasTable.numbers`."""
     rows = []
     for kind in ("bf16", "fp16"):
         rows += [CublasCall(kind, kind, kind, layout, False, "m") for layout in ("nt", "nn")]
@@ -71,7 +71,7 @@ def sides() -> list[tuple[int, int]]:
 
 
 class CublasTable(NamedTuple):
-    """The recorded choices.
+    """The kernels that cuBLASLt chose for the recorded products.
 
     Attributes:
       about: the GPU and the version of cuBLASLt, as a text.
@@ -87,7 +87,7 @@ class CublasTable(NamedTuple):
 
 @cache
 def table() -> CublasTable:
-    """Return the recorded choices, read from the package's file once."""
+    """Return the recorded kernels, read from the package's file cublas_choices.npz at the first call."""
     with np.load(Path(__file__).with_name(FILE)) as arrays:
         return CublasTable(str(arrays["about"]), arrays["kernels"], arrays["numbers"])
 

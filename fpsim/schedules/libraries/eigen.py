@@ -39,7 +39,7 @@ class Machine(NamedTuple):
 
     @property
     def tall(self) -> int:
-        """Rows of the largest kernel: three registers."""
+        """Rows of the result that the largest kernel computes at once: as many as three registers hold."""
         return 3 * self.width
 
 
@@ -91,9 +91,10 @@ def eigen(
 
 
 def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
+    """Return the schedule of Eigen's float32 product for a shape, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for the error. major: storage order of the result, "column" or "row".
+    name: name of the ShapedSchedule, for errors. machine: settings of the build. major: storage order of the result,
+    "column" or "row".
     """
     if shape.fmt != FP32:
         raise declined(name, shape, "products of float32 are known")

@@ -65,9 +65,9 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
 
 
 def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
+    """Return the schedule of MKL's sgemm or sgemv for a shape, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for the error. isa: "avx512" or "avx2".
+    name: name of the ShapedSchedule, for errors. threads: number of threads. isa: "avx512" or "avx2".
     """
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")

@@ -75,9 +75,9 @@ def onednn(
 
 
 def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
+    """Return the schedule of oneDNN's product for a shape, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for the error. caches: bytes of L1 and L2.
+    name: name of the ShapedSchedule, for errors. isa, threads: as in `onednn`. caches: bytes of L1 and L2.
     """
     if shape.fmt == INT8:
         return integers(name, isa, threads, shape)

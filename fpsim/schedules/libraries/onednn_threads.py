@@ -36,7 +36,7 @@ class BrgemmProduct(NamedTuple):
 def threads_along_k(product: BrgemmProduct) -> int:
     """Return how many threads share K, 1 to 4, in a product of a transposed a.
 
-    It is for BF16 with a power of two K, and for FP16; of other products threads share rows and columns only.
+    It holds for FP16, and for BF16 if K is a power of two; in other products threads share rows and columns only.
 
     Example:
       >>> from fpsim.schedules.libraries.onednn_threads import BrgemmProduct, threads_along_k
@@ -77,6 +77,9 @@ def _idle(product: BrgemmProduct, by_k: int, rows: int, chunk: int) -> np.float3
 
 
 def _uneven(work: int, parts: int) -> np.float32:
-    """Return how unevenly `work` is divided into `parts`, as a share of a part, float32."""
+    """Return how far `work` items are from an even division among `parts`, as a fraction of `parts`, float32.
+
+    It counts the items missing for one more round of `parts`, or the spare ones if they are fewer and a round is full.
+    """
     rest = work % parts
     return f32(f32(parts - rest if work < parts else min(parts - rest, rest)) / f32(parts))

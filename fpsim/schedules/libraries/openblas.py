@@ -63,9 +63,9 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
 
 
 def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
+    """Return the schedule of OpenBLAS's sgemm for a shape, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for the error. threads: number of threads.
+    name: name of the ShapedSchedule, for errors. threads: number of threads.
     """
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:

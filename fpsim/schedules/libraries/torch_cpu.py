@@ -67,7 +67,7 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape.
 
     Sums are 64 lanes and then 8 ("narrowing") with a transposed b, one chain with a transposed a, else four lanes. A b
-    of one column and an a of one row count as not transposed. name: of the ShapedSchedule, for the error.
+    of one column and an a of one row count as not transposed. name: name of the ShapedSchedule, for errors.
     """
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
@@ -133,18 +133,19 @@ def torch_mm(
 
 
 def _mm(
-    isa: Isa, small: ShapedSchedule, library: ShapedSchedule, floats: ShapedSchedule, shape: ProductShape
+    isa: Isa, native: ShapedSchedule, of_onednn: ShapedSchedule, of_mkl: ShapedSchedule, shape: ProductShape
 ) -> ChosenSchedule:
     """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
 
-    floats, library: those of MKL and of oneDNN. small: that of torch's own loop.
+    isa: as in `onednn`. native, of_onednn, of_mkl: the schedules of torch's own loop, of oneDNN and of MKL, from which
+    the one that torch calls for the shape is taken.
     """
     if shape.fmt == INT8:
-        return library.choose(shape)
+        return of_onednn.choose(shape)
     if shape.fmt == FP32:
-        return floats.choose(shape)
+        return of_mkl.choose(shape)
     has_half = shape.fmt == BF16 or isa in HALVES
     is_small = shape.m * shape.n * shape.k <= SMALL
     is_dot = shape.fmt == FP16 and shape.m == 1 < shape.n and shape.layout == "nt"
     loops = isa.startswith("avx2") or not has_half or is_small or is_dot
-    return small.choose(shape) if loops else library.choose(shape)
+    return native.choose(shape) if loops else of_onednn.choose(shape)

@@ -111,7 +111,10 @@ def model_of(tree: Tree) -> tuple[Box, Box | None]:
 
 
 def _has_butterfly(node: Node) -> bool:
-    """Return whether a node is or begins with a butterfly of few enough inputs (32) to draw each."""
+    """Return whether a node, or a sum reached from it through first inputs, is a butterfly of at most 32 inputs.
+
+    So few inputs are drawn one by one.
+    """
     if not isinstance(node, Sum):
         return _has_butterfly(node.input)
     if node.order == "butterfly":
@@ -185,7 +188,10 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
 
 
 def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
-    """Return boxes for the additions in `runs`; shown: how many first and last ones to draw, (0, 0) for one box."""
+    """Return boxes for the additions in `runs`.
+
+    shown: (first additions, last additions) that get boxes of their own; (0, 0) for one box in all.
+    """
     count = sum(run.count for run in runs)
     first, last = shown
     if shown == (0, 0) and count > 1:
@@ -229,7 +235,7 @@ def _listed(runs: Sequence[Steps | Gathered]) -> str:
 
 
 def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
-    """Return an iterator over all additions of some runs, each as the spans of terms that it adds."""
+    """Return an iterator over the additions in `runs`, each as the tuple of spans of K whose products it adds."""
     return (spans for run in runs for spans in steps_of(run))
 
 

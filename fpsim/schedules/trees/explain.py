@@ -179,7 +179,7 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """Return the sentence on the terms of each slice that exceed a multiple of `chain.residue` and are added first.
+    """Return the sentence on the first (terms mod `chain.residue`) terms of each slice, which are added by themselves.
 
     plan: the order of additions for one number of terms.
     """
@@ -194,9 +194,10 @@ def _residue(chain: Chain, plan: SchedulePlan) -> str:
 
 
 def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
-    """Yield sentences on the order in which threads without tensor cores add; plan: the order for one number of terms.
+    """Yield sentences on the order in which threads without tensor cores add.
 
-    lanes: the schedule's partial sums of an output. n: columns of the product.
+    lanes: the schedule's lanes, partial sums of an output. plan: their order for one number of terms. n: columns of the
+    product.
     """
     yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
     if lanes.merge == "blocks":
@@ -246,7 +247,10 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
         if wanted > 1:
             yield f"K is too short for {wanted} slices: there is one."
         return
-    bounds = [_bounds(of) for of in slices]
+    bounds = [
+        " and ".join(str(extent_of(run)) for run in of.runs[:2]) + " ..." * (len(of.runs) > 2) or "none"
+        for of in slices
+    ]
     listed = ", ".join(bounds if len(bounds) <= FEW else [*bounds[:2], "...", bounds[-1]])
     fewer = f" ({wanted} were asked for)" if wanted != len(slices) else ""
     yield f"K is cut into {len(slices)} slices{fewer}: terms {listed}."
@@ -254,13 +258,6 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
     yield f"{MERGES[merge].format(out=f'the output, {in_words(fmt or FP32)}')}."
     if merge in ("output", "in_place") and (fmt or FP32) == FP32:
         yield "The output is float32, so nothing is rounded there; pass out_fmt to see it for another."
-
-
-def _bounds(of: Slice) -> str:
-    """Return the terms of K in a slice as text, such as "0..127"."""
-    if len(of.runs) <= 1:
-        return str(extent_of(of.runs[0])) if of.runs else "none"
-    return f"{extent_of(of.runs[0])} and {extent_of(of.runs[1])}" + (" ..." if len(of.runs) > 2 else "")
 
 
 def _lost(plan: SchedulePlan) -> Iterator[str]:

@@ -262,14 +262,20 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 
 
 def add_instructions(steps: list[Steps | Gathered], start: int, length: int, step: int) -> None:
-    """Append additions of `step` terms each, the last one of the rest, of `length` terms from `start` on, in place."""
+    """Append to `steps`, in place, the instructions that add `length` consecutive terms from `start` on.
+
+    Each instruction adds `step` terms, the last one what is left.
+    """
     whole, rest = divmod(length, step)
     add_steps(steps, Steps(start, step, whole, step))
     add_steps(steps, Steps(start + whole * step, rest, 1 if rest else 0, 0))
 
 
 def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
-    """Return a chain of `steps` from +0, added as `how` says, as a node; never_minus_zero: whether it is never -0."""
+    """Return the node of a sum that starts at +0 and adds `steps` in order with the arithmetic `how`.
+
+    never_minus_zero: whether its value is known never to be -0.
+    """
     if not steps:
         return TrackedNode(zero(how.fmt), True)
     return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
@@ -301,7 +307,10 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return the parts without trailing +0s of format `fmt` if adding these changes no bit; order: of the additions."""
+    """Return `parts` without the +0s of format `fmt` at its end, unless adding these may change a bit.
+
+    order: the order in which the parts are added, as in `Sum`.
+    """
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)

@@ -115,8 +115,9 @@ def _chain(
 ) -> TrackedNode:  # fmt: skip
     """Return a partial sum of the slice `of` as a node: instructions chained from +0.
 
-    starts: position of each run within the slice. block: the partial sum's terms, as positions within the slice. step:
-    terms of an instruction. never_minus_zero: whether an instruction never returns -0.
+    starts: position within the slice of the first term of each run (span of K). block: the partial sum's terms, as
+    positions within the slice. step: terms of an instruction. how: its arithmetic. never_minus_zero: whether an
+    instruction never returns -0.
     """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -152,7 +153,7 @@ def _add_run(
 
 
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
-    """Return the sum of the slices as a node, by the schedule's merge.
+    """Return the sum of the slices of K as a node, merged as `Slicing.merge` of the schedule says.
 
     parts: the sum of each slice; those without terms are left out. fmt: format of the output, to which some merges
     round.
@@ -166,23 +167,11 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
     if merge == "in_place" and fmt != FP32:
         first = rounded(parts[0], fmt)
         return add(replace(FLOAT32, then=fmt), [first, *parts[1:]])
-    if merge == "from_both_ends":
-        return _from_both_ends(parts)
+    if merge == "from_both_ends":  # see `Slicing`: the last slice, then pairs of slices i and i + half
+        last, half = len(parts) - 1, (len(parts) + 1) // 2
+        pairs = [add(FLOAT32, [parts[i], *parts[i + half : last][:1]]) for i in range(half) if i != last]
+        return add(FLOAT32, [parts[last], *pairs])
     return add(FLOAT32, parts)
-
-
-def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the sum of the slices as a node, in an order that begins with the last slice.
-
-    With half = ceil(number of slices / 2), the sums of slices i and i + half are added to each other for i = 0, 1, ...;
-    each result is added to the running sum, which starts as the last slice's sum. Slice i is added alone if i + half is
-    the last slice or beyond. parts: the sum of each slice.
-    """
-    last, half = len(parts) - 1, (len(parts) + 1) // 2
-    pairs = [
-        add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last
-    ]
-    return add(FLOAT32, [parts[last], *pairs])
 
 
 # ---- kernels without matrix units
@@ -225,7 +214,8 @@ def is_coarse(a: Format, b: Format) -> bool:
 
     Then no nonzero product underflows to 0 in float32.
     """
-    return _lowest(a) + _lowest(b) >= _lowest(FP32)
+    lowest = [fmt.min_exponent - fmt.mantissa_bits for fmt in (a, b, FP32)]  # exponents of the smallest subnormals
+    return lowest[0] + lowest[1] >= lowest[2]
 
 
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
@@ -256,11 +246,6 @@ def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tu
             add(FLOAT32, of_lanes, from_zero=lanes.lanes_from_zero, order="butterfly" if butterfly else "chain")
         )
     return tuple(parts)
-
-
-def _lowest(fmt: Format) -> int:
-    """Return the exponent of the smallest subnormal value of a format."""
-    return fmt.min_exponent - fmt.mantissa_bits
 
 
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
@@ -375,7 +360,10 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
 
 
 def accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
-    """Return the arithmetic of an accumulator's roundings to `fmt`; k: terms, on which random numbers may depend."""
+    """Return the arithmetic by which an accumulator adds in the format `fmt`.
+
+    k: number of terms of the sum, on which the random numbers of stochastic rounding depend.
+    """
     stochastic = how.rounding is Rounding.STOCHASTIC  # the random numbers depend on the position of a rounding
     return Arithmetic(
         "ieee", fmt, how.rounding.name.lower(), overflow=how.overflow, subnormals=how.subnormals,

@@ -150,7 +150,7 @@ def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of a segment in "narrowing" lanes: `width`, then width / 8, then none.
+    """Return the sum of a segment in "narrowing" order: first in `width` lanes, then in width / 8, then term by term.
 
     The segment has the terms start to start + length - 1. Terms up to the last multiple of `width` are dealt to `width`
     lanes, those of the rest up to the last multiple of width / 4 to width / 8 lanes. Both sets of lanes are joined by

@@ -283,7 +283,7 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
 
 
 def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
-    """Return the unit that a schedule, unit or name determines; None for FLAT and accumulators, which need none."""
+    """Return the unit itself, a name's unit, or a schedule's default unit; None for FLAT and accumulators."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
     return None if isinstance(how, Accumulator) else _unit_named(how)

@@ -51,7 +51,7 @@ class OpenSum:
         self.size += len(terms)
 
     def join(self, other: OpenSum, product: Arithmetic | None) -> None:
-        """Append the addition of another sum, with the rounding of its products, or None if they are exact.
+        """Append the addition of another sum; product: the arithmetic that rounds its products, None if they are exact.
 
         Raises:
           ValueError: sums are nested more than DEEPEST (200) levels deep.
@@ -66,7 +66,7 @@ class OpenSum:
             )
 
     def closed(self, product: Arithmetic | None) -> Sum:
-        """Return the sum as a node of a tree, with the rounding of its products, or None if they are exact."""
+        """Return the sum as a node; product: the arithmetic that rounds its products, None if they are exact."""
         return Sum(self.how, self.start, "chain", tuple(self.inputs), product)
 
 
@@ -208,9 +208,9 @@ def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
 
 
 def program_of(order: Nested) -> list[int]:
-    """Return nested tuples in reverse Polish notation: n >= 0 pushes term n, -c adds the last c numbers.
+    """Return nested tuples of terms in reverse Polish notation: n >= 0 pushes term n, -c adds the last c numbers.
 
-    It walks them without recursion, since the nesting of a chain is as deep as the chain has terms.
+    The tuples of a chain are nested as deep as it has terms, so they are walked without recursion, from the end.
 
     Raises:
       ValueError: the tuples have other elements than terms and tuples of two or more.
@@ -225,10 +225,8 @@ def program_of(order: Nested) -> list[int]:
     while todo:
         item = todo.pop()
         if isinstance(item, tuple) and len(item) > 1:
-            todo.append(_Addition(len(item)))
-            todo.extend(reversed(item))
-        elif isinstance(item, _Addition):
-            program.append(-item.count)
+            program.append(-len(item))
+            todo.extend(item)
         elif is_integer(item):
             if item < 0:
                 raise ValueError(f"terms are counted from 0; got {shown(item)}.")
@@ -237,16 +235,7 @@ def program_of(order: Nested) -> list[int]:
             raise ValueError(
                 f"an order is a term or a tuple of two or more orders, such as ((0, 1), 2); got {shown(item)}."
             )
-    return program
-
-
-class _Addition:
-    """A mark on the stack of `program_of`: add the last `count` numbers, which are the members of one tuple."""
-
-    __slots__ = ("count",)
-
-    def __init__(self, count: int) -> None:
-        self.count = count
+    return program[::-1]
 
 
 def check_terms(program: Sequence[int], k: int | None) -> int:

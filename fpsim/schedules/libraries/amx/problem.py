@@ -90,15 +90,15 @@ def rounded_up(size: int, multiple: int) -> int:
 
 
 def lines(columns: int) -> int:
-    """Return the bytes of the cache lines that a row of `columns` numbers of 16 bits occupies."""
+    """Return the bytes of the whole cache lines that hold a row of `columns` numbers of 16 bits."""
     return rounded_up(columns * BYTES, LINE)
 
 
 def shares(count: int, threads: int) -> tuple[int, ...]:
-    """Return the number of chunks, of `count` in all, of each thread: nearly equal numbers, the larger ones first."""
+    """Return the numbers of chunks that threads get if `count` chunks are shared: 7 among 3 threads give (3, 2, 2)."""
     return tuple(count // threads + (i < count % threads) for i in range(threads))
 
 
 def divides(terms: int) -> bool:
-    """Return whether `terms` can be divided into ceil(terms / 32) equal, even numbers of terms of an instruction."""
+    """Return whether ceil(terms / 32) instructions, all of one even number of terms, add exactly `terms` terms."""
     return terms % (2 * ceiling(terms, BLOCK)) == 0

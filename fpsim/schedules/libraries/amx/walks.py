@@ -232,9 +232,10 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers ceil(blocks / g) for g = 1, 2, ... blocks, each once, the largest first.
+    """Yield the numbers of blocks per chunk that oneDNN tries, the largest first: ceil(blocks / g) for all g.
 
-    blocks is ceil(size / length): `size` elements are divided into blocks of `length`.
+    blocks is ceil(size / length), as `size` elements are divided into blocks of `length`. Size 5 and length 1 give 5,
+    3, 2, 1.
     """
     blocks = ceiling(size, length)
     yield from sorted({ceiling(blocks, groups) for groups in range(1, blocks + 1)}, reverse=True)
@@ -257,7 +258,7 @@ def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], k
 
 
 def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
-    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums.
+    """Return the bytes of L2 that a chunk of blocks occupies: its parts of a and b, a copy, the result, float32 sums.
 
     across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
     rows). keeps_copy: True counts a copy of b's block.
