@@ -22,7 +22,7 @@ WORTH = 0.25  # a mix of two recipes saves at least this share of the bits of on
 SAVES = 0.1  # a recommendation of fewer than 16 bits saves at least this share of the bits
 RANDOM = 2  # random plans that are measured for comparison
 SHARED = (
-    "No product was measured alone in {}, as all that fit stay within the limit at once: the errors of single products "
+    "No product was measured alone in {}, since no recommendation depends on it: the errors of single products "
     "are shares of the joint error, in proportion to the squares of the products' own errors."
 )
 Slots = Mapping[tuple[str, str], str]  # (layer, product) -> recipe
