@@ -189,7 +189,9 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
         ) from None
     valid = ((tile_scales > 0) & (tile_scales < np.inf)) | np.isnan(tile_scales)
     if not valid.all():
-        raise ValueError(f"scales must be positive and finite in float32; got {tile_scales[~valid][0]}.")
+        raise ValueError(
+            f"scales must be positive and finite in float32; got {np.broadcast_to(array, grid)[~valid][0]}."
+        )
     return tile_scales
 
 

@@ -318,7 +318,8 @@ def _checked_number(name: str, value: Any, lowest: float | None) -> float:
 
     name: of the argument, for the message. value: any object. lowest: the lower limit, or None.
     """
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    value = float(value) if isinstance(value, np.floating) else value  # NumPy would cast the limit to float16
+    number = isinstance(value, (int, float, np.integer)) and not isinstance(value, bool)
     if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
         raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")
     return float(value)

@@ -86,3 +86,14 @@ def test_arrays_to_fill_that_overlap_the_input_are_refused() -> None:
     into = dataclasses.replace(q, scales=x.reshape(-1)[:2].reshape(2, 1))
     with pytest.raises(ValueError, match="out must not share memory with the input"):
         fp.encode_scaled(x, "e4m3", "TILE_1X128", out=into)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_numpy_give_no_warning() -> None:
+    how = fp.Scaling(smallest_scale=np.float32(0.5), amax_floor=np.float16(2))  # type: ignore[arg-type]
+    assert how == fp.Scaling(smallest_scale=0.5, amax_floor=2.0)
+
+
+def test_a_scale_that_float32_rounds_to_zero_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^scales must be positive and finite in float32; got 1e-60\.$"):
+        fp.encode_scaled(np.ones((1, 4)), fp.E4M3, fp.scalings.MX, scales=1e-60)
