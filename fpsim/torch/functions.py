@@ -34,6 +34,7 @@ from fpsim.torch.operators import (
     encode_op,
     fake_quantize_op,
     quantize_op,
+    refuse_meta,
     refuse_tangent,
     tensor_of,
     torch,
@@ -135,9 +136,9 @@ def fake_quantize(
         backward = _spec(how["backward_fmt"], how["backward_scaling"], rounding, how["backward_overflow"], "keep", 32)
     elif how["backward_scaling"] is not None or is_stochastic(rounding):
         raise ValueError("backward_scaling and backward_rounding need a backward_fmt; got None. Pass fp.E5M2, say.")
-    values: Tensor = fake_quantize_op(
-        x, spec, seed, _scales(scales), backward, seed_tensor(how["backward_seed"], rounding, "backward_seed"),
-    )  # fmt: skip
+    backward_seed, held = seed_tensor(how["backward_seed"], rounding, "backward_seed"), _scales(x, scales)
+    refuse_meta(x, seed=seed, backward_seed=backward_seed)
+    values: Tensor = fake_quantize_op(x, spec, seed, held, backward, backward_seed)
     return values if x.dtype.itemsize == 1 else values.to(x.dtype)
 
 
@@ -160,6 +161,7 @@ def quantize(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Te
     _refuse_other(x)
     refuse_tangent("quantize", x=x)
     spec, seed = _cast(quantize, fmt, None, keywords)
+    refuse_meta(x, seed=seed)
     values: Tensor = quantize_op(x, spec, seed, None)
     return values
 
@@ -188,7 +190,8 @@ def quantize_scaled(
     if scaling is None:
         raise TypeError("scaling must be an fp.Scaling, such as fp.scalings.TILE_1X128; got None. Use quantize.")
     spec, seed = _cast(quantize_scaled, fmt, scaling, keywords)
-    values: Tensor = quantize_op(x, spec, seed, _scales(scales))
+    refuse_meta(x, seed=seed)
+    values: Tensor = quantize_op(x, spec, seed, _scales(x, scales))
     return values
 
 
@@ -209,6 +212,7 @@ def encode(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tens
     """
     _refuse_other(x)
     spec, seed = _cast(encode, fmt, None, keywords)
+    refuse_meta(x, seed=seed)
     codes: Tensor = encode_op(x.detach(), spec, seed)
     return codes
 
@@ -370,8 +374,8 @@ def _cast(
 _spec = constant_in_graphs(spec_text)
 
 
-def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return the decode scales of a call as a tensor without a gradient; None for None.
+def _scales(x: Tensor, scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
+    """Return the decode scales of a call for the tensor x as a tensor without a gradient; None for None.
 
     A tensor keeps its dtype; numbers and arrays become float32.
 
@@ -382,6 +386,7 @@ def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
         return None
     if isinstance(scales, Tensor):
         _refuse_elsewhere(scales, "scales")
+        refuse_meta(x, scales=scales)
         return scales.detach()
     if isinstance(scales, float) and scales != scales:
         raise ValueError("scales must be positive and finite; got nan. An array of one per tile may hold NaN.")

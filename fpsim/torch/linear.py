@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.torch.delayed import first_state, with_history
 from fpsim.torch.linear_products import product_op
-from fpsim.torch.operators import Tensor, digest_of, in_backward_pass, refuse_tangent, torch
+from fpsim.torch.operators import Tensor, digest_of, in_backward_pass, refuse_meta, refuse_tangent, torch
 from fpsim.torch.plan import LayerPlan, plan_of
 
 REPEATED = 16  # forward passes that a layer remembers
@@ -226,6 +226,7 @@ class QuantLinear(torch.nn.Linear):
                     f"{name} must be a tensor on the CPU, whatever the backend; got one on {tensor.device}. Use "
                     f"{whole}.cpu(): backend='gpu' and 'hardware' bring what they multiply to the GPU themselves."
                 )
+        refuse_meta(x, weight=self.weight, bias=self.bias, steps=self.steps, scales=self.scales)
         if not x.is_floating_point():
             raise TypeError(f"input must be a tensor of floats; got {x.dtype}. Convert with input.float().")
         if x.dim() == 0 or x.shape[-1] != self.in_features:

@@ -74,6 +74,17 @@ def _scales_array(scales: Tensor | None) -> Array | None:
     return None if scales is None else array_of(scales)
 
 
+def refuse_meta(x: Tensor, **tensors: Tensor | None) -> None:
+    """Raise a ValueError if x has values and another tensor has none, which would make a result without values.
+
+    A tensor of the meta device has no values; torch runs an operator for such tensors if one argument is one. tensors:
+    by argument name.
+    """
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.is_meta and not x.is_meta:
+            raise ValueError(f"{name} must be a tensor with values, on the CPU; got one of the meta device.")
+
+
 # ---- forward mode
 
 

@@ -74,6 +74,25 @@ def test_a_layer_of_the_meta_device_starts_afresh_on_the_cpu() -> None:
                 assert want is None or torch.equal(getattr(made, name), want)
 
 
+def test_layers_and_casts_without_values_are_refused() -> None:
+    layer, x = ft.QuantLinear(128, 64, recipe=DELAYED, device="meta"), torch.ones(2, 128)
+    with pytest.raises(ValueError, match="weight must be a tensor with values, on the CPU; got one of the meta device"):
+        layer(x)
+    nothing = torch.ones((), device="meta")
+    seed = nothing.long()
+    for call in (
+        lambda: ft.fake_quantize(x, "e4m3", "TENSOR", scales=nothing),
+        lambda: ft.quantize_scaled(x, "e4m3", "TENSOR", scales=nothing),
+        lambda: ft.fake_quantize(x, "e4m3", rounding="stochastic", seed=seed),
+        lambda: ft.fake_quantize(x, "e4m3", backward_fmt="e4m3", backward_rounding="stochastic", backward_seed=seed),
+        lambda: ft.quantize(x, "e4m3", rounding="stochastic", seed=seed),
+        lambda: ft.encode(x, "e4m3", rounding="stochastic", seed=seed),
+    ):
+        with pytest.raises(ValueError, match="must be a tensor with values, on the CPU; got one of the meta device"):
+            call()
+    assert ft.quantize(x.to("meta"), "e4m3", rounding="stochastic", seed=3).is_meta
+
+
 def test_another_history_keeps_the_newest_amax() -> None:
     layer = trained(ft.QuantLinear(128, 64, recipe=DELAYED), 3)
     old = layer.scales.clone()
