@@ -115,6 +115,8 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
       dtype('float32')
     """
     fmt = find_format(fmt)
+    require_integer("lanes", lanes, 1)
+    require_integer("block", block, 1)
     return SumOrder(_name("numpy_sum", lanes=lanes, block=block, fmt=fmt), "pairwise", lanes, block, fmt, source=NUMPY)
 
 
