@@ -16,7 +16,7 @@ import safetensors.numpy
 from fpsim.scaling import file as scaled_file
 from fpsim.scaling.file import DTYPES, ENVELOPE, KINDS, load, save
 from tests.kit.processes import python
-from tests.scaling.file_cases import SMALL, assert_same, small
+from tests.scaling.files.cases import SMALL, assert_same, small
 
 HEADER = {
     "format": "e4m3",

@@ -18,7 +18,7 @@ from fpsim.arrays import Array
 from fpsim.scaling import file as scaled_file
 from fpsim.scaling.file import KINDS, load, save
 from tests.kit.sweeps import sweep
-from tests.scaling.file_cases import SMALL, assert_same, small
+from tests.scaling.files.cases import SMALL, assert_same, small
 
 NANS = np.array([0x7F800001, 0xFFC12345, 0x80000000, 0x7F800000, 1], np.uint32).view(np.float32)
 

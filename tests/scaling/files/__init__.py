@@ -1,0 +1,1 @@
+"""Tests of files that scaled tensors are saved to."""
