@@ -101,11 +101,10 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the loop of `fpsim.dot_add`.
+    """Add a product to `total` in place by the loop of `fpsim.dot_add`, for units without a fast kernel.
 
-    This serves units without a fast kernel, and products whose kernel is not compiled yet in a `general_loops` block.
-    total: (M, N) float32, or float64 for units whose sums are float64. p: the unit, and the codes and scales of a and
-    b.
+    In a `with general_loops()` block it serves all units whose kernel is not compiled yet. total: (M, N) float32, or
+    float64 for units whose sums are float64. p: the unit, and the codes and scales of a and b.
     """
     if p.promote:
         _promoted(total, p)
@@ -171,7 +170,7 @@ def _cut(total: Array, p: UnitProduct) -> None:
 
 
 def _floats_as_read(p: UnitProduct) -> tuple[Array, Array]:
-    """Return the values of both operands as floats, without the bits that the unit does not read."""
+    """Return the values of a and b of the product p as floats, without the bits that its unit does not read."""
     read = []
     for codes, element in ((p.a, p.unit.a), (p.b, p.unit.b)):
         x, kept = floats(codes, element.carrier), kept_bits(element)

@@ -141,7 +141,7 @@ class Backend(FloatOperations, Protocol):
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
         It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
-        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
+        floats of any other dtype than float64. unit: the matrix unit. shape: (M, N), which c must have.
 
         Raises:
           ValueError: c has another shape or format.

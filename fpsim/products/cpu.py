@@ -119,7 +119,7 @@ class Cpu(NumpyOperations):
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
         It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
-        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
+        floats of any other dtype than float64. unit: the matrix unit. shape: (M, N), which c must have.
         """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None

@@ -136,7 +136,12 @@ def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[t
 def accumulator_matrices(
     a: Any, b: Any, fmt: Formats, backend: Backend
 ) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
-    """Return the result of `accumulator_codes`, or raise a ValueError unless a and b are (M, K) and (K, N)."""
+    """Return both operands of a product by an accumulator, as `accumulator_codes` does, after a check of their shapes.
+
+    Raises:
+      ValueError: a and b are not (M, K) and (K, N), or as for `accumulator_codes`.
+      TypeError: as for `accumulator_codes`.
+    """
     (left, right), formats = accumulator_codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
@@ -261,9 +266,10 @@ def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
 
 
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once.
+    """Return a Scaled array of integers as an operand of a unit of 16-bit floats, as in products with 4-bit weights.
 
-    x: the Scaled array of integers. name: "a" or "b". element: the unit's input format of this operand, FP16 or BF16.
+    Each integer times its scale is rounded once. x: the Scaled array. name: "a" or "b". element: the unit's input
+    format of this operand, FP16 or BF16.
     """
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale

@@ -99,12 +99,12 @@ class PlainUnit(NamedTuple):
 
     loop: Any
     facts: dict[bool | None, Array] | None
-    fused: FusedPlan  # the plan of the unit's products in fused.py
+    fused: FusedPlan
     decoders: dict[np.dtype[Any], Decoder]
     readers: dict[np.dtype[Any], Reader]
     columns: int
-    promotion: int  # instructions after which a partial sum is added to the total; 0 for none
-    storage: np.dtype[Any]  # dtype of the codes of b
+    promotion: int
+    storage: np.dtype[Any]
 
 
 def _by_unit(

@@ -37,10 +37,10 @@ class ProductSums(NamedTuple):
 
     schedule: Schedule
     plan: SchedulePlan
-    product: Any  # the unit, and the codes and scales of a and b, as the backend's kernels read them
+    product: Any
     backend: Backend
-    factors_at: FactorsAt  # function from a list with the first term of K of each partial sum to their decode scales
-    out_fmt: Format  # format of the result, to which some merges round sums
+    factors_at: FactorsAt
+    out_fmt: Format
     join: Join | None = None
 
 
@@ -227,7 +227,10 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return the terms of the slices in `group`, in order, as one slice without blocks; adjacent ranges become one."""
+    """Return one slice with all terms of consecutive slices, in order; adjacent ranges of K become one range.
+
+    group: the slices. The result has no blocks (ranges of partial sums) and no residue.
+    """
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:
@@ -238,7 +241,7 @@ def _joined_runs(group: list[Slice]) -> Slice:
 
 
 def _term(of: Slice, position: int) -> int:
-    """Return the term of K that is number `position` in a slice, in the slice's order.
+    """Return the index along K of term number `position` of a slice, in the slice's order.
 
     Raises:
       IndexError: the slice has fewer terms.
@@ -294,7 +297,10 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Return the ranges `runs` of K, split so that a range begins at term number `position` of all their terms."""
+    """Return the ranges `runs` of K, the one that holds term number `position` (counted over all of them) split there.
+
+    For example, (Span(0, 4), Span(8, 12)) at position 6 gives Span(0, 4), Span(8, 10) and Span(10, 12).
+    """
     spans: list[Span] = []
     for run in runs:
         cut = run.start + position

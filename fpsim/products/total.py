@@ -36,7 +36,7 @@ class MatmulCall(NamedTuple):
     left: UnitOperand
     right: UnitOperand
     request: Request
-    c: Any = None  # as in `fpsim.matmul`
+    c: Any = None
 
     @property
     def tensor_scale(self) -> np.float32:
@@ -87,9 +87,9 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of the only slice of K, which start at c if `starts` is True, else at +0 or -0.
+        """Return the sums of the only slice of K, which start at c if `starts` is True, else at a zero.
 
-        It is -0 if a schedule adds partial sums to their first one, since adding to -0 keeps all bits.
+        The zero is -0 if a schedule takes the first partial sum as it is, since adding to -0 keeps all bits; else +0.
         """
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)

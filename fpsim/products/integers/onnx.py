@@ -148,10 +148,10 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
 
 
 def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = None) -> Array | None:
-    """Return zero points x as int32, one per row or column of an operand, with length 1 along K; None for None.
+    """Return zero points x as int32 in a shape that broadcasts to the operand; None for None.
 
-    dtype: the dtype that bounds them; None for the operand's. name: the argument's name in errors; with the prefix "b_"
-    they are those of columns, otherwise of rows.
+    They are (..., 1, N) for columns if the argument's `name` begins with "b_", else (..., M, 1) for rows, or () for one
+    number. dtype: the dtype whose range bounds them; None for the operand's. name is also used in errors.
 
     Raises:
       ValueError: x has another shape, or numbers out of the range of the dtype.
@@ -172,10 +172,10 @@ def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = Non
 
 
 def _scales(x: Any, operand: Array, name: str) -> Array:
-    """Return scales x as float32 or float16, one per row or column of an operand, with length 1 along K.
+    """Return scales x as float32 or float16 in a shape that broadcasts to the operand; plain numbers become float32.
 
-    Plain numbers become float32. name: the argument's name in errors; with the prefix "b_" they are those of columns,
-    otherwise of rows.
+    They are (..., 1, N) for columns if the argument's `name` begins with "b_", else (..., M, 1) for rows, or () for one
+    number. name is also used in errors.
 
     Raises:
       ValueError: the scales have another shape.
@@ -190,12 +190,13 @@ def _scales(x: Any, operand: Array, name: str) -> Array:
 
 
 def _placed(x: Array, operand: Array, name: str) -> Array:
-    """Return x, a number for each row of an operand (each column for a `name` of b), with length 1 along K.
+    """Return x, one number per row or column of `operand`, in a shape that broadcasts to it.
 
-    A single number gets the shape ().
+    The shape is (..., 1, N) for columns if the argument's `name` begins with "b_", else (..., M, 1) for rows, or () for
+    one number.
 
     Raises:
-      ValueError: x has another shape.
+      ValueError: x has another number of elements, or more than one along K.
     """
     if x.size == 1 and x.ndim <= 1:
         return x.reshape(())

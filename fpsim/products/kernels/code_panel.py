@@ -140,10 +140,10 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
-    """Prefetch the codes of b that will be read after terms k .. k + terms - 1 of columns n .. n + columns - 1.
+    """Prefetch the codes of b that are needed after terms k .. k + terms - 1 of columns n .. n + columns - 1.
 
-    They follow in memory: the next `columns` columns of source (K, N) or, if turned is not 0, the terms AHEAD bytes
-    after term k of source (N, K).
+    source: (K, N), whose next `columns` columns of these terms are prefetched; or (N, K) if turned is not 0, for which
+    the terms that follow AHEAD bytes after term k are.
     """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):

@@ -93,11 +93,11 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the kernel that adds an instruction's products to rows without NaN, Inf, or exponents out of range.
+    """Return the kernel that adds an instruction's products to rows of c, for terms without NaN, Inf or the flag DEEP.
 
     Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words). It adds the products of rows
-    first .. stop - 1 of a with b to the same rows of c. terms: of an instruction. halves: 2 to sum even and odd terms
-    separately, else 1. vectors: use AVX-512.
+    first .. stop - 1 of a with b to the same rows of c. terms: products of one instruction. halves: 2 to sum even and
+    odd terms separately, else 1. vectors: use AVX-512.
 
     a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows,
     PANEL_COLUMNS) float32. base: the exponent of a product minus the int8 exponents of its factors. parts: number of
@@ -107,12 +107,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     size, two = terms // halves, halves == 2
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
-        """Set e8[j] to the largest exponent and sums[j] to the sum of truncated products of every column j.
+        """Set e8[j] to the largest exponent of the products in column j, and sums[j] to the sum of truncated products.
 
-        The products are those of `size` terms from `first` on, all or half of an instruction's. a, ea: (terms,)
-        float32, int8; b, eb: (terms, PANEL_COLUMNS). base: exponent of a product minus the int8 exponents of its
-        factors. e8: int8. sums: int32, in units of 2**(e8[j] + base - 24). power: int32 scratch buffer. The last three
-        are (PANEL_COLUMNS,).
+        The products are those of terms // halves terms from `first` on. a, ea: (terms,) float32 and int8; b, eb:
+        (terms, PANEL_COLUMNS) of these dtypes. base: exponent of a product minus the int8 exponents of its factors. e8,
+        power, sums: (PANEL_COLUMNS,): int8; int32 scratch buffer; int32, in units of 2**(e8[j] + base - 24).
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -186,7 +185,7 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 def _in_halves(terms: int, halves: int) -> Any:
     """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones.
 
-    terms: of an instruction. halves: 2, or 1 to copy them in order.
+    terms: number of terms of an instruction. halves: 2, or 1 to copy them in order.
     """
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
@@ -206,7 +205,8 @@ def _row_by_terms(terms: int, halves: int) -> Any:
     """Return the kernel that adds an instruction's terms to one row of results; NaN, Inf and all exponents are allowed.
 
     Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), which `careful_row` below explains.
-    terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
+    terms: number of terms of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else
+    1.
     """
     row_by_terms = even_odd_row if halves == 2 else separate_row
 
@@ -235,7 +235,8 @@ def _row_by_terms(terms: int, halves: int) -> Any:
 def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     """Return the kernel (a, b, c, of_a, of_b, base, facts, (m0, m1, n0, n1)) -> None, which adds a @ b to part of c.
 
-    terms: of one instruction. halves: 1, or 2 for separate sums of even and of odd terms. vectors: use AVX-512.
+    terms: number of terms of an instruction. halves: 1, or 2 for separate sums of even and odd terms. vectors: use
+    AVX-512.
 
     Arguments of the kernel:
       a, b: (M, K) and (K, N) float32 patterns as int32. c: (M, N) float32, of which rows m0 .. m1 - 1 and columns n0

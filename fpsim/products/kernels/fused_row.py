@@ -130,12 +130,12 @@ class RowLoops(NamedTuple):
 
 @scalar
 def _cut(a: Any, b: Any, power: Any) -> Any:
-    """Return the product a * b in units of 1 / power, truncated to an int32; all are float32."""
+    """Return a * b * power truncated to an int32; the arguments are float32."""
     return i32(f32(f32(a * b) * power))
 
 
 def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
-    """Set e[j] to the largest exponent of the products of terms k in column j: the maximum of ea[k] + eb[k, j].
+    """Set e[j] to the largest exponent of the products in column j, the maximum of ea[k] + eb[k, j] over all k.
 
     ea: (terms,), eb: (terms, PANEL_COLUMNS), e: (PANEL_COLUMNS,), int8. terms: a multiple of 4.
     """
@@ -151,9 +151,9 @@ def _largest(ea: Any, eb: Any, terms: int, e: Any) -> None:
 
 
 def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """Add the products of terms k .. k + 3, truncated to integers, to t[j] (int32) for every column j.
+    """Add a[i] * b[i, j] * power[j], truncated to an integer, to t[j] for i = k .. k + 3 and every column j.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; the unit of t[j] is 1 / power[j].
+    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32. t: (PANEL_COLUMNS,) int32.
     """
     a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
     b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -165,9 +165,9 @@ def _add_four(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 
 
 def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
-    """Add the products of terms k .. k + 7, truncated to integers, to t[j] (int32) for every column j.
+    """Add a[i] * b[i, j] * power[j], truncated to an integer, to t[j] for i = k .. k + 7 and every column j.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32; the unit of t[j] is 1 / power[j].
+    a: (terms,), b: (terms, PANEL_COLUMNS), power: (PANEL_COLUMNS,), float32. t: (PANEL_COLUMNS,) int32.
     """
     a0, a1, a2, a3, a4, a5, a6, a7 = a[k], a[k + 1], a[k + 2], a[k + 3], a[k + 4], a[k + 5], a[k + 6], a[k + 7]
     b0, b1, b2, b3, b4, b5, b6, b7 = b[k], b[k + 1], b[k + 2], b[k + 3], b[k + 4], b[k + 5], b[k + 6], b[k + 7]
@@ -202,10 +202,10 @@ def _override(c: Any, met: Any) -> None:
 
 @cache
 def _panel_of(terms: int) -> Any:
-    """Return the function () -> (values, exponents, b, eb) that allocates a panel of `terms` terms of operand b.
+    """Return the function () -> (values, exponents, b, eb) that allocates buffers for `terms` terms of operand b.
 
-    values: (terms, PANEL_COLUMNS) int32, float32 patterns. exponents: int8 of the same shape. b: `values` viewed as
-    float32. eb: `exponents`.
+    values: (terms, PANEL_COLUMNS) int32, for float32 patterns. exponents: int8 of the same shape. b: `values` viewed as
+    float32. eb: `exponents` itself.
     """
 
     def panel() -> Any:
@@ -230,13 +230,14 @@ def decode_rows(
 
 
 @scalar
-def _fill_as_it_is(
+def _fill_floats(
     source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
-    """Decode float32 patterns of b to a panel; return an int32 with the flags SPECIAL and DEEP of panel.py, or 0.
+    """Decode float32 patterns of b to a panel, the values and exponents of one instruction's terms; return flags.
 
     source: (K, N) int32 patterns. place: (first term, first column, number of columns). facts: (mask of the bits that
-    the unit reads, smallest exponent, base exponent). values, exponents: (terms, columns) int32 and int8, written.
+    the unit reads, smallest exponent, base exponent, which is subtracted from exponents). values, exponents: (terms,
+    columns) int32 and int8, written. The flags are SPECIAL (NaN or Inf) + DEEP (an exponent not in -20 .. 20).
     Arguments with an underscore are not used.
     """
     return fill_panel(source, place[0], place[1], place[2], i64(values.shape[0]), facts, values, exponents)
@@ -244,20 +245,20 @@ def _fill_as_it_is(
 
 @scalar
 def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
-    """Do nothing, as `RowLoops.begin` of loops in which every row computes its own largest exponents."""
+    """Do nothing: the function `RowLoops.begin` of loops that compute the largest exponents row by row."""
 
 
 @scalar
 def whole_scratch(room: RowScratch) -> Any:
-    """Return `room` itself: the loops of this module, which are not in vectors, need all buffers of a RowScratch."""
+    """Return `room` unchanged: the loops of this module use all of its buffers."""
     return room
 
 
 @scalar
 def exponents_alone(room: RowScratch) -> Any:
-    """Return the only buffer of `room` that loops in vectors need: the largest exponents of a row's products, int8.
+    """Return room.e (int8, the largest exponents of a row's products), the only buffer that vectorised loops use.
 
-    The loop over a row overwrites them with those of the next row.
+    Such a loop computes one row, and overwrites the buffer with the exponents of the next row.
     """
     return room.e
 
@@ -346,7 +347,7 @@ def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
             stays = (i32(e[j]) <= i32(NO_TERM)) | (i32(bits & MAGNITUDE) >= INFINITE)
             c[j] = old if stays else new
 
-    fills = {"floats": _fill_as_it_is, "bytes": code_filler(terms)}
+    fills = {"floats": _fill_floats, "bytes": code_filler(terms)}
     return RowLoops(
         PANEL_COLUMNS, 1, _panel_of(terms), decode_rows, fills, _nothing_to_begin, scalar(row), whole_scratch
     )

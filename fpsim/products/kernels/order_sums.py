@@ -25,7 +25,7 @@ ROWS = 16  # of a tile
 
 @scalar
 def _rounded(x: Any, y: Any, z: Any) -> Any:
-    """Return z + x * y, with the product and the sum both rounded."""
+    """Return z + x * y; the product is rounded, and then the sum."""
     return z + x * y
 
 
@@ -60,11 +60,13 @@ def _rows(width: int) -> Any:
     """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
 
     All change their argument `row`, (width,), in place.
-    - fuse, add (x, panel, first, step, count, row): add x[k] * panel[k] for `count` terms k = first, first + step,
-      ..., by fused multiply-adds or with the product rounded; x: (K,), panel: (K, width).
-    - fuse_pairs (x, y, first, step, count, row): as `fuse`, but x is (K, width), too.
-    - set_pairs, set_row (x, y, row): set row to x * y; x is a row or a number.
-    - join (row, other): add the row `other`.
+    - fuse(x, panel, first, step, count, row) adds x[k] * panel[k] for `count` terms k = first, first + step, ..., by
+      fused multiply-adds; x: (K,), panel: (K, width).
+    - add: the same, with every product rounded before it is added.
+    - fuse_pairs(x, y, first, step, count, row): as `fuse`, with x and y (K, width).
+    - set_pairs(x, y, row) sets row to x * y; x and y are rows.
+    - set_row(x, y, row): the same, where x is a number.
+    - join(row, other) adds the row `other`.
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:

@@ -29,7 +29,6 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     VECTOR_COLUMNS,
     numbers_in,
-    whole_lines,
 )
 from fpsim.runtime import vectors as v
 from fpsim.runtime.compile import inner_loop, scalar
@@ -37,23 +36,12 @@ from fpsim.runtime.compile import inner_loop, scalar
 i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 
-@cache
-def panel_of(terms: int, split: bool) -> Any:
-    """Return the function `panel` of RowLoops, for `terms` terms; split: b holds negative values separately."""
-    size = terms * VECTOR_COLUMNS
-
-    def panel() -> Any:
-        b = whole_lines(np.empty((1 + split) * size + v.WIDTH, f32), (1 + split) * size)
-        eb = whole_lines(np.empty(size + v.SIZE, i8), size)
-        values = np.empty(size, i32) if split else b.view(i32)
-        return values.reshape((terms, VECTOR_COLUMNS)), eb.reshape((terms, VECTOR_COLUMNS)), b, eb
-
-    return scalar(panel)
-
-
 @inner_loop
 def _split(values: Any, b: Any) -> None:
-    """Copy int32 float patterns (terms, columns) to b (terms, 2, columns): positive, then negative ones, others 0."""
+    """Copy positive values to b[:, 0] and negative ones to b[:, 1], with zeros in place of the others.
+
+    values: (terms, columns) int32, float32 patterns. b: float32, (terms, 2, columns), as a 1-D array.
+    """
     columns, parts = i64(VECTOR_COLUMNS), b.view(i32)
     for k in range(values.shape[0]):
         first = i64(2 * columns * k)
@@ -64,9 +52,10 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Emit the decoding of a vector of float32 patterns, and return four vectors for the same elements.
-    They are: values, 0 for NaN and Inf; int8 exponents minus base; masks of NaN and Inf, and of exponents minus base
-    outside -20 .. 20. facts: (mask of the bits that the unit reads, smallest exponent, base).
+    """Emit the decoding of `bits`, a vector of float32 patterns, and return four vectors for the same elements.
+
+    They are: the patterns, 0 for NaN and Inf; int8 exponents minus base; a mask of NaN and Inf; and a mask of exponents
+    minus base outside -20 .. 20. facts: (mask of the bits that the unit reads, smallest exponent, base).
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
@@ -117,9 +106,9 @@ def row_decoder(terms: int) -> Any:
     return intrinsic(decode)
 
 
-def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> None:
-    """Emit the store of 16 int32 values `place` bytes after address b; if split, positive and negative values apart."""
-    if not split:
+def _put_values(builder: Any, value: Any, b: Any, place: Any, by_sign: bool) -> None:
+    """Emit the store of 16 float32 patterns `place` bytes after address b; by_sign: negative ones one row later."""
+    if not by_sign:
         v.store(builder, value, b, place)
         return
     nothing = v.constant(0, v.INTS)
@@ -128,12 +117,12 @@ def _put_values(builder: Any, value: Any, b: Any, place: Any, split: bool) -> No
 
 
 @cache
-def panel_decoder(split: bool) -> Any:
-    """Return the intrinsic (source, (k, n, i), (kept, least, base), b, eb) -> flags for row k of b from column n on.
+def panel_decoder(by_sign: bool) -> Any:
+    """Return the intrinsic (source, (k, n, i), (kept, least, base), b, eb) -> flags that decodes 64 elements of term k.
 
-    It writes row i of a panel: values to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS), positive
-    values apart from negative ones; exponents to eb. source: (K, N) float32 patterns. kept, least, base: mask of bits
-    read, smallest exponent, subtracted from exponents. flags: SPECIAL (NaN, Inf) + DEEP (an exponent not in -20 .. 20).
+    Row i of b and of eb gets the values and exponents of source[k, n : n + 64], float32 patterns; if by_sign, positive
+    and negative values are stored apart. kept, least, base: mask of the bits that the unit reads, smallest exponent,
+    subtracted from exponents. flags: SPECIAL (NaN, Inf) + DEEP (an exponent not in -20 .. 20).
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -141,13 +130,13 @@ def panel_decoder(split: bool) -> Any:
             (k, n, row), facts = numbers_in(builder, args[1]), numbers_in(builder, args[2])
             source = v.element(context, builder, sig.args[0], args[0], k, n)
             b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (3, 4))
-            first = builder.mul(row, v.LONG((1 + split) * GROUPS * v.SIZE))
+            first = builder.mul(row, v.LONG((1 + by_sign) * GROUPS * v.SIZE))
             met, deeps = v.constant(0, v.vector(v.BIT, v.WIDTH)), v.constant(0, v.vector(v.BIT, v.WIDTH))
             for g in range(GROUPS):
                 bits = v.load(builder, source, g * v.SIZE, v.INTS)
                 value, exponent, special, deep = decoded(builder, bits, facts)
                 met, deeps = builder.or_(met, special), builder.or_(deeps, deep)
-                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
+                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), by_sign)
                 at = builder.add(builder.mul(row, v.LONG(VECTOR_COLUMNS)), v.LONG(g * v.WIDTH))
                 v.store(builder, exponent, eb, at)
             return flags_of(builder, met, deeps)
@@ -158,7 +147,10 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit (64 codes, 0 for NaN, Inf; exponents; mask of NaN, Inf); facts: as for the intrinsic of `code_decoder`."""
+    """Emit and return (codes with 0 in place of NaN and Inf, their exponents, mask of NaN and Inf) for 64 codes.
+
+    facts: LLVM values of the fields up, highest, mantissa_bits and bias of CodeFacts.
+    """
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -181,7 +173,10 @@ def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
 
 
 def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
-    """Emit and return 64 finite codes as 4 vectors of float32 bits; facts: up, _, mantissa_bits, bias of CodeFacts."""
+    """Emit the values of 64 finite codes, and return them as four vectors of float32 patterns.
+
+    facts: LLVM values of the fields up, highest (not used), mantissa_bits and bias of CodeFacts.
+    """
     up, _, mantissa_bits, bias = facts
     twos = v.vector(v.HALF, VECTOR_COLUMNS // 2)
     to_front = _everywhere(builder, builder.add(up, v.WORD(v.HALF.width - WIDTH)), twos)
@@ -203,11 +198,12 @@ def _values_of(builder: Any, codes: Any, facts: Any) -> list[Any]:
 
 
 @cache
-def code_decoder(split: bool) -> Any:
-    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask that decodes 64 8-bit codes of term k of b.
+def code_decoder(by_sign: bool) -> Any:
+    """Return the intrinsic (source, (k, n, i), facts, b, eb) -> mask that decodes 64 8-bit codes of term k.
 
-    Row i of b and of eb gets the values and exponents of source[k, n : n + 64]; if split, positive and negative values
-    are stored apart. facts: up, highest, mantissa_bits, bias of CodeFacts. mask: int64, bit j set for NaN or Inf.
+    Row i of b and of eb gets the values and exponents of source[k, n : n + 64]; if by_sign, positive and negative
+    values are stored apart. facts: the fields up, highest, mantissa_bits and bias of CodeFacts. mask: int64, whose bit
+    j is set if code j is NaN or Inf.
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -215,11 +211,11 @@ def code_decoder(split: bool) -> Any:
             (k, n, row), facts = numbers_in(builder, args[1]), numbers_in(builder, args[2])
             source = v.element(context, builder, sig.args[0], args[0], k, n)
             b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (3, 4))
-            first = builder.mul(row, v.LONG((1 + split) * GROUPS * v.SIZE))
+            first = builder.mul(row, v.LONG((1 + by_sign) * GROUPS * v.SIZE))
             codes, exponent, special = _decoded_codes(builder, v.load(builder, source, 0, v.BYTES), facts)
             v.store(builder, exponent, eb, builder.mul(row, v.LONG(VECTOR_COLUMNS)))
             for g, value in enumerate(_values_of(builder, codes, facts)):
-                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), split)
+                _put_values(builder, value, b, builder.add(first, v.LONG(g * v.SIZE)), by_sign)
             return builder.bitcast(special, v.LONG)
 
         return types.int64(source, place, facts, b, eb), build
@@ -228,17 +224,18 @@ def code_decoder(split: bool) -> Any:
 
 
 @cache
-def half_decoder(split: bool, fmt: Format) -> Any:
+def half_decoder(by_sign: bool, fmt: Format) -> Any:
     """Return the intrinsic (source, k, n, base, b, eb, i) -> mask that decodes 64 codes of fmt, FP16 or BF16.
 
-    It fills row i of b (values, negative ones apart if split) and eb (exponents minus base) from source[k, n : n + 64].
-    mask: int64; bits 0 .. 31: NaN or Inf; 32 .. 63: an exponent outside -20 .. 20; bits j: of columns j and j + 32.
+    Row i of b and of eb gets the values and the exponents minus base of source[k, n : n + 64]; if by_sign, positive and
+    negative values are stored apart. mask: int64. Bit j < 32 is set if the code of column j or j + 32 is NaN or Inf,
+    bit 32 + j if the stored exponent of one of them is outside -20 .. 20.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        # returns (exponents minus base, mask of those not in -20 .. 20); counts: mask of finite nonzero codes
+        # returns (exponents minus base, mask of those out of range); counts: mask of finite nonzero codes
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
@@ -257,7 +254,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             source = v.element(context, builder, sig.args[0], args[0], args[1], args[2])
             b, eb = (v.start_of(context, builder, sig.args[i], args[i]) for i in (4, 5))
-            first = builder.mul(args[6], v.LONG((1 + split) * GROUPS * v.SIZE))
+            first = builder.mul(args[6], v.LONG((1 + by_sign) * GROUPS * v.SIZE))
             met = v.constant(0, v.vector(v.BIT, kind.count))
             deeps = met
             for half in range(2):
@@ -274,7 +271,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
                 for g in range(2):
                     value = values(builder, v.lanes_of(builder, finite, g * v.WIDTH, v.WIDTH))
                     place = builder.add(first, v.LONG((2 * half + g) * v.SIZE))
-                    _put_values(builder, value, b, place, split)
+                    _put_values(builder, value, b, place, by_sign)
             low, high = (builder.zext(builder.bitcast(mask, v.WORD), v.LONG) for mask in (met, deeps))
             return builder.or_(low, builder.shl(high, v.LONG(v.WORD.width)))
 
@@ -285,7 +282,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return the loop that decodes rows of a (`RowLoops.decode`), in vectors if all `terms` terms are within K."""
+    """Return the loop `RowLoops.decode`, which decodes `terms` terms of rows of a, in vectors if all are within K."""
     whole = row_decoder(terms)
 
     def decode(
@@ -302,18 +299,19 @@ def decoder_of(terms: int) -> Any:
 
 
 @cache
-def filler_of(terms: int, split: bool) -> Any:
-    """Return the loop of `RowLoops.fills` for float32 patterns, source (K, N), which decodes `terms` terms to b, eb.
-    facts: (kept, least, base) as of `row_decoder`. split: negative values are stored apart from positive ones.
+def filler_of(terms: int, by_sign: bool) -> Any:
+    """Return the loop RowLoops.fills["floats"], which decodes `terms` terms of b from float32 patterns to a panel.
+
+    by_sign: positive and negative values are stored apart.
     """
-    whole = panel_decoder(split)
+    whole = panel_decoder(by_sign)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
         k, n, width = place
         flags = i32(0)
         if width < VECTOR_COLUMNS or k + terms > source.shape[0]:
             flags = i32(fill_panel(source, k, n, width, i64(terms), facts, values, exponents))
-            if split:
+            if by_sign:
                 _split(values, b)
         else:
             kept, least, base = facts[0], facts[1], facts[2]
@@ -325,11 +323,13 @@ def filler_of(terms: int, split: bool) -> Any:
 
 
 @cache
-def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of 8-bit codes to b and eb.
-    Terms k .. k + terms - 1, 64 columns from n on. facts: a CodeFacts array. flags: SPECIAL for NaN or Inf, else 0.
+def _byte_decoder(terms: int, by_sign: bool) -> Any:
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of 8-bit codes.
+
+    It decodes terms k .. k + terms - 1 of 64 columns from n on: values to b (if by_sign, positive and negative ones
+    apart), exponents to eb. facts: a CodeFacts array. flags: SPECIAL for NaN or Inf, else 0.
     """
-    row = code_decoder(split)
+    row = code_decoder(by_sign)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
         u, special = code_facts(facts), i64(0)
@@ -342,11 +342,13 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 
 @cache
-def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes to b and eb.
-    Terms k .. k + terms - 1, 64 columns from n on. facts: a HalfFacts array. flags: a sum of SPECIAL and DEEP, or 0.
+def _half_decoder(terms: int, by_sign: bool) -> Any:
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes.
+
+    It does as the function of `_byte_decoder`. facts: a HalfFacts array. flags: SPECIAL (NaN or Inf) + DEEP (a stored
+    exponent not in -20 .. 20).
     """
-    of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
+    of_half, of_bfloat = half_decoder(by_sign, FP16), half_decoder(by_sign, BF16)
 
     def decode(source: Any, k: Any, n: Any, facts: Any, b: Any, eb: Any) -> Any:
         u, met = half_facts(facts), i64(0)
@@ -362,25 +364,16 @@ def _half_decoder(terms: int, split: bool) -> Any:
     return scalar(decode)
 
 
-@scalar
-def _byte_turned(facts: Any) -> Any:
-    """Return 1 if 8-bit codes of b are stored column by column, else 0; facts: a CodeFacts array."""
-    return code_facts(facts).turned
-
-
-@scalar
-def _half_turned(facts: Any) -> Any:
-    """Return 1 if FP16 or BF16 codes of b are stored column by column, else 0; facts: a HalfFacts array."""
-    return half_facts(facts).turned
-
-
 @cache
-def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return the loop of `RowLoops.fills` for codes that `decode` reads; is_turned(facts): 1 if stored by columns."""
+def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
+    """Return the loop of `RowLoops.fills` that decodes `terms` terms of codes of b to a panel.
+
+    decode, layout: `_byte_decoder(...)` and code_facts, or `_half_decoder(...)` and half_facts.
+    """
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:
-        (k, n, width), turned = place, is_turned(facts)
+        (k, n, width), turned = place, layout(facts).turned
         announce(source, k, n, i64(terms), i64(VECTOR_COLUMNS), turned)
         if turned == i32(0) and width == VECTOR_COLUMNS and k + terms <= source.shape[0]:
             return decode(source, k, n, facts, b, eb)
@@ -390,10 +383,11 @@ def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
     return inner_loop(fill)
 
 
-def fills_of(terms: int, split: bool) -> dict[str, Any]:
-    """Return the functions of `RowLoops.fills` by form of b ("floats", "bytes", "halves"), which decode in vectors.
-    terms: of one instruction, the rows of a panel. split: positive and negative values are stored apart.
+def fills_of(terms: int, by_sign: bool) -> dict[str, Any]:
+    """Return the dict `RowLoops.fills` of vectorised functions that decode `terms` terms of b to a panel.
+
+    by_sign: positive and negative values are stored apart.
     """
-    bytes_filler = _code_filler(terms, _byte_decoder(terms, split), _byte_turned)
-    halves_filler = _code_filler(terms, _half_decoder(terms, split), _half_turned)
-    return {"floats": filler_of(terms, split), "bytes": bytes_filler, "halves": halves_filler}
+    bytes_filler = _code_filler(terms, _byte_decoder(terms, by_sign), code_facts)
+    halves_filler = _code_filler(terms, _half_decoder(terms, by_sign), half_facts)
+    return {"floats": filler_of(terms, by_sign), "bytes": bytes_filler, "halves": halves_filler}

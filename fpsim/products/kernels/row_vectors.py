@@ -42,6 +42,23 @@ def whole_lines(room: Any, count: Any) -> Any:
     return room[skipped : skipped + count]
 
 
+@cache
+def panel_of(terms: int, by_sign: bool) -> Any:
+    """Return the function `RowLoops.panel`, which allocates buffers for `terms` terms of operand b.
+
+    by_sign: the buffer of values has room for positive and negative ones apart, (terms, 2, VECTOR_COLUMNS).
+    """
+    size = terms * VECTOR_COLUMNS
+
+    def panel() -> Any:
+        b = whole_lines(np.empty((1 + by_sign) * size + v.WIDTH, np.float32), (1 + by_sign) * size)
+        eb = whole_lines(np.empty(size + v.SIZE, np.int8), size)
+        values = np.empty(size, np.int32) if by_sign else b.view(np.int32)
+        return values.reshape((terms, VECTOR_COLUMNS)), eb.reshape((terms, VECTOR_COLUMNS)), b, eb
+
+    return scalar(panel)
+
+
 def numbers_in(builder: Any, numbers: Any) -> list[Any]:
     """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument.
 

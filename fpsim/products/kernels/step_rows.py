@@ -43,14 +43,11 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row of results. Its attributes:
-    e: (2, PANEL_COLUMNS) int32, largest exponents of even and odd products; sums: (2, PANEL_COLUMNS) float64, their
-    sums; specials: (PANEL_COLUMNS,) float64, the NaN and Inf of results.
-    """
+    """Scratch buffers for one row of results: largest exponents and sums of even and odd products, NaN and Inf."""
 
-    e: Any
-    sums: Any
-    specials: Any
+    e: Any  # (2, PANEL_COLUMNS) int32
+    sums: Any  # (2, PANEL_COLUMNS) float64
+    specials: Any  # (PANEL_COLUMNS,) float64
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
@@ -124,7 +121,10 @@ def _flushed_near(x: Any, y: Any, z: Any) -> Any:
 
 
 def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add a[k] * b[k, j] to c[j] for k < count in order, by float32 multiply-adds that flush subnormals to signed 0."""
+    """Add a[k] * b[k, j] to c[j] for k < count in order, by float32 multiply-adds that flush subnormals to signed 0.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers. u: not used.
+    """
     start, at_edge = room.specials, False
     for j in range(PANEL_COLUMNS):
         start[j] = f64(c[j])
@@ -169,11 +169,7 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 
 
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
-
-    Every result flushes subnormals to signed 0. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
-    count: number of terms. room: scratch buffers. u: not used.
-    """
+    """Do as `_two_chains_row`, but flush every subnormal result to a zero of its sign; same arguments."""
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
     for exact in range(2):
@@ -217,7 +213,8 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
     """Add up to four FP16 products or two BF16 products to c in place, with one rounding to float32.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of products. u: not used. room:
-    buffers; two float64 hold the exact sum: of high and of low parts of FP16 products, or one BF16 product each.
+    scratch buffers. The exact sum is held as two float64: sums of the high and of the low parts of FP16 products, or
+    the two BF16 products.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -261,10 +258,10 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
 
 
 @scalar
-def _range_of(values: Any) -> Any:
-    """Return (most, least) of `values`, uint32 bits of floats: int32 bits of the largest and smallest magnitudes.
+def range_of(values: Any) -> Any:
+    """Return (bits of the largest magnitude, bits of the smallest nonzero magnitude minus 1), two int32.
 
-    least is 1 less than the smallest nonzero bits: minus 1, a zero becomes the largest uint32, so it is left out.
+    values: float32 bits as uint32. Minus 1, since a zero then wraps to the largest uint32 and is left out.
     """
     most, least = u32(0), u32(MAGNITUDE)
     for i in range(values.size):
@@ -274,10 +271,10 @@ def _range_of(values: Any) -> Any:
 
 
 def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: Any) -> Any:
-    """Return whether up to four products of floats from two ranges add up in float64 without rounding.
+    """Return whether float64 certainly holds the sum of up to four products of elements of a and b without rounding.
 
-    most_a, least_a, most_b, least_b: the ranges of a and b, int32, as `range_of` returns them. places: mantissa bits of
-    both formats together.
+    most_a, least_a: float32 bits, as int32, of the largest magnitude in a, and of the smallest nonzero one minus 1.
+    most_b, least_b: the same of b. places: mantissa bits of both formats together.
     """
     finite = (most_a < INFINITE) & (most_b < INFINITE)
     highest = i32(i32(i32(most_a >> MANTISSA_BITS) + i32(most_b >> MANTISSA_BITS)) + i32(4))
@@ -285,7 +282,7 @@ def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: A
     return finite & (i32(highest - lowest) <= FLOAT_BITS)
 
 
-range_of, add_exactly, exact_short_row = scalar(_range_of), scalar(_add_exactly), scalar(_exact_short_row)
+add_exactly, exact_short_row = scalar(_add_exactly), scalar(_exact_short_row)
 
 
 def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFacts, e: Any, total: Any) -> None:
@@ -357,7 +354,10 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 
 
 def _join_halves(room: StepRoom) -> None:
-    """Add room.sums[1] to room.sums[0] in units of 2**(top - 24), rounded down; top = room.e[0] = max(room.e)."""
+    """Add the sums of odd products, room.sums[1], to those of even ones, room.sums[0], per column.
+
+    Both are rounded down to units of 2**(top - 24) first; top, the larger of both room.e, is written to room.e[0].
+    """
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])

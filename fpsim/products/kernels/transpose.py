@@ -17,10 +17,10 @@ if numba.config.DISABLE_JIT:
 
     @cache
     def transposer(side: int, squares: int = 1) -> Any:
-        """Return the function (source, i, j, target, row, column) -> None that transposes adjacent squares, in NumPy.
+        """Return the function (source, i, j, target, row, column) -> None that transposes a part of a matrix, in NumPy.
 
-        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares. side: rows and columns
-        of a square. squares: how many squares lie next to one another in `source`.
+        The part of `source` has `side` rows and side * squares columns: target[row + s, column + t] is set to
+        source[i + t, j + s] for t < side and s < side * squares.
         """
 
         def transpose(source: Any, i: int, j: int, target: Any, row: int, column: int) -> None:
@@ -47,28 +47,25 @@ else:
             yield builder.bitcast(builder.gep(start, [line]), element)
 
     def _picked(places: Any) -> Any:
-        """Return element indices as a constant LLVM vector of int32, the index argument of LLVM's shufflevector.
-
-        places: an iterable of integers.
-        """
+        """Return the integers `places` as a constant LLVM vector of int32, the index argument of shufflevector."""
         chosen = [ir.Constant(ir.IntType(32), n) for n in places]
         return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
 
     @cache
     def transposer(side: int, squares: int = 1) -> Any:
-        """Return the intrinsic (source, i, j, target, row, column) -> None that transposes adjacent squares.
+        """Return the intrinsic (source, i, j, target, row, column) -> None that transposes a part of a matrix.
 
-        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares. side: rows and columns
-        of a square, a power of two. squares: how many squares lie next to one another in `source`. The elements of a
-        row of either array must be adjacent in memory.
+        The part of `source` has `side` rows and side * squares columns, `squares` squares next to one another:
+        target[row + s, column + t] is set to source[i + t, j + s] for t < side and s < side * squares. side: a power of
+        two. The elements of a row of either array must be adjacent in memory.
         """
         length = side * squares
 
         def in_turn(first: int) -> Any:
-            """Return the shuffle indices that interleave halves of two rows, square by square.
+            """Return the constant LLVM vector of indices by which shufflevector interleaves halves of two rows.
 
-            The result is a constant LLVM vector. From each square it takes side / 2 elements of both rows alternately,
-            from element `first` (0 or side / 2) on.
+            From the rows x and y of one square it takes x[first], y[first], x[first + 1], y[first + 1], ..., side / 2
+            elements of each, and so on for every square. first: 0 or side / 2.
             """
             return _picked(n // side * side + first + n % side // 2 + length * (n % 2) for n in range(length))
 

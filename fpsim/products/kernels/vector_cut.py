@@ -89,7 +89,8 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
     Per column it truncates an instruction's products to 24 bits below their largest exponent and adds them up (even and
     odd ones apart if halves is 2, then both sums). Then it adds the sum to c: both are aligned to the larger exponent
-    and rounded down, and their sum is rounded down to 32 bits, then to nearest even. terms: of one instruction.
+    and rounded down, and their sum is rounded down to 32 bits, then to nearest even. terms: number
+    of terms of an instruction.
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows, PANEL_COLUMNS)
     float32, of which rows first .. stop - 1 (int64) change. base: int32, the exponent of a product minus the int8

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowPlace, exponents_alone
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
-from fpsim.products.kernels.panel_vectors import decoder_of, fills_of, panel_of
+from fpsim.products.kernels.panel_vectors import decoder_of, fills_of
 from fpsim.products.kernels.row_vectors import (
     EXPONENT,
     FLOAT_BIAS,
@@ -31,6 +31,7 @@ from fpsim.products.kernels.row_vectors import (
     largest_of,
     nearest_half,
     numbers_in,
+    panel_of,
     put_results,
 )
 from fpsim.runtime import vectors as v

@@ -52,9 +52,10 @@ def accumulator_of(root: Node) -> Accumulator | None:
 
 
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
-    """Return the accumulator that adds as `node` does, if that adds consecutive terms of K from `first` on; else None.
+    """Return the accumulator that performs the same additions as the sum `node`, or None if there is none.
 
-    node: a sum. steps: its only input, a run of additions of products: start, stride and number of terms.
+    There is none unless the terms are consecutive from term `first` of K on. steps: the only input of `node`, a run of
+    additions of products: start, stride and number of terms.
     """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
@@ -67,9 +68,9 @@ def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
 
 
 def _chunked(root: Sum) -> Accumulator | None:
-    """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none.
+    """Return the Chunked accumulator that performs the same additions as the sum `root`; None if there is none.
 
-    root: a sum whose inputs are sums. They must have equally many terms; only the last one may have fewer.
+    There is one if root is a chain of sums of consecutive terms, all of one length; only the last may be shorter.
     """
     parts = [item for item in root.inputs if isinstance(item, Sum)]
     if len(parts) < len(root.inputs) or len(parts) < 2 or root.order != "chain" or root.how.rule != "ieee":

@@ -1,4 +1,7 @@
-"""Products by the tree of a schedule without matrix units, computed by the schedule's own faster loops."""
+"""Products added in the order of a tree that was made from a schedule without matrix units, by that schedule's loops.
+
+They are faster than the loops for any tree.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class TreePlan(NamedTuple):
     tree: Tree
     accumulator: Accumulator | None
     table: OrderTable | None
-    instructions: frozenset[Arithmetic]  # the arithmetic of the tree's matrix instructions, empty if it has none
+    instructions: frozenset[Arithmetic]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -87,7 +87,7 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
       order: a tree, a SumOrder, or nested tuples of terms, such as ((0, 1), 2).
       k: number of terms.
       how: the accumulator or unit whose arithmetic nested tuples use; None for float32. A tree has its own arithmetic.
-      name: the argument that errors name, as which the caller passed the order.
+      name: the caller's argument that holds the order, for errors.
 
     Raises:
       ValueError: the order has another number of terms than k, or `how` cannot add it.
@@ -102,7 +102,7 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
 
 @lru_cache(maxsize=KEPT)
 def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
-    """Return the plan of an order, from a cache.
+    """Return the plan of sums in the order of a tree or of nested tuples, from a cache.
 
     same: the tree or nested tuples, which the cache compares by identity. k: number of terms of nested tuples, -1 for a
     tree. how: the accumulator or unit that adds nested tuples; None for float32. For a tree it must be a unit or None.
@@ -251,7 +251,7 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 
 @lru_cache(maxsize=64)
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
-    """Return a schedule that stands for a tree when its product is planned: it has the tree's scale order and adds C.
+    """Return a schedule for planning a product by a tree: it applies scales as the tree does, and adds C at the end.
 
     scaled: the tree's first sum that block scales multiply, whose order of scales is taken; None for a tree without.
     block: number of terms of K that share a scale, 0 for none.
@@ -266,7 +266,7 @@ def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
 
 @lru_cache(maxsize=KEPT)
 def _first_scaled(same: SameOrder) -> ScaledSum | None:
-    """Return the first sum of a tree that block scales multiply, None for none; cached by the tree's identity."""
+    """Return a copy of a tree's first sum that block scales multiply, or None; cached by the tree's identity."""
     assert isinstance(same.order, Tree)
     return _scaled_sum(same.order.root)
 
@@ -274,7 +274,7 @@ def _first_scaled(same: SameOrder) -> ScaledSum | None:
 def _scaled_sum(node: Node) -> ScaledSum | None:
     """Return a copy of the first sum at or below `node` that block scales multiply; None if there is none.
 
-    The copy has the node of +0 as its input, so that it holds only the order of scales and the flag `fuses`.
+    The copy holds the order of scales and the flag `fuses`; its input is +0 in place of the sum's nodes.
     """
     if isinstance(node, ScaledSum):
         return ScaledSum(node.order, ZERO, node.fuses)

@@ -1,4 +1,4 @@
-"""Products whose result has regions with different orders of additions, as kernels for a matrix's edges have."""
+"""Products in which each region of the result has its own order of additions, as libraries treat a matrix's edges."""
 
 from __future__ import annotations
 
@@ -106,12 +106,18 @@ def _chains(
 ) -> Array:
     """Return a @ b as codes of `fmt`, (M, N), from float32 chains over segments of K.
 
-    Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
-    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A sum of -0 becomes
-    +0 if the chains are of multiply-adds, in one part and without a start. a, b: codes of the two formats. order: the
-    segments' lengths, and the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the
-    second of each two terms comes before the first; or one of UNITS, chains of instructions. start: float32 numbers (M,
-    N) to which the first part's chains are added, or None.
+    Each segment's chain starts at +0. The chains of a part, some consecutive segments, are added in order, and then the
+    parts' sums. Every addition is rounded to float32, and the total to `fmt`. A total of -0 becomes +0 if the chains
+    are of multiply-adds, in one part and without a start.
+
+    Args:
+      a, b: codes of the two `formats`.
+      order: the lengths of the segments; in `parts` the number of segments of each part, None for one part; and in
+        `lanes` the order of terms in a segment. "chain": ascending. "odd_first": the second of each two terms comes
+        before the first. One of UNITS: a chain of matrix instructions.
+      formats: the formats of a and b.
+      fmt: the result's format.
+      start: float32 numbers (M, N) to which the first part's chains are added, or None.
     """
     unit = UNITS.get(order.lanes)
     total: Any = None
@@ -155,5 +161,5 @@ def _indices(spans: tuple[Span, ...]) -> Array:
 
 @lru_cache(maxsize=64)
 def _tree(order: SegmentLanes, fmt: Format) -> Tree:
-    """Return the tree of an order with results in a format, cached: equal orders share one tree, and so one plan."""
+    """Return the tree of additions in `order` with results in `fmt`, cached so that equal orders share one plan."""
     return tree(order, order.k, out_fmt=None if fmt == FP32 else fmt)

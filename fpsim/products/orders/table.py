@@ -66,7 +66,7 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute `node`, a chain, into sum number `at`.
+    """Append to `rows` the rows that compute `node`, a chain, into running sum number `at`.
 
     Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
     """
@@ -96,7 +96,7 @@ def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _values(node: Sum) -> list[int | Node]:
-    """List the summands of a pairwise or butterfly sum in order: the index along K of each term, and nodes."""
+    """List the summands of a pairwise or butterfly sum in order: terms as their indices along K, and nodes."""
     values: list[int | Node] = []
     for item in node.inputs:
         if isinstance(item, Steps):

@@ -128,9 +128,8 @@ def _rows(x: Any, start: int, stop: int) -> Any:
 def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
     """Return the scales that belong to rows start .. stop - 1 of a matrix.
 
-    scales: array of scales, or None, which is returned. rows: number of rows of the matrix. If `scales` has one row per
-    row of the matrix, the result is its rows start .. stop - 1. Otherwise the rows share `scales`, which is returned
-    whole.
+    scales: array of scales, or None. rows: number of rows of the matrix. If `scales` has a row for each of them, the
+    result is rows start .. stop - 1 of it. Otherwise the rows share `scales`, which is returned whole.
     """
     if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
         return scales
