@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.schedules.trees.levels import in_levels
@@ -178,8 +178,12 @@ USUAL = {"lanes": 8, "block": 128, "window": 32, "fmt": FP32}
 
 
 def _name(maker: str, **fields: int | Format) -> str:
-    """Return the text of the call of `maker` that creates a SumOrder, without arguments that equal their defaults."""
-    words = [f"{field}={value}" for field, value in fields.items() if value != USUAL[field]]
+    """Return the text of the call of `maker` that creates a SumOrder, without arguments that equal their defaults.
+
+    Values of other kinds, which SumOrder refuses, are not compared: arrays have no truth.
+    """
+    known = {field for field, value in fields.items() if is_integer(value) or isinstance(value, Format)}
+    words = [f"{field}={value}" for field, value in fields.items() if field not in known or value != USUAL[field]]
     return f"{maker}({', '.join(words)})"
 
 
