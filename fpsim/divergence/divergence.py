@@ -209,7 +209,7 @@ class _Place(NamedTuple):
 
 
 def _of_step(step: int | None, then: str) -> str:
-    """Return "step " and the step, followed by the separator `then`; "" if the step is None."""
+    """Return "step 3: " for (3, ": "), where `then` is a separator; "" if the step is None."""
     return "" if step is None else f"step {step}{then}"
 
 
@@ -270,7 +270,7 @@ def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step
 
 
 def _said(x: Product | None) -> str:
-    """Return a product as text, "layer, name of M x N x K"; "no further one" for None."""
+    """Return a product as text, such as "up, fprop of 4 x 8 x 16" (M x N x K); "no further one" for None."""
     if x is None:
         return "no further one"
     (m, k), n = x.a.source.shape, x.b.source.shape[1]
@@ -306,7 +306,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return a clause: everything up to `after`, a product or tensor, was equal; or, for "", that it is the first."""
+    """Return "Everything up to AFTER was equal", where AFTER names a product; "It is the first product" for ""."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
@@ -320,7 +320,7 @@ class _OperandCodes(NamedTuple):
 
 
 def _cast_of(x: OperandLike) -> _OperandCodes:
-    """Return the format, scaling, codes and scales of an operand."""
+    """Return an operand after its cast as format, scaling, codes and scales."""
     if isinstance(x.encoded, Scaled):
         return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
     return _OperandCodes(x.fmt, None, x.encoded, None)
@@ -341,7 +341,10 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the first difference between the casts of equal operands x and y at `place`: in scales, else in values."""
+    """Return the first element in which equal operands x and y became different scales or, else, different values.
+
+    place: the operand, as `Divergence` names it. Scales are compared only if formats and scalings are equal.
+    """
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
     if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
@@ -361,7 +364,7 @@ def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
 
 
 def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:
-    """Return the sentence on how the run `name` cast `value`, which is element (row, column) of the operand x."""
+    """Return a sentence on how the run `name` cast `value`, which is element (row, column) of the operand x."""
     cast = _cast_of(x)
     if cast.fmt is None:
         return f"{name} does not cast it."

@@ -48,27 +48,30 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Protocol of a product's arithmetic, like `fpsim.torch.plan.Adds`; unit and accumulator are None for torch's."""
+    """Protocol of the arithmetic of a product, such as `fpsim.torch.plan.Adds`.
+
+    If torch multiplies, unit and accumulator are None.
+    """
 
     @property
     def unit(self) -> MatrixUnit | None:
-        """Matrix unit that computes the product, or None."""
+        """Matrix unit that computes the product; None if an accumulator or torch does."""
 
     @property
     def accumulator(self) -> Any:
-        """Accumulator that adds the product, or None."""
+        """Accumulator that sums the products of elements; None if a matrix unit or torch does."""
 
     @property
     def schedule(self) -> Schedule | None:
-        """Schedule of the unit, or None."""
+        """Order in which the unit adds along K; None for the default, which `schedule_of` returns."""
 
     @property
     def promote(self) -> int | None:
-        """Number of terms after which the unit's partial sum is added to a float32 sum, or None."""
+        """Number of terms of K after which the unit's sum is added to a float32 total; None for never."""
 
     @property
     def out_fmt(self) -> Format | None:
-        """Format to which results are rounded; None keeps that of the sums."""
+        """Format to which results are rounded; None keeps the format of the sums."""
 
 
 class Product(NamedTuple):
@@ -135,11 +138,11 @@ def same_bits(x: Array, y: Array) -> bool:
     return x.shape == y.shape and not differing(x, y).any()
 
 
-def lines(of: Product, row: int, column: int) -> LinePair:
-    """Return the row, the column and the bias from which the element (row, column) of a product is computed."""
-    unit, width = of.adds.unit, min(of.result.shape[1], 2)
-    bias = None if of.bias is None else np.repeat(of.bias[column : column + 1].astype(np.float32), width)
-    return LinePair(_line(of.a, row, 0, 1, unit), _line(of.b, column, 1, width, unit), bias)
+def operands_of(product: Product, row: int, column: int) -> LinePair:
+    """Return the row of a, the column of b and the bias from which element (row, column) of a product is computed."""
+    unit, width = product.adds.unit, min(product.result.shape[1], 2)
+    bias = None if product.bias is None else np.repeat(product.bias[column : column + 1].astype(np.float32), width)
+    return LinePair(_line(product.a, row, 0, 1, unit), _line(product.b, column, 1, width, unit), bias)
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
@@ -176,29 +179,35 @@ def repeated(x: Any, axis: int, times: int) -> Any:
     return dataclasses.replace(x, codes=np.repeat(x.codes, times, axis), **parts)
 
 
-def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """Compute element (row, column) of a product, float32 (1,); whole: also add the bias and round to `out_fmt`."""
-    return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
+def result_of(product: Product, row: int, column: int, *, finished: bool = True) -> Array:
+    """Compute element (row, column) of a product again, as float32 (1,).
+
+    finished: also add the bias and round to `adds.out_fmt`.
+    """
+    return _multiplied(product.adds, operands_of(product, row, column), finished)[0, :1]
 
 
-def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Return rows times columns of `of` by the arithmetic `adds`, float32; whole: add the bias, round to `out_fmt`."""
-    out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
+def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
+    """Return operands.a @ operands.b, float32, computed by the unit or accumulator of `adds`.
+
+    finished: also add the bias and round to `adds.out_fmt`.
+    """
+    out_fmt, bias = (adds.out_fmt, operands.bias) if finished else (None, None)
     if adds.unit is None:
-        total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
+        total = _float32(matmul(operands.a, operands.b, accumulate=adds.accumulator), adds.accumulator.result_format)
         total = total if bias is None else total + bias
         return total if out_fmt is None else quantize(total, out_fmt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # matmul warns of the kernel that a library would choose
         product = matmul(
-            of.a, of.b, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote, bias=bias,
+            operands.a, operands.b, accumulate=adds.unit, schedule=adds.schedule, promote=adds.promote, bias=bias,
             out_fmt=out_fmt, strict=False,
         )  # fmt: skip
     return _float32(product, out_fmt or FP32)
 
 
 def _float32(codes: Array, fmt: Format) -> Array:
-    """Return codes of `fmt`, or float values, as float32 values."""
+    """Return float32 values of `codes`: unsigned codes of `fmt`, or floats, which are only converted."""
     if codes.dtype.kind == "u":
         return np.asarray(decode(codes, fmt))
     return np.asarray(codes.astype(np.float32, copy=False))
@@ -220,10 +229,10 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
     terms, sums are compared every 256 terms first, then term by term within the 256 in which they first differ, because
     comparing all sums takes time proportional to K squared.
     """
-    both = [(of, lines(of, row, column)) for of in (first, second)]
+    both = [(product, operands_of(product, row, column)) for product in (first, second)]
     k = first.a.source.shape[1]
     # 0 * Inf is NaN: with Inf or NaN in b, each sum needs zeros in both operands
-    finite = all(np.isfinite(of.b.source[:, column]).all() for of in (first, second))
+    finite = all(np.isfinite(product.b.source[:, column]).all() for product in (first, second))
     step = AT_ONCE if finite else 1
     starts = range(0, k, step)
     if k > LONGEST:
@@ -243,10 +252,15 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return (sums of the first product, of the second): float32 sums of terms before each of `stops`, ascending."""
+    """Return two float32 arrays, one per product: sums of terms 0 .. stop - 1 of one element for each of `stops`.
+
+    both: each product, with the operands of the element. stops: ascending.
+    """
     x, y = (
-        _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
-        for of, pair in both
+        _multiplied(product.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[
+            :, 0
+        ]
+        for product, pair in both
     )
     return x, y
 
@@ -266,119 +280,123 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return (cause, text) on why results of two products with equal operands differ at the element (row, column).
+    """Return (cause, explanation) for a difference of two products, with equal operands, at the element (row, column).
 
-    "output": equal sums, unlike formats; "arithmetic": unequal sums. names: names of the runs of `first` and `second`.
+    The cause is "output" if sums are equal but rounded to unlike formats, else "arithmetic". names: names of the runs.
     """
-    said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
+    sentences = [f"Both read the same numbers. {_adds_clause(first, names[0])}; {_adds_clause(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
-    strays = [line for of, name in pairs for line in _stray(of, row, column, name)]
-    said += strays
+    strays = [line for product, name in pairs for line in _stray_sentences(product, row, column, name)]
+    sentences += strays
     if first.is_emulated and second.is_emulated:
-        sums = [result_of(of, row, column, whole=False) for of, _ in pairs]
+        sums = [result_of(product, row, column, finished=False) for product, _ in pairs]
         if not strays and not differing(*sums).any():
-            rounded = f"{_rounded(first, names[0])}, {_rounded(second, names[1])}"
-            return "output", "\n".join([*said, f"Both sums are {float(sums[0][0])!r}; {rounded}."])
-        said += _trees(first, second, names)
+            rounded = f"{_rounding_clause(first, names[0])}, {_rounding_clause(second, names[1])}"
+            return "output", "\n".join([*sentences, f"Both sums are {float(sums[0][0])!r}; {rounded}."])
+        sentences += _tree_sentences(first, second, names)
         term = first_term(first, second, row, column)
         if term is not None:
             before = f"The sums of terms 0..{term.k - 1} are equal, {term.before!r}; with" if term.k else "With"
-            said.append(f"{before} term {term.k} {names[0]} has {term.first!r} and {names[1]} {term.second!r}.")
-        said.append(_whole(first, column, list(zip(names, sums, strict=True))))
-        return "arithmetic", "\n".join(said)
+            sentences.append(f"{before} term {term.k} {names[0]} has {term.first!r} and {names[1]} {term.second!r}.")
+        sentences.append(_sums_sentence(first, column, list(zip(names, sums, strict=True))))
+        return "arithmetic", "\n".join(sentences)
     if not first.is_emulated and not second.is_emulated and first.adds.out_fmt != second.adds.out_fmt:
-        return "output", "\n".join([*said, f"{_rounded(first, names[0])}, {_rounded(second, names[1])}."])
-    said += [
+        sentences.append(f"{_rounding_clause(first, names[0])}, {_rounding_clause(second, names[1])}.")
+        return "output", "\n".join(sentences)
+    sentences += [
         f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
-        for of, name in pairs if (unit := of.adds.unit) is not None
+        for product, name in pairs if (unit := product.adds.unit) is not None
     ]  # fmt: skip
     with np.errstate(all="ignore"):
         exact = math.fsum(first.a.values[row].astype(np.float64) * first.b.values[:, column].astype(np.float64))
-    known = [(name, result_of(of, row, column, whole=False)) for of, name in pairs if of.is_emulated]
-    said.append(_whole(first, column, known, exact))
-    return "arithmetic", "\n".join(said)
+    known = [(name, result_of(product, row, column, finished=False)) for product, name in pairs if product.is_emulated]
+    sentences.append(_sums_sentence(first, column, known, exact))
+    return "arithmetic", "\n".join(sentences)
 
 
-def _whole(of: Product, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None) -> str:
-    """Return the sentence on the sums of an element of `column` of a product, its bias, and the values with the bias.
+def _sums_sentence(product: Product, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None) -> str:
+    """Return a sentence that lists the sums of one element of a product, and, with a bias, the sums plus the bias.
 
-    sums: pairs of a run's name and its sum, (1,). exact: the sum computed in float64, or None to leave it out.
+    column: that of the element. sums: (name of a run, its sum (1,)). exact: the sum in float64; None leaves it out.
     """
     parts = [f"{name}'s sum is {float(total[0])!r}" for name, total in sums]
     values = [float(total[0]) for _, total in sums]
     if exact is not None:
         parts.append(f"in float64 it is {exact:.9g}")
         values.append(exact)
-    said = " and ".join(parts)
-    if of.bias is not None:
-        bias = float(of.bias[column])
+    text = " and ".join(parts)
+    if product.bias is not None:
+        bias = float(product.bias[column])
         makes = "that makes" if len(values) == 1 else "these make"
-        said += f"; with the bias {bias!r} {makes} {' and '.join(f'{value + bias:.9g}' for value in values)}"
-    return f"{said[0] if sums else said[0].upper()}{said[1:]}."
+        text += f"; with the bias {bias!r} {makes} {' and '.join(f'{value + bias:.9g}' for value in values)}"
+    return f"{text[0] if sums else text[0].upper()}{text[1:]}."
 
 
-def _name(of: Product, name: str) -> str:
-    """Return the clause on the unit or accumulator that adds the product of the run `name`."""
-    adds = of.adds
-    place = f" {of.place}" if of.place else ""
-    if not of.is_emulated:
-        return f"{name} multiplies by torch in {of.dtype or of.result.dtype}{place}, in an order of its own"
+def _adds_clause(product: Product, name: str) -> str:
+    """Return a clause that names what adds the product in the run `name`: a unit, an accumulator or torch."""
+    adds = product.adds
+    place = f" {product.place}" if product.place else ""
+    if not product.is_emulated:
+        return f"{name} multiplies by torch in {product.dtype or product.result.dtype}{place}, in an order of its own"
     if adds.unit is None:
         return f"{name} adds by {adds.accumulator!r}{place}"
-    schedule = schedule_of(of)
+    schedule = schedule_of(product)
     how = "in one chain" if schedule == FLAT else f"by {schedule}"
     return f"{name} adds on {adds.unit.name} {how}{place}"
 
 
-def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [sentence] if element (row, column) that run `name` recorded is not what the emulator gives, else []."""
-    if not of.is_emulated:
+def _stray_sentences(product: Product, row: int, column: int, name: str) -> list[str]:
+    """Return [a sentence] if the emulator does not reproduce the element that the run `name` recorded, else []."""
+    if not product.is_emulated:
         return []
-    alone = result_of(of, row, column)
-    got = of.result[row, column].astype(np.float32).reshape(1)
+    alone = result_of(product, row, column)
+    got = product.result[row, column].astype(np.float32).reshape(1)
     if not differing(alone, got).any():
         return []
     return [f"{name}'s result, {float(got[0])!r}, is not what the emulator gives for it, {float(alone[0])!r}."]
 
 
-def _rounded(of: Product, name: str) -> str:
-    """Return the clause on the format to which the run `name` rounds its sum in the product `of`, with any bias."""
-    fmt = of.adds.out_fmt
+def _rounding_clause(product: Product, name: str) -> str:
+    """Return a clause that names the format to which the run `name` rounds a product's sums, after adding any bias."""
+    fmt = product.adds.out_fmt
     rounded = "keeps it" if fmt is None else f"rounds it to {fmt}"
-    return f"{name} {rounded}" if of.bias is None else f"{name} adds the bias and {rounded}"
+    return f"{name} {rounded}" if product.bias is None else f"{name} adds the bias and {rounded}"
 
 
-def schedule_of(of: Product) -> Schedule:
-    """Return the schedule of a unit's product: the recorded one, else one made of its promotion and scales along K."""
-    if of.adds.schedule is not None:
-        return of.adds.schedule
-    assert of.adds.unit is not None
+def schedule_of(product: Product) -> Schedule:
+    """Return the order in which a matrix unit adds a product along K.
+
+    It is the recorded schedule, else one with a new chain at every promotion or scale block along K, else one chain.
+    """
+    if product.adds.schedule is not None:
+        return product.adds.schedule
+    assert product.adds.unit is not None
     blocks = [
-        x.encoded.scaling.block[along] for x, along in ((of.a, 1), (of.b, 0))
-        if isinstance(x.encoded, Scaled) and of.adds.unit.scale is None and x.encoded.scaling.block[along] > 0
+        x.encoded.scaling.block[along] for x, along in ((product.a, 1), (product.b, 0))
+        if isinstance(x.encoded, Scaled) and product.adds.unit.scale is None and x.encoded.scaling.block[along] > 0
     ]  # fmt: skip
-    interval = of.adds.promote or min(blocks, default=0)
+    interval = product.adds.promote or min(blocks, default=0)
     if not interval:
         return FLAT
     return Schedule(f"promotion every {interval} terms", sums=Chain(interval), block_scaled=bool(blocks))
 
 
-def tree_of(of: Product) -> Tree | None:
-    """Return the tree of additions of each element; None if torch adds, or if it needs over 2**20 nodes and runs."""
-    how: Schedule | Accumulator = of.adds.accumulator
-    unit = of.adds.unit
+def tree_of(product: Product) -> Tree | None:
+    """Return the tree of the additions in one element; None if torch adds, or if it has over 2**20 parts."""
+    how: Schedule | Accumulator = product.adds.accumulator
+    unit = product.adds.unit
     if unit is not None:
-        how = schedule_of(of)
+        how = schedule_of(product)
     elif how is None:
         return None
     try:
-        return tree(how, of.a.source.shape[1], n=of.result.shape[1], accumulate=unit)
+        return tree(how, product.a.source.shape[1], n=product.result.shape[1], accumulate=unit)
     except ValueError:
         return None  # more parts than a tree can have
 
 
-def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Return sentences on how trees of two products' sums differ, or that they are equal; [] if a tree is unknown."""
+def _tree_sentences(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
+    """Return sentences on how the trees of additions of two products differ, or [] if a tree is unknown."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
         return []  # the sentence on the first different term is enough
