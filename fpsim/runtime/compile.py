@@ -83,44 +83,44 @@ def _helper(function: Any, **options: Any) -> Any:
 def _scalar(plain: Any) -> Any:
     """Return numba's dispatcher of a scalar function that kernels call, cached; plain: the Python function.
 
-    LLVM inlines it where numba allows to force that.
+    LLVM is made to inline it, unless PRIVATE is None.
     """
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 
 def scalar(function: Function) -> Function:
-    """Compile a scalar function for calls inside kernels, on the CPU and on CUDA; return its dispatcher.
+    """Return numba's dispatcher of a scalar function that kernels call, on the CPU and on CUDA.
 
-    function: a Python function, or a dispatcher, of which the Python function is taken; it is returned unchanged if
-    numba's compiler is disabled. Compiling happens at the first call from a kernel; LLVM inlines it. numba could inline
-    it too, but would then copy and type it again for every call, which takes seconds.
+    It is compiled at the first call from a kernel, and inlined by LLVM. numba could inline it too, but would then copy
+    and type it again for every call, which takes seconds. function: a Python function or its dispatcher; if numba's
+    compiler is disabled, the Python function is returned.
     """
     compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
 
 
 def inner_loop(function: Function) -> Function:
-    """Compile a loop over arrays for calls inside kernels, and return its dispatcher.
+    """Return numba's dispatcher of a loop over arrays that kernels call.
 
-    It is a separate function unless LLVM inlines it. A call takes some nanoseconds per array argument, so the loop
-    should have more than about a hundred elements.
+    Unless LLVM inlines it, a call takes some nanoseconds per array argument; so loops should have more than about a
+    hundred elements.
     """
     compiled: Function = _helper(function)
     return compiled
 
 
 def reordered_sums(function: Function) -> Function:
-    """Compile a loop that kernels call, and let LLVM reorder the sums in this loop and fuse them with products.
+    """Return numba's dispatcher of a loop that kernels call and whose sums LLVM may reorder and fuse with products.
 
-    LLVM can then use vector instructions, but the last bits of the sums may change. Return the loop's dispatcher.
-    Functions that the loop calls keep their order: operations that must not be rearranged belong there.
+    LLVM can then use vector instructions, but the last bits of the sums may change. Operations that must keep their
+    order belong in functions that the loop calls, which are not reordered.
     """
     compiled: Function = _helper(function, fastmath=SUMS)
     return compiled
 
 
 def kernel(function: Function) -> Function:
-    """Compile a loop over arrays that Python calls, without the GIL or fast-math; return its dispatcher.
+    """Return numba's dispatcher of a loop over arrays that Python calls; it releases the GIL and uses no fast-math.
 
     It is compiled at its first call for each list of argument types, and kept on disk for later processes. If numba's
     compiler is disabled, the function is returned unchanged.
@@ -141,10 +141,9 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Return a context that tells a terminal, on stderr, that kernels are compiled, if that takes long.
+    """Return a context in which kernels are compiled; if that takes long, a sentence on stderr says so, on a terminal.
 
-    The sentence is written once per process, when the seconds in this context and those for which the process has
-    compiled before exceed PATIENCE (2).
+    It is written once per process, after PATIENCE (2) seconds of compiling, those before this context included.
     """
     if _said or not _is_terminal():
         yield
@@ -178,7 +177,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Return a context that turns off garbage collection, as it would make compiling a tenth slower."""
+    """Return a context without garbage collection, which would make compiling a tenth slower."""
     searching = gc.isenabled()
     gc.disable()
     try:

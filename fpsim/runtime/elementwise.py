@@ -16,11 +16,12 @@ Run = Callable[[tuple[Array, ...], tuple[Array, ...], int], None]
 def run_elementwise(
     run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...], whole: bool = True
 ) -> None:
-    """Fill `targets`, of `shape`, from `sources`, which broadcast to it, by calling `run` on pieces of their memory.
+    """Compute arrays element by element from others: call `run` on pieces of `sources` to fill pieces of `targets`.
 
-    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces of equal size, one of each array, of which it
-    fills the targets; first: flat index of their first element. whole: True if a thread may process its part of the
-    arrays in one call, False for pieces of at most PIECE elements. An exception of `run` is raised to the caller.
+    run: function (sources, targets, first) of two tuples of contiguous 1-D pieces of equal size, one per array, and the
+    flat index of their first element. shape: that of the targets, to which the sources broadcast. whole: True if a
+    thread may process its part of the arrays in one call, False for pieces of at most PIECE (2**17) elements. An
+    exception of `run` is raised to the caller.
     """
     if targets[0].size <= PIECE:
         plain_sources, plain_targets = _plain(sources, shape), _plain(targets, shape)
@@ -56,7 +57,7 @@ def run_elementwise(
 
 
 def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...] | None:
-    """Return arrays as 1-D views if all have `shape` and are C-contiguous, aligned and native, else None."""
+    """Return arrays as 1-D views if all have `shape`, C order, aligned elements and native byte order, else None."""
     flat = []
     one_axis = len(shape) == 1
     for array in arrays:
@@ -83,8 +84,7 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
     """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order.
 
-    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces, of which it fills the targets; first: flat
-    index of their first element. shape: that of the targets, to which the sources broadcast.
+    run, shape: as for `run_elementwise`.
     """
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0

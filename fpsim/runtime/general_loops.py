@@ -15,10 +15,9 @@ _replaced: dict[Any, int] = {}  # loop -> multiply-adds that a general loop did 
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Return a context that allows general loops, which handle every format, to do small work.
+    """Return a context in which small work may use general loops, which handle every format, with the same bits.
 
-    They do it in place of the loops for the work's own format while these are not compiled; the results have the same
-    bits.
+    They replace loops for a single format that are not compiled yet.
     """
     token = _allowed.set(True)
     try:
@@ -33,9 +32,9 @@ def allows_general_loops() -> bool:
 
 
 def replaces(loop: Any, work: int) -> bool:
-    """Return whether a general loop may do `work` in place of `loop`, which is not compiled yet; if so, count the work.
+    """Return whether a general loop may do some work in place of `loop`, which is not compiled yet; count that work.
 
-    True only inside `general_loops`, and up to MOST multiply-adds in all for each loop. work: multiply-adds.
+    True only inside `general_loops`, up to a total of MOST (2**25) multiply-adds for each loop. work: multiply-adds.
 
     Example:
       >>> from fpsim.runtime.general_loops import general_loops, replaces

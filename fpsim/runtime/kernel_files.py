@@ -90,14 +90,14 @@ class KernelFiles:
 
     @cached_property
     def _key(self) -> str | None:
-        """Key of the function's code, or None if it has none: nothing is stored then."""
+        """Hash of the function's code; None if the code cannot be described, so that nothing is stored."""
         try:
             return key_of(self._dispatcher)
         except UnknownPart:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the path of the file of a kernel for argument types.
+        """Return the path of the file of the function compiled for some argument types.
 
         None if nothing can be stored on disk: there is no cache folder, or the function has no key. signature: numba's
         types of the arguments.
@@ -149,7 +149,7 @@ class KernelFiles:
 
     @property
     def cache_path(self) -> str:
-        """Folder of compiled kernels as text, for numba's statistics."""
+        """Folder of compiled kernels, as text, which numba reads for its statistics."""
         return str(base_folder())
 
 

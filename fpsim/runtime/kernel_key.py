@@ -24,7 +24,9 @@ class UnknownPart(TypeError):
 
 
 def key_of(function: Callable[..., Any]) -> str:
-    """Return the key of a function, or of its numba dispatcher: 40 hexadecimal digits.
+    """Return a hash, 40 hexadecimal digits, of all code that a function runs; it names the compiled function on disk.
+
+    function: a Python function or a numba dispatcher.
 
     Raises:
       UnknownPart: the function refers to an object of a class that this module cannot describe.
@@ -35,7 +37,7 @@ def key_of(function: Callable[..., Any]) -> str:
 
 
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return the Python functions that a function's key covers; the function itself is the first.
+    """Return the Python functions on which the key of a function depends: itself first, then all that it calls.
 
     function: a Python function or a numba dispatcher.
 
@@ -48,7 +50,7 @@ def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 class _Parts:
-    """Descriptions, as text, of all functions that one function reaches, in the order of discovery.
+    """Texts that describe a function and all functions that it calls, directly or not, in the order of discovery.
 
     Methods raise UnknownPart for an object without a description. names: names of attributes in a function's code; of a
     module or enumeration, only these members are described.
@@ -187,10 +189,10 @@ class _Parts:
 
 
 def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
-    """Return bytecode and constants as text, without the docstring.
+    """Return the bytecode and constants of a function as text, without its docstring.
 
-    code: a function's code object; doc: its docstring, which is then the first constant, or None; parts: describes the
-    constants, and collects the functions among them.
+    code: the function's code object. doc: its docstring, or None. parts: describes the constants, and collects the
+    functions among them.
     """
     constants = list(code.co_consts)
     if constants and doc is not None and constants[0] == doc:

@@ -78,7 +78,7 @@ def names() -> PrivateNames | None:
     Its first call, whose result is cached, also makes forks wait for numba's compiler lock.
     """
     try:
-        private = _found()
+        private = _private_names()
     except (ImportError, AttributeError) as reason:
         warnings.warn(
             f"fpsim keeps no compiled kernels on disk and compiles them anew in every process, as {reason}. "
@@ -94,7 +94,7 @@ def names() -> PrivateNames | None:
     return private
 
 
-def _found() -> PrivateNames:
+def _private_names() -> PrivateNames:
     """Return numba's private objects that fpsim uses.
 
     Raises:
@@ -110,10 +110,10 @@ def _found() -> PrivateNames:
     return PrivateNames(**objects)
 
 
-def _check(thing: Any, attributes: tuple[str, ...]) -> None:
-    """Raise an AttributeError unless `thing`, an object of numba's, has all the attributes named."""
+def _check(item: Any, attributes: tuple[str, ...]) -> None:
+    """Raise an AttributeError unless an object of numba has all attributes with the given names."""
     for attribute in attributes:
-        getattr(thing, attribute)
+        getattr(item, attribute)
 
 
 def version() -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def version() -> tuple[int, ...]:
 
 @cache
 def _numbers() -> Iterator[int]:
-    """Return this process's counter, integers from a random one on, which number functions in kernels."""
+    """Return an endless counter from a random integer on; the integers number functions in this process's kernels."""
     return itertools.count(int.from_bytes(os.urandom(8), "little") * SPACING)
 
 

@@ -106,7 +106,7 @@ CONTROL = {
 
 
 def has_control() -> bool:
-    """Return whether fpsim can set the rounding and flushing of this processor."""
+    """Return whether fpsim can set this processor's rounding mode and flushing of subnormals."""
     return _machine() in CONTROL
 
 

@@ -1,4 +1,4 @@
-"""Named tuples read from arrays: layouts are passed to kernels as arrays, and kept in registers there."""
+"""Named tuples of numbers, which are passed to kernels as arrays and kept in registers there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 def as_rows(*arrays: Words) -> Words:
     """Return 1-D arrays of one dtype as rows of a new matrix, padded with zeros to the longest.
 
-    One matrix of several layouts is passed to a kernel in less time than several arrays.
+    Calling a kernel with one matrix takes less time than with several arrays.
     """
     rows = np.zeros((len(arrays), max(array.size for array in arrays)), arrays[0].dtype)
     for row, array in zip(rows, arrays, strict=True):
@@ -26,7 +26,7 @@ def as_rows(*arrays: Words) -> Words:
 
 
 def fields_of(kind: type[Record], word: type | None = None) -> Callable[[Any], Record]:
-    """Return the compiled function that reads a named tuple of class `kind` from the start of a 1-D array.
+    """Return the compiled function that makes a named tuple of class `kind` from the first elements of a 1-D array.
 
     Kernels call it on the CPU and on CUDA. word: NumPy type to which the fields are converted; None: the array's dtype.
     """

@@ -34,7 +34,7 @@ if numba.config.DISABLE_JIT:
         """Do nothing, whatever the arguments: plain Python cannot prefetch."""
 
     def stream_fence() -> None:
-        """Do nothing: plain Python has no streamed stores."""
+        """Do nothing: stores of plain Python do not bypass the caches."""
 
 else:
 
@@ -69,9 +69,9 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK elements that are AHEAD bytes after element `start` of a 1-D array or of each in a tuple.
+        """Prefetch BLOCK (128) elements, AHEAD bytes after element `start`, of each source.
 
-        sources: the array or tuple.
+        sources: a 1-D array or a tuple of such arrays.
         """
         signature = types.void(sources, types.intp)
 
@@ -102,7 +102,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_fence(_typing: Any) -> Any:
-        """Make streamed stores visible to other threads."""
+        """Make stores that bypassed the caches visible to other threads."""
 
         def build(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
             builder.fence("seq_cst")
@@ -113,9 +113,9 @@ else:
 
 @scalar
 def aligned_empty(size: Any, like: Any) -> Any:
-    """Return an uninitialised 1-D array of `size` elements that starts on a cache line (64 bytes).
+    """Return an uninitialised 1-D array of `size` elements, of the dtype of the array `like`.
 
-    So no vector of 64 bytes spans two lines. like: an array of its dtype.
+    It starts at a cache line (64 bytes), so that no vector of 64 bytes spans two lines.
     """
     space = np.empty(size + LINE // like.itemsize, like.dtype)
     start = (-space.ctypes.data) % LINE // like.itemsize
@@ -124,9 +124,9 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """Return (start, stop) of the part of a contiguous 1-D array that is streamed.
+    """Return (start, stop) of the part of a contiguous 1-D array to which stores may bypass the caches.
 
-    It consists of whole blocks of BLOCK (128) elements, from the first start of a cache line on.
+    It consists of whole blocks of BLOCK (128) elements, the first of which starts at a cache line.
     """
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK

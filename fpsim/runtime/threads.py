@@ -79,9 +79,9 @@ class Workers:
         return answers
 
     def _serve(self) -> None:
-        """Run tasks from the queue until one is None; the body of each thread.
+        """Run tasks from the queue until a task is None; each thread runs this method.
 
-        It puts None, or the exception of the task's function, in the task's queue of answers.
+        For each task, put None, or the exception that its function raised, in its queue of answers.
         """
         _this_thread.is_worker = True
         while (task := self._tasks.get()) is not None:
@@ -119,7 +119,7 @@ if hasattr(os, "register_at_fork"):
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
     """Call work(first, stop) for spans that cover range(count), on several threads if the work is long enough.
 
-    cost: time that one of the `count` units takes, as the number of elements that a cast converts in that time. An
+    cost: duration of each of the `count` units of work, as the number of elements that a cast converts in that time. An
     exception of `work` is raised to the caller.
     """
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
@@ -176,7 +176,7 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
       size: the number of elements.
       work: a function of the first element of a span and of the one after its last.
       alignment: each span starts at a multiple of this number of elements.
-      weight: the time of one element, relative to that of a cast.
+      weight: duration of the work on one element, relative to the cast of an element.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
     # a worker that waited for other workers could wait for ever, as all may be waiting
