@@ -159,7 +159,7 @@ class QuantLinear(torch.nn.Linear):
         Buffers that leave the meta device, which has no values, get those of a new layer. fn: converts a tensor.
         """
         steps, scales = self.steps, self.scales
-        module = super()._apply(fn, recurse)
+        module = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if steps is not None and self.steps is not None and steps.is_meta and not self.steps.is_meta:
             self.steps = torch.zeros_like(self.steps)
         if scales is not None and self.scales is not None:

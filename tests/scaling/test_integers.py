@@ -117,6 +117,6 @@ def test_decoding_integers_to_float64_is_exact(fmt: Any) -> None:
 
 @pytest.mark.parametrize("infinity", ["skip", "one"])
 def test_a_tile_of_zeros_with_a_zero_point_has_the_scale_of_zeros(infinity: str) -> None:
-    how = fp.Scaling(block=(1, 2), symmetric=False, zero_scale="smallest", scale_format="bf16", infinity=infinity)
+    how = fp.Scaling(block=(1, 2), symmetric=False, zero_scale="smallest", scale_format=fp.BF16, infinity=infinity)
     q = check(np.array([[0, -0.0, 1, 2, np.inf, 0]], np.float32), fp.UINT8, how)
     assert q.scales[0].tolist()[::2] == [2.0**-126, 2.0**-126 if infinity == "skip" else 1]

@@ -135,9 +135,9 @@ def test_zeros_stay_zeros_where_an_inverse_or_a_factor_overflows() -> None:
     assert_bits_equal(q.decode()[1], np.zeros(4, np.float32))
 
 
-@pytest.mark.parametrize("fields", [{"exponent_bits": 2, "bias": 133}, {"exponent_bits": 1, "bias": 132}])
-def test_a_scale_format_below_the_smallest_scale_is_refused(fields: dict[str, int]) -> None:
-    fmt = fp.Format("deep", mantissa_bits=2, **fields)
+@pytest.mark.parametrize(("exponent_bits", "bias"), [(2, 133), (1, 132)])
+def test_a_scale_format_below_the_smallest_scale_is_refused(exponent_bits: int, bias: int) -> None:
+    fmt = fp.Format("deep", exponent_bits, 2, bias=bias)
     with pytest.raises(
         ValueError, match=r"^scale_format must have the value 5\.87.*e-39, the default of smallest_scale; got deep,"
     ):

@@ -92,7 +92,7 @@ def test_rows_are_data() -> None:
     assert numpy_sum() == numpy_sum(8, 128, "fp32")
     assert str(numpy_sum(16, fmt="fp64")) == "numpy_sum(lanes=16, fmt=FP64)"
     assert numpy_sum(fmt="bf16").tree(9).fmt == fp.BF16
-    assert numpy_sum(np.int8(8), np.int8(100)).tree(3000) == numpy_sum(8, 100).tree(3000)
+    assert numpy_sum(np.int8(8), np.int8(100)).tree(3000) == numpy_sum(8, 100).tree(3000)  # type: ignore[arg-type]
     assert numpy_sum().tree(0) == tree(fp.Sequential("fp32"), 0)
     a = np.random.default_rng(0).standard_normal((3, 50)).astype(f32)
     assert_bits_equal(fp.matmul(a, a.T, schedule=numpy_sum()), fp.matmul(a, a.T, schedule=numpy_sum().tree(50)))

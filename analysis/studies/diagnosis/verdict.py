@@ -268,9 +268,10 @@ def _out_of_range(
         fmt = recipe.operands(row.product)[side]
         spread = _range(recording, layer, operand)
         scaled = recipe.delayed is not None or getattr(recipe, f"{CAST_AS.get(operand, operand)}_scaling") is not None
-        if fmt is None or spread is None or scaled or not isinstance(element_format(fmt), Format):
+        element = None if fmt is None else element_format(fmt)
+        if spread is None or scaled or not isinstance(element, Format):
             continue
-        shares = _shares_out_of_range(spread, element_format(fmt))
+        shares = _shares_out_of_range(spread, element)
         clauses += [
             (error, f"{relative(share)} of its {_spoken(operand)} {OUT_OF_RANGE[word]} {row.formats[side]}")
             for word, (share, error) in shares.items() if word in sides

@@ -13,6 +13,7 @@ import fpsim as fp
 
 A = fp.analysis
 Array = Any
+RAGGED: Any = [[1], [2, 3]]
 WRONG: Any = 3
 
 
@@ -212,10 +213,13 @@ def test_followers_read_the_tokens_that_they_are_told_to() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_logits_of_nan_and_infinity_make_no_warning() -> None:
+    def returning(logits: Any) -> Any:
+        return lambda tokens: logits
+
     plain = np.array([2.0, 1.0, 0.0])
     for logits in ([math.nan] * 3, [math.nan, 0.0, 1.0], [math.inf, 0.0, 1.0], [-math.inf] * 3):
         odd = np.array(logits)
-        row = A.decoding(lambda t, odd=odd: odd, lambda t: plain, [0], steps=1).rows[0]
+        row = A.decoding(returning(odd), returning(plain), [0], steps=1).rows[0]
         assert math.isnan(row.kl)
         assert math.isnan(row.logprob_first)
 
@@ -276,7 +280,7 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
         (lambda: A.decoding(lambda t: np.ones((1, 3)), lambda t: np.ones(3), [1]), ValueError, r"\(vocabulary,\)"),
         (lambda: A.decoding(np.sin, np.sin, []), ValueError, "prompt must be"),
         (lambda: A.decoding(np.sin, np.sin, [1], follow="second"), ValueError, "follow must be one of"),
-        (lambda: A.decoding(np.sin, np.sin, [[1], [2, 3]]), ValueError, "prompt must be one or more tokens"),
+        (lambda: A.decoding(np.sin, np.sin, RAGGED), ValueError, "prompt must be one or more tokens"),
         (lambda: A.decoding(np.sin, np.sin, [2**63]), ValueError, "prompt must be one or more tokens"),
         (
             lambda: A.decoding(lambda t: np.ones(3), lambda t: np.ones(3), [1], steps=2**64),

@@ -141,10 +141,10 @@ def cases(every: bool = True) -> dict[str, Case]:
     for i, nan in enumerate(("tile", "element")):  # spoilt arrays have a NaN in one place
         for j, shape in enumerate(((2, 40), (1, 90))):
             x = np.concatenate([spoilt(shape, spread=3), np.zeros_like(spoilt(shape))])
-            wide, how, zero_point = x.astype(np.float64), base.replace(nan=nan), base.replace(nan=nan, symmetric=False)
+            float64, how = x.astype(np.float64), base.replace(nan=nan)
             add(f"given, nan {nan}, {shape}", fp.INT8, how, x, i + j, scales=0.5)
-            add(f"given, float64 nan {nan}, {shape}", fp.E4M3, how, wide, i + j + 1, scales=2.0)
-            add(f"given, zero point, nan {nan}, {shape}", fp.UINT4, zero_point, x, i + j, scales=0.5)
+            add(f"given, float64 nan {nan}, {shape}", fp.E4M3, how, float64, i + j + 1, scales=2.0)
+            add(f"given, zero point, nan {nan}, {shape}", fp.UINT4, how.replace(symmetric=False), x, i + j, scales=0.5)
     add("given, broadcast", fp.E4M3, base.replace(division="multiply"), spoilt((2, 40), spread=3), scales=scales[:1])
     add("given, one", fp.E2M1, fp.scalings.NVFP4, spoilt((2, 40), spread=3), scales=np.float64(0.1))
     add("overflow", fp.E5M2, fp.scalings.TENSOR, spoilt((2, 40)), overflow="nonfinite", scales=np.float32(1e-3))

@@ -132,7 +132,7 @@ def test_exact_sums_of_64_terms_are_rounded_once_and_added_as_in_amx_fp8() -> No
 
 def test_sums_in_pairs_round_their_terms_in_every_order() -> None:
     """R(term) flushes subnormals of the sum's own format, and takes terms beyond float32."""
-    codes = np.uint8([1, 2, 64])  # two subnormals, and 2
+    codes = np.array([1, 2, 64], np.uint8)  # two subnormals, and 2
     for rounding in ("nearest_even", "up"):
         how = fp.Pairwise("e4m3", subnormals="flush", rounding=rounding)
         for order in (((0, 1), 2), (0, (1, 2)), ((0, 2), 1)):
