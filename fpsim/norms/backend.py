@@ -31,9 +31,9 @@ class NormBackend(Protocol):
     """The operations that a backend, the CPU or a GPU, implements for softmax and norms."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype).
+        """Return (codes of x with their format, whether x has a float dtype).
 
-        fmt: format of codes; None if x has a float dtype, which determines the format. name: argument in errors.
+        fmt: format of x if it holds codes; None if its float dtype determines the format. name: argument in errors.
 
         Raises:
           ValueError, TypeError: x has another format, or is not an array in this backend's memory.
@@ -43,9 +43,9 @@ class NormBackend(Protocol):
         """Return values reshaped to a shape with the same number of elements."""
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation, rounded to nearest even to the format `fmt`.
+        """Return the result of an operation on codes, rounded to nearest even to the format `fmt`.
 
-        name: operation of `fpsim.arithmetic`, such as "divide". operands: arrays that broadcast against each other.
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: their shapes broadcast against each other.
         """
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:

@@ -25,9 +25,9 @@ class CpuNorms:
     """The CPU as a backend of softmax and norms; `NormBackend` describes the methods."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype).
+        """Return (codes of x with their format, whether x has a float dtype).
 
-        fmt: the format of codes; None if x has a float dtype. name: the argument's name in errors.
+        fmt: format of x if it holds codes; None if its float dtype determines the format. name: argument in errors.
         """
         codes, of_codes, typed = read_operand(x, fmt, name)
         return Values(codes, of_codes), typed
@@ -96,7 +96,7 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of the operation `name`, such as "divide", as codes; operands broadcast.
+    """Return the codes of the result of the operation `name`, such as "divide"; operands broadcast.
 
     operands: codes with their formats. keywords: out_fmt, the format of the result, and options of a cast, such as
     rounding.

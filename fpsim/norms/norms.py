@@ -87,16 +87,17 @@ def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None,
 
 
 def _normalised(method: Method, x: Values, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return x / sqrt(mean(x * x) + eps) * scale + shift, where None is left out, as an array for the caller.
+    """Return x / sqrt(mean(x * x) + eps) * scale + shift as an array of the caller's library.
 
-    Each operation is rounded to the intermediate format, the last one to that of the result.
+    Each operation is rounded to the intermediate format, the last one to that of the result. scale, shift: operands of
+    one element for each along the axis; None leaves the operation out.
     """
     following = []
     if scale is not None:
         following.append(("multiply", method.along(scale, "weight")))
     if shift is not None:
         following.append(("add", method.along(shift, "bias")))
-    mean, fmt = method.divided_by_count(method.sum_of_squares(x)), method.intermediate
+    mean, fmt = method.divided_by_count(method.sum(x, squares=True)), method.intermediate
     offset = Values(encode(np.float64(checked_eps(eps)), fmt), fmt)
     inverse = method.step("rsqrt", method.step("add", mean, offset))
     *between, (name, operand) = [("multiply", inverse), *following]

@@ -37,10 +37,10 @@ class Method(NamedTuple):
 
     backend: NormBackend
     x: Values
-    axis: int  # along which the function is computed, from 0
+    axis: int
     intermediate: Format
     accumulate: LaneSum | Accumulator
-    result: CastOptions  # format and rounding of the result
+    result: CastOptions
     typed: bool
 
     @property
@@ -49,7 +49,7 @@ class Method(NamedTuple):
         return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
-        """Return the result of an operation, rounded to nearest even to the intermediate format.
+        """Return the result of an operation on codes, rounded to nearest even to the intermediate format.
 
         name: operation of `fpsim.arithmetic`, such as "divide". operands: codes with their formats, which broadcast.
         """
@@ -62,18 +62,10 @@ class Method(NamedTuple):
         """
         return self.backend.last(name, operands, self.result, self.typed)
 
-    def sum(self, terms: Values) -> Values:
-        """Return the sums along the axis by the accumulator, in the intermediate format; the axis gets the length 1."""
-        return self._total(terms, squares=False)
+    def sum(self, terms: Values, *, squares: bool = False) -> Values:
+        """Return the sums of `terms` along the axis, whose length becomes 1, rounded to the intermediate format.
 
-    def sum_of_squares(self, terms: Values) -> Values:
-        """Return the sums of squares along the axis, in the intermediate format; the axis gets the length 1."""
-        return self._total(terms, squares=True)
-
-    def _total(self, terms: Values, squares: bool) -> Values:
-        """Return sums along the axis, in the intermediate format; the axis gets the length 1.
-
-        squares: whether to add the squares of the terms instead of the terms.
+        squares: add the squares of the terms instead.
         """
         if isinstance(self.accumulate, LaneSum):
             sums = self.backend.lane_sums(self.accumulate, terms, self.axis, squares)
@@ -109,9 +101,9 @@ class Method(NamedTuple):
 def read(
     name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any], backend: NormBackend
 ) -> tuple[Method, list[Values | None]]:
-    """Check the arguments of a call of softmax or a norm; return (the checked call, its other operands).
+    """Check the arguments of softmax or a norm; return (the checked call, its other operands).
 
-    The list of other operands has a weight and a bias, as far as the function has them, with None for those not passed.
+    Other operands are [] for softmax, [weight] for rms_norm and [weight, bias] for layer_norm; None if not passed.
 
     Args:
       name: name of the function in error messages.

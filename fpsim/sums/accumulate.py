@@ -49,7 +49,7 @@ FEW_PRODUCTS = 1 << 12  # number of products up to which digits are faster than 
 
 
 class SumProblem(NamedTuple):
-    """The operands of M * N sums of K products each, of a row of a and a column of b: codes, formats and options.
+    """The operands of M * N sums, each of K products of a row of a and a column of b: codes, formats and options.
 
     Attributes:
       a: (M, K) codes.
@@ -72,7 +72,7 @@ class SumProblem(NamedTuple):
 
     @property
     def are_terms(self) -> bool:
-        """True if the values of b themselves are the terms to sum, not products."""
+        """True if a is all ones and b holds plain terms, not products of two operands."""
         return self.formats[0] is None and not self.products
 
     @property
@@ -92,7 +92,7 @@ class SumProblem(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Number of rows of b that belong to one row of a, K; 0 if all rows of a are multiplied by the same b."""
+        """K if each row of a has K rows of b of its own (`paired`); 0 if all rows of a are multiplied by the same b."""
         return self.terms if self.paired else 0
 
 
@@ -154,7 +154,7 @@ def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return sums as codes of `fmt`; words: codes in uint64, or if `in_float64` bit patterns of float64.
+    """Return sums as codes of `fmt`; words: codes as uint64, or, if `in_float64`, bit patterns of float64.
 
     A NaN keeps its sign, since an overflow in a format without Inf gives a NaN with the sign of the sum.
     """
@@ -171,10 +171,9 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the codes (M, N) of the sums, computed in float32.
+    """Return the codes (M, N) of the sums, computed in float32 by `plan`.
 
-    Blocks of the result whose sums may leave the range of float32 are computed in 64 bits instead. plan: the plan of
-    these sums in float32.
+    Blocks of the result whose sums may leave the range of float32 are computed in 64 bits instead.
     """
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
@@ -253,7 +252,7 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 
 @under_ieee
 def _with_products(problem: SumProblem) -> SumProblem:
-    """Return a paired problem as sums of the columns of a float64 array (K, M) of its products, computed beforehand.
+    """Compute the products of a paired problem in float64, (K, M); return the problem of summing their columns.
 
     A problem is paired if every row of a has separate factors in b. Loops compute one sum of a paired problem at a
     time, but the sums of many columns at once.

@@ -120,7 +120,7 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
         return None
     if not nearest and not (accumulator.rounding in DIRECTED and has_control()):
         return None
-    if not all(map(FP32.holds, present)) or not (_served(fmt) and _served(outer)):
+    if not all(map(FP32.holds, present)) or not (_can_round_to(fmt) and _can_round_to(outer)):
         return None
     join = _join(accumulator)
     how = _how(accumulator, sum(operand.precision for operand in present), len(present) < len(formats))
@@ -146,7 +146,7 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
     return StripWay(how, np.array(facts, np.uint64), padding)
 
 
-def _served(fmt: Format) -> bool:
+def _can_round_to(fmt: Format) -> bool:
     """Return whether the float32 kernels can round sums to a format.
 
     They can for FP32, and for signed formats of 8 to 11 significand bits whose values float32 holds and whose smallest
@@ -192,8 +192,8 @@ def _join(accumulator: Accumulator) -> int | None:
 def _floor(fmt: Format) -> int:
     """Return the bits of the float32 that is 1.5 times the smallest normal value of `fmt`.
 
-    To round a sum, the loops add and subtract 2**(24 - precision) times either 1.5 * 2**(exponent of the sum) or this
-    value, whichever is larger.
+    To round a sum, loops add and subtract 2**(24 - precision) times this value or times 1.5 * 2**(exponent of the sum),
+    whichever is larger.
     """
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
 

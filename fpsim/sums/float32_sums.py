@@ -134,9 +134,9 @@ def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
 def _plain(
     accumulator: Accumulator, fmt: Any, of_a: np.dtype[Any] | None, of_b: np.dtype[Any]
 ) -> Float32Sums | None:  # fmt: skip
-    """Return the plan for operands of these dtypes, or None if there is none, cached.
+    """Return the float32 plan of an accumulator for operands of two dtypes, cached; None if there is none.
 
-    accumulator: without its seed. fmt: format of operands that are codes, None for floats. of_a, of_b: dtypes of a and
+    accumulator: without its seed. fmt: format of operands that are codes; None for floats. of_a, of_b: dtypes of a and
     b; of_a is None if a is all ones.
     """
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)

@@ -22,7 +22,7 @@ SUBTREE = 1 << 12  # terms of each subtree into which a long pairwise sum is cut
 
 
 class Lines(NamedTuple):
-    """Operands of sums along the last axis: codes of shape (..., K), one sum ("line") per index of the other axes.
+    """Operands of sums along the last axis of arrays of shape (..., K), as codes: one sum per index of the other axes.
 
     Attributes:
       a, b: factors of each term; if a is None, b holds the terms.
@@ -44,15 +44,15 @@ class Lines(NamedTuple):
         return int(self.b.shape[-1])
 
     def some(self, start: int, stop: int) -> Lines:
-        """Return sums start .. stop - 1, counted in C order, as 2-D operands (stop - start, K)."""
+        """Return the operands of sums start .. stop - 1, counted in C order, as 2-D arrays (stop - start, K)."""
         return self._replace(a=None if self.a is None else _some(self.a, start, stop), b=_some(self.b, start, stop))
 
     def part(self, start: int, stop: int) -> Lines:
-        """Return terms start .. stop - 1 of every sum."""
+        """Return the operands of shorter sums, with only the terms start .. stop - 1 of each sum."""
         return self._replace(a=None if self.a is None else self.a[..., start:stop], b=self.b[..., start:stop])
 
     def folded(self, length: int) -> Lines:
-        """Return a single sum of K terms, split into K / length sums of `length` consecutive terms each."""
+        """Return the operands of a single sum of K terms as those of K / length sums of `length` consecutive terms."""
         return self._replace(a=None if self.a is None else self.a.reshape(-1, length), b=self.b.reshape(-1, length))
 
 
@@ -68,7 +68,7 @@ def _some(array: Array, start: int, stop: int) -> Array:
 
 
 def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
-    """Return the sum of every line as codes of the accumulator's result format, 1-D, in C order of the lines."""
+    """Return all sums as 1-D codes of the accumulator's result format, in C order of the operands' other axes."""
     step = max(TERMS_AT_ONCE // max(lines.terms, 1), 1)
     if lines.number <= step:
         return _matrix_sums(accumulator, lines.some(0, lines.number), 0)
@@ -93,7 +93,7 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 
 
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
-    """Return the sums of 2-D operands (rows, K) as a SumProblem with one column of results.
+    """Return 2-D operands (rows, K), whose rows are to be summed, as a SumProblem with one column of results.
 
     first: index of the first sum, on which random numbers depend. c: (rows,) codes from which sums start, or None for
     0.
@@ -106,9 +106,9 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
-    """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals.
+    """Return one pairwise sum of more than TERMS_AT_ONCE (2**20) terms, (1,) codes.
 
-    line: a single sum of more than TERMS_AT_ONCE terms. A subtree has SUBTREE (4096) terms.
+    Subtrees of 4096 terms are summed first, then their totals. line: the operands of the sum.
     """
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
@@ -119,9 +119,9 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 
 
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
-    """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part.
+    """Return one sum of more than TERMS_AT_ONCE (2**20) terms in ascending order, (1,) codes.
 
-    line: a single sum of more than TERMS_AT_ONCE terms.
+    The terms are added part by part, each part to the total of the previous ones. line: the operands of the sum.
     """
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run

@@ -80,7 +80,7 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
-    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them a second time.
+    """Return whether float64 has enough bits and range for sums, rounded to odd, that are then rounded to `fmt`.
 
     The second rounding, to `fmt`, then equals a single rounding of the exact sum.
     """
@@ -119,11 +119,7 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """Return the four constants (`Settling`) by which float64 loops round to a format, as uint64.
-
-    They are bits of the smallest normal value; the mantissa bits, shifted to float64's exponent; bits of the largest
-    value, or of -1 if codes must decide ties; and a mask of the random bits.
-    """
+    """Return the constants by which loops round float64 to a format, as four uint64: the fields of `Settling`."""
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # else ties are decided by the code
     plain = plain and lowest_place(fmt) <= 0  # else a small float64, in units of the last place, would underflow to 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +63,7 @@ def accumulator_product(
         raise ValueError(
             f"out must have the result's shape {shape} and dtype {fmt.storage}; got {out.shape}, {out.dtype}."
         )
-    start = _no_codes(fmt.storage) if c is None else c
+    start = np.zeros((0, 0), fmt.storage) if c is None else c
     if max(a.size, b.size) <= BLOCK:
         codes: Array = sums.accumulated(accumulator, sums.SumProblem(a, b, start, formats, first=first))
         if out is None:
@@ -82,14 +80,8 @@ def accumulator_product(
     return target
 
 
-@cache
-def _no_codes(dtype: np.dtype[Any]) -> Array:
-    """Return an empty 2-D array that stands for an operand that is not passed."""
-    return np.zeros((0, 0), dtype)
-
-
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (slice of rows, slice of columns) of the blocks of the result, which are computed one after the other.
+    """Yield (slice of rows, slice of columns) for the blocks into which the result is cut to limit memory.
 
     With stochastic rounding, blocks have whole rows, as random numbers follow the outputs' indices in C order. shape:
     (M, N) of the result. terms: K.

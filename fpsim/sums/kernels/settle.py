@@ -1,8 +1,8 @@
 """Rounding of a float64 to a format, as a float64: the value of its code, without computing the code.
 
 The value is expressed in units of its last place by a multiplication with a power of two, which is exact, and that
-count is rounded by a processor instruction. Rare cases are not handled: values beyond the largest one, Inf, NaN and
-policies that need the code. Those are returned unrounded, with a mark, for the encoder.
+count is rounded by a processor instruction. Rare cases are returned unrounded, with a mark, for the encoder of
+core/encode.py: values beyond the format's largest one, Inf, NaN, and formats or options in which codes decide ties.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Settling(NamedTuple):
 
     Attributes:
       least: bit pattern of the smallest normal value, as a float64.
-      places: number that is subtracted from the pattern of a power of two to get the pattern of the unit in the last
-        place of numbers from that power on.
+      places: the format's mantissa bits << 52. Subtracted from the pattern of 2**e, it gives the pattern of the unit in
+        the last place of numbers with the exponent e.
       top: pattern of the largest value, or of -1 to leave all values to the encoder.
       random_mask: mask of the bits of a 32-bit random number that stochastic rounding uses.
     """

@@ -67,7 +67,7 @@ def _float_lanes(way: str) -> LaneSteps:
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
         """Round t[i, :n], float64 patterns, in place by encoding and decoding them; rounded values do not change.
 
-        words: random 32-bit numbers; words[w, j] rounds t[i, j]. target: the array that `plan.target` returns.
+        words[w, j]: 32-bit random number for t[i, j]. target: constants of the format that sums/plan.py makes.
         """
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode
@@ -154,7 +154,7 @@ fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 
 def _double_lanes() -> LaneSteps:
-    """Return the functions multiply, add and fused for sums in FP64, computed by the processor."""
+    """Return the functions multiply, add and fused for sums in FP64, to which the processor itself rounds."""
 
     def multiply(
         x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int

@@ -71,10 +71,10 @@ class DrawPlace(NamedTuple):
 
 @reloadable
 class Counters(NamedTuple):
-    """Philox counters, each of which yields the random words of four products or of four sums of a tile.
+    """Counters of the random number generator Philox, each of which gives the words of four products or of four sums.
 
-    Attributes: first: the counter of the first output's first products. step: the distance to the next output's
-    counter. of_sums: the distance from the counter of products to that of the sums to which they are added.
+    Attributes: first: the counter of the first four products of a tile's first output. step: the distance to the next
+    output's counter. of_sums: the distance from the counter of products to that of the sums to which they are added.
     """
 
     first: Any  # counter of the first output's products
