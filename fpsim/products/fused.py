@@ -22,7 +22,7 @@ from fpsim.products.kernels.fused_row import RowFacts
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.kernels.promotion import ADD, ADD_HALF
 from fpsim.products.kernels.wide_row import WideFacts
-from fpsim.products.operand_floats import as_they_lie, bases_of, floats, lies_turned
+from fpsim.products.operand_floats import bases_of, floats, in_stored_order, is_fortran_order
 from fpsim.products.result_parts import blocks, in_spans
 from fpsim.products.unit_product import UnitProduct
 
@@ -146,9 +146,14 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
         (steps, N) of b; without elements for units without scales.
         """
         a = floats(part.a, unit.a.carrier).view(i32)
-        b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
+        b, turned = in_stored_order(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
         rest = (*scales, part.factors.rows, part.factors.columns, plan.facts_of((a, b), turned))
-        return partial(_run, plan.loop, (a, b), (promotion, p.cut // unit.terms, mode), rest)
+
+        def add(patterns: Array, *span: int) -> None:
+            parts = one_part(*span, promotion, p.cut // unit.terms, mode)
+            plan.loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], parts, *rest)
+
+        return add
 
     def work(m0: int, m1: int, n0: int, n1: int) -> None:
         for rows, columns in blocks(m0, m1, n0, n1, side):
@@ -169,27 +174,6 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     in_spans(total, a.shape[1], partial(adding(p, scales), total.view(i32)) if whole else work)
 
 
-def _run(
-    loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
-    *span: int,
-) -> None:  # fmt: skip
-    """Call the kernel `loop` on one product for rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result.
-
-    A `functools.partial` of this function fixes the arguments before `patterns`.
-
-    Args:
-      loop: the compiled kernel of `fused_product`.
-      operands: a and b as the kernel reads them.
-      sums: the arguments promotion, cut and mode of `one_part`.
-      rest: the last arguments of the kernel: exponents of block scales of a and b, decode scales of rows and columns,
-        and integer parameters.
-      patterns: the sums, a float32 matrix viewed as int32, which is updated in place.
-      span: the four integers m0, m1, n0, n1.
-    """
-    a, b = operands
-    loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
-
-
 @lru_cache(maxsize=256)
 def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode: int) -> Array:
     """Return the argument `parts` of the kernel `fused_product` for one product, (2, 5) int64.
@@ -202,14 +186,15 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, at most K.
+    """Return how many terms of K to decode at a time, at most K.
 
-    p: the unit, and the codes of a and b. by_codes: whether kernels read codes of b instead of floats.
+    It is a multiple of the number of terms of a slice of K, or of a partial sum if there are no slices. p: the unit,
+    and the codes of a and b. by_codes: whether kernels read codes of b instead of floats.
     """
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
         wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN
-    elif lies_turned(p.b):  # long pieces of a column of codes are read fastest
+    elif is_fortran_order(p.b):  # long pieces of a column of codes are read fastest
         wanted = max(RUN_FLOATS // (-(-rows // PANEL_COLUMNS) * PANEL_COLUMNS), RUN)
     else:
         wanted = SHORT_CODE_RUN if rows <= FEW else RUN

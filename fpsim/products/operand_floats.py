@@ -75,18 +75,19 @@ def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
     return decoding(fmt, FP32, dtype)
 
 
-def lies_turned(codes: Array) -> bool:
+def is_fortran_order(codes: Array) -> bool:
     """Return whether a matrix is stored in Fortran order: elements of a column are adjacent, those of a row are not."""
     return codes.strides[0] == codes.itemsize != codes.strides[1]
 
 
-def as_they_lie(codes: Array) -> tuple[Array, bool]:
-    """Return (codes in C order, False), or (their transpose in C order, True) for a matrix in Fortran order.
+def in_stored_order(codes: Array) -> tuple[Array, bool]:
+    """Return (codes in C order, False), or (transposed codes in C order, True) if they are in Fortran order.
 
-    Codes are copied only if the result would otherwise be read-only or have gaps.
+    codes: a matrix, or a stack of matrices (P, rows, columns), of any dtype. They are copied only if the result would
+    otherwise be read-only or have gaps.
     """
-    turned = codes.strides[0] == codes.itemsize != codes.strides[1]  # `lies_turned`, inlined for short calls
-    codes = codes.T if turned else codes
+    turned = codes.strides[-2] == codes.itemsize != codes.strides[-1]
+    codes = codes.swapaxes(-2, -1) if turned else codes
     # kernels would be compiled once more for arrays that cannot be written
     return (codes if codes.flags.c_contiguous and codes.flags.writeable else codes.copy("C")), turned
 

@@ -9,14 +9,14 @@ import numpy as np
 from fpsim.arithmetic.operands import Formats
 from fpsim.errors import require_kind
 from fpsim.formats.named import DTYPES, FP32, FP64
-from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
+from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.products.backend import Backend
 from fpsim.products.integers.matmul import integer_matmul
 from fpsim.products.matmul_plan import plan_matmul
-from fpsim.products.operand import accumulator_codes, read_operand
+from fpsim.products.operand import accumulator_codes, accumulator_matrices, read_operand
 from fpsim.products.orders.scheduled_sums import scheduled_accumulator
 from fpsim.products.request import Request, no_accumulate, refuse_conflicts, refuse_unit_options
 from fpsim.products.total import MatmulCall, total_of
@@ -88,10 +88,7 @@ def _by_accumulator(
     a, b, c, fmt, out: as for `fpsim.matmul`. backend: the object that computes on the CPU or GPU whose memory holds the
     operands.
     """
-    (left, right), formats = accumulator_codes(a, b, fmt, backend)
-    refuse_axes(left.shape, "a")
-    refuse_axes(right.shape, "b")
-    refuse_shapes(left.shape, right.shape)
+    (left, right), formats = accumulator_matrices(a, b, fmt, backend)
     kept = accumulator.result_format
     shape, dtype = (left.shape[0], right.shape[1]), DTYPES.get(kept, kept.storage)
     start = None if c is None else backend.codes(c, kept, "c")[0]

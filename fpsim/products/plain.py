@@ -26,7 +26,7 @@ from fpsim.products.fused import NO_FACTORS, FusedPlan, fused_plan, one_part
 from fpsim.products.kernels.fused_product import NAN_PATTERN
 from fpsim.products.kernels.panel import PANEL_COLUMNS, canonical_nan
 from fpsim.products.kernels.row_vectors import VECTOR_COLUMNS
-from fpsim.products.operand_floats import as_they_lie
+from fpsim.products.operand_floats import in_stored_order
 from fpsim.products.unit_product import ADD, NO_SCALES, NOTHING, UnitProduct
 from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.runtime.processor import keeps_ieee
@@ -89,12 +89,11 @@ class PlainUnit(NamedTuple):
       fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
       decoders: functions that decode an operand a of at most SHORT (16384) elements to float32, by dtype of a; only
         dtypes of which every element is a valid code.
-      readers: functions from an operand b of at most SHORT elements to (what the kernel reads, whether it is
-        transposed or None for floats), by dtype of b.
+      readers: functions from an operand b of at most SHORT elements, or a stack of such operands, to (what the kernel
+        reads, whether it is transposed or None for floats), by dtype of b.
       columns: a result with at least this many columns, or with no more rows than columns, is computed with vectors
         along its rows. A narrower one is computed as its transpose.
       promotion: instructions after which a partial sum is added to the total; 0 for none.
-      storage: dtype of the codes of b.
     """
 
     loop: Any
@@ -104,7 +103,6 @@ class PlainUnit(NamedTuple):
     readers: dict[np.dtype[Any], Reader]
     columns: int
     promotion: int
-    storage: np.dtype[Any]
 
 
 def _by_unit(
@@ -158,11 +156,11 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
     decoders, of_b, storage = _decoders(unit.a), _decoders(unit.b), unit.b.carrier.storage
     readers: dict[np.dtype[Any], Reader]
     if fused.by_codes:
-        readers = {dtype: lambda codes: as_they_lie(codes.view(storage)) for dtype in of_b}
+        readers = {dtype: lambda codes: in_stored_order(codes.view(storage)) for dtype in of_b}
     else:
         readers = {dtype: _reader(decoder) for dtype, decoder in of_b.items()}
     promotion = 0 if promote is None else promote // unit.terms
-    return PlainUnit(fused.loop, fused.facts, fused, decoders, readers, columns, promotion, storage)
+    return PlainUnit(fused.loop, fused.facts, fused, decoders, readers, columns, promotion)
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:

@@ -120,8 +120,11 @@ def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Bac
     call: the operands and keyword arguments. order: the epilogue's order of operations. fmt: the result's format.
     backend: the operations of the CPU or GPU, in whose memory the sums are.
     """
-    request, mode = call.request, _scale_order(call, order)
+    request = call.request
     scale_a = scale_b = None
+    mode = request.scale_order or order.scale_order
+    if mode == "cublas":
+        mode = "b_first" if "row" in (call.left.facts.kind, call.right.facts.kind) else "product"
     with np.errstate(all="ignore"):
         if call.block:
             total = _scaled_blocks(call, MODES[mode], backend)
@@ -155,19 +158,6 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
         backend.add_integers(sums, call.left.codes[:, terms], call.right.codes[terms], call.unit)
         add_part(total, backend.floats_of_integers(sums, call.unit.d.signed), factors, i, backend)
     return total
-
-
-def _scale_order(call: IntegerCall, order: Epilogue) -> str:
-    """Return the order in which scales multiply a sum: "product", "a_first" or "b_first".
-
-    It is the argument `scale_order` of `call`, else that of `order`, the epilogue's order of operations. An epilogue's
-    "cublas" becomes "b_first" if a has scales per row or b per column, else "product".
-    """
-    if call.request.scale_order is not None:
-        return call.request.scale_order
-    if order.scale_order != "cublas":
-        return order.scale_order
-    return "b_first" if "row" in (call.left.facts.kind, call.right.facts.kind) else "product"
 
 
 def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:

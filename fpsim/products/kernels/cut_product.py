@@ -157,24 +157,12 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
-        """Add an instruction's products to rows first .. stop - 1 of c in place, for `parts` blocks of PART columns.
-
-        a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows,
-        PANEL_COLUMNS) float32. place: (first, stop, base, parts); base: the exponent of a product minus the int8
-        exponents of its factors.
-        """
         first, stop, base, parts = place
         in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
 
     fast_row = scalar(fast_row)
 
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
-        """Add an instruction's products to rows first .. stop - 1 of c in place.
-
-        a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows,
-        PANEL_COLUMNS) float32. place: (first, stop, base, parts); base: the exponent of a product minus the int8
-        exponents of its factors. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
-        """
         first, stop, base, _ = place
         for r in range(first, stop):
             fast_row(a[r], ea[r], b, eb, c[r], base, e8, other, words)
@@ -190,11 +178,6 @@ def _in_halves(terms: int, halves: int) -> Any:
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to other_values and other_exponents.
-
-        The first axis of all four arrays is that of the terms. If `halves` is 2, even terms come first in the copies,
-        then odd ones.
-        """
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 

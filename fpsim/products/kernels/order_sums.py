@@ -70,27 +70,20 @@ def _rows(width: int) -> Any:
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
-        """Add x[k] * y[k] to `row` by fused multiply-adds for `count` terms k = first, first + step, ...
-
-        x, y: (K, width) panels. row: (width,).
-        """
         for i in range(count):
             x0, y0 = x[first + i * step], y[first + i * step]
             for j in range(width):
                 row[j] = fused(x0[j], y0[j], row[j])
 
     def set_pairs(x: Any, y: Any, row: Any) -> None:
-        """Set `row` to x * y; all (width,)."""
         for j in range(width):
             row[j] = x[j] * y[j]
 
     def set_row(x: Any, y: Any, row: Any) -> None:
-        """Set `row` to x * y; x: a number, y and row: (width,)."""
         for j in range(width):
             row[j] = x * y[j]
 
     def join(row: Any, other: Any) -> None:
-        """Add `other` to `row` in place; both (width,)."""
         for j in range(width):
             row[j] = row[j] + other[j]
 

@@ -62,8 +62,10 @@ def stacked(
         refuse_unit_options(request)
         return _by_accumulator((a, b, c), shape, accumulate, fmt, out)
     if 0 in shape:  # a product of zeros tells the dtype, and refuses what every product would
-        single = _one((_zeros(a), _zeros(b), None), accumulate, request._replace(scale_a=None, scale_b=None), fmt, None)
-        return CPU.result(out, (*shape, *single.shape), single.dtype, _codes(a), _codes(b))[0]
+        left, right = _arrays(a)[0], _arrays(b)[0]
+        x, y = (np.zeros(codes.shape[-2:], codes.dtype) for codes in (left, right))
+        single = _one((x, y, None), accumulate, request._replace(scale_a=None, scale_b=None), fmt, None)
+        return CPU.result(out, (*shape, *single.shape), single.dtype, left, right)[0]
     return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
 
 
@@ -136,9 +138,7 @@ def _one_by_one(
             cut = {name: _matrix(s, shape, at) for name, s in scales.items() if s is not None and len(np.shape(s)) > 2}
             product = _one((x, y, z), accumulate, request._replace(**cut), fmt, target)
         if result is None:
-            whole = (*shape, *product.shape)
-            others = [*_scales(a), *_scales(b)]
-            result = CPU.result(out, whole, product.dtype, _codes(a), _codes(b), *others)[0]
+            result = CPU.result(out, (*shape, *product.shape), product.dtype, *_arrays(a), *_arrays(b))[0]
             result[at] = product
     assert result is not None
     return result
@@ -173,21 +173,9 @@ def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
     return dataclasses.replace(x, **parts)
 
 
-def _scales(x: Any) -> list[Array]:
-    """List the arrays of a Scaled operand besides its codes; an empty list for other operands."""
-    return list(arrays_of(x).values())[1:] if isinstance(x, Scaled) else []
-
-
-def _codes(x: Any) -> Array:
-    """Return the codes of a Scaled operand; any other operand unchanged."""
-    codes: Array = x.codes if isinstance(x, Scaled) else x
-    return codes
-
-
-def _zeros(x: Any) -> Any:
-    """Return a matrix of zeros with the dtype and last two axes of stack x (for a Scaled array, those of its codes)."""
-    codes = _codes(x)
-    return np.zeros(codes.shape[-2:], codes.dtype)
+def _arrays(x: Any) -> list[Array]:
+    """List the arrays of an operand: of a Scaled array its codes, then its scales and zero points; else only x."""
+    return list(arrays_of(x).values()) if isinstance(x, Scaled) else [x]
 
 
 def _fitting(c: Array, shape: tuple[int, ...]) -> Array:

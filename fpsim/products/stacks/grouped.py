@@ -66,13 +66,14 @@ def grouped_matmul(
         raise ValueError(f"groups would draw the same random words; got {accumulate}. Multiply them with other seeds.")
     bounds = _bounds(group_sizes, left.shape[0], right.shape[0])
     of_a, of_b = (None if x is None else as_array(x, "scales") for x in (scale_a, scale_b))
+    has_rows = of_a is not None and of_a.ndim > 1 and of_a.shape[0] == left.shape[0] > 1  # others are shared
     result: Array | None = None
     for g, (start, stop) in enumerate(pairwise(bounds)):
         if start == stop and (result is not None or g + 1 < right.shape[0]):
             continue  # a result tells the dtype, so that one product is computed even if there are no rows
         part = matmul(
             _rows(left, start, stop), _matrix(right, g), accumulate=accumulate,
-            scale_a=_of_rows(of_a, start, stop, left.shape[0]),
+            scale_a=of_a[start:stop] if of_a is not None and has_rows else of_a,
             scale_b=of_b[g] if of_b is not None and of_b.ndim == 3 else of_b, bias=bias, **options,
         )  # fmt: skip
         if result is None:
@@ -123,17 +124,6 @@ def _rows(x: Any, start: int, stop: int) -> Any:
     parts = arrays_of(x).items()
     cut = {name: array[start:stop] if name == "codes" or tall == 1 else array for name, array in parts}
     return dataclasses.replace(x, **cut)
-
-
-def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
-    """Return the scales that belong to rows start .. stop - 1 of a matrix.
-
-    scales: array of scales, or None. rows: number of rows of the matrix. If `scales` has a row for each of them, the
-    result is rows start .. stop - 1 of it. Otherwise the rows share `scales`, which is returned whole.
-    """
-    if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
-        return scales
-    return scales[start:stop]
 
 
 def _matrix(x: Any, g: int) -> Any:

@@ -126,7 +126,7 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
     rows[1:, :2] -= lowest
     a, b = (x[i : j + 1] for x, i, j in zip((parts.a, parts.b), lowest.tolist(), highest.tolist(), strict=True))
     left = plan.decoders[a.dtype](a).view(INT)
-    right, turned = _as_it_lies(b.view(plan.storage)) if plan.fused.by_codes else plan.readers[b.dtype](b)
+    right, turned = plan.readers[b.dtype](b)
     if plan.facts:
         facts = plan.facts[turned]
     else:
@@ -134,16 +134,3 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
     plan.loop(
         left, right, result.view(INT), rows, NO_FACTORS, NO_FACTORS, NOTHING, NOTHING, facts
     )  # fmt: skip
-
-
-def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return (codes, False), or, for matrices stored in Fortran order, (transposed matrices, True), in C order.
-
-    codes: a stack of P matrices, (P, rows, columns), of any dtype. The result has this shape, or (P, columns, rows) if
-    the flag is True. It shares the memory of `codes`, unless that has gaps between elements or is read-only; then it is
-    a copy.
-    """
-    turned = codes.strides[1] == codes.itemsize != codes.strides[2]
-    codes = codes.swapaxes(1, 2) if turned else codes
-    # kernels would be compiled once more for arrays that cannot be written
-    return (codes if codes.flags.c_contiguous and codes.flags.writeable else codes.copy("C")), turned
