@@ -38,34 +38,43 @@ class SegmentLanes:
 
     Args:
       lengths: terms of each segment, which add up to K.
-      lanes: the order in a segment, whose chains all start at +0. "chain": one chain. "even_odd": up to the last
-        multiple of 8, even terms are one chain and odd ones another; the rest is added to the sum of the two.
-        "vectors": up to the last multiple of 4 * width, four vectors of `width` lanes take terms in turn, and are added
-        lane by lane as (v0 + v1) + (v2 + v3); whole vectors of the rest are added to the lanes; lanes are joined by
-        halves (lane i and lane i + width / 2, ...); what is left is added one by one. "first_apart": the first product
-        is rounded, and lane 0 of `width` lanes starts from it; up to the last whole turn the next terms are dealt to
-        the lanes, which are joined by halves; lane 0 starts from that sum, and the rest is dealt and joined alike.
-        "narrowing": up to the last multiple of `width`, terms are dealt to as many lanes; up to the last multiple of
-        width / 4 of the rest, to width / 8 lanes; both are joined by halves and added; the rest is added one by
-        one. "dealt": all terms are dealt to `width` lanes, which are joined by halves. "neighbours": as
-        "dealt", but neighbouring lanes are added, then neighbouring sums, level by level. "quarters": as "dealt", but
-        lanes i, i + 4, i + 8, ... are added from left to right for i = 0 to 3, and these four sums as
-        (0 + 1) + (2 + 3). "first_added": the first product is rounded, and the sum of the rest, in the order "dealt",
-        is added to it. "first_added_pairs": the same, but up to the last multiple of 2 * width of the rest two vectors
-        of lanes take turns, which are then added lane by lane. "eights": one running sum s. Of a whole group of
-        eight products p0 to p7, p6 is added to s by a multiply-add, then p4; then s = s + q75 and
-        s = s + (q20 + q31), where qij is the product pi, rounded, to which pj is added by a multiply-add. The products
-        after the last whole group are added to s one by one.
-        "odd_first": one chain that adds the second term of each two before the first. "pairs_dealt": pairs of terms are
-        dealt to `width` lanes, each of which adds the second term of a pair before the first; lanes i and i + width / 2
-        are added, and these sums by neighbours, level by level. "tiles": instructions of AMX (the unit
-        x86_amx_bf16_f32) of 32 terms; the last one of a segment adds the rest. "equal_tiles": as few of these
-        instructions as possible, of the same even number of terms. "half_tiles", "equal_half_tiles": the same of the
-        unit x86_amx_f16_f32. "dot_pairs": instructions of the unit x86_avx512_bf16_f32, which add two terms. Sums of
-        instructions start at the first segment, not at +0.
+      lanes: the order in a segment. All chains start at +0 and add products by fused multiply-adds. Terms "dealt" to
+        lanes go to lane 0, 1, ... width - 1, 0, 1, ... in turn, one each. Lanes "joined by halves" are added as lane i
+        and lane i + width / 2, then i and i + width / 4, and so on.
+        - "chain": one chain.
+        - "even_odd": up to the last multiple of 8, even terms are one chain and odd ones another; the rest is added to
+          the sum of the two.
+        - "vectors": up to the last multiple of 4 * width, terms are dealt to four vectors v0 to v3 of `width` lanes,
+          which are added lane by lane as (v0 + v1) + (v2 + v3). Whole vectors of the rest are added to these lanes,
+          which are joined by halves. What is left is added one by one.
+        - "first_apart": lane 0 starts from the first product, rounded. The next terms, a whole number per lane, are
+          dealt to `width` lanes, which are joined by halves. Lane 0 starts from that sum, and the rest is dealt and
+          joined in the same way.
+        - "narrowing": terms up to the last multiple of `width` are dealt to `width` lanes, those up to the last
+          multiple of width / 4 of the rest to width / 8 lanes. Both are joined by halves and added; what is left is
+          added one by one.
+        - "dealt": all terms are dealt to `width` lanes, which are joined by halves.
+        - "neighbours": as "dealt", but neighbouring lanes are added, then neighbouring sums, level by level.
+        - "quarters": as "dealt", but lanes i, i + 4, i + 8, ... are added from left to right for i = 0 to 3, and these
+          four sums as (0 + 1) + (2 + 3).
+        - "first_added": the first product is rounded, and the sum of the rest, in the order "dealt", is added to it.
+        - "first_added_pairs": the same, but up to the last multiple of 2 * width of the rest, terms are dealt to two
+          vectors of lanes, which are then added lane by lane.
+        - "eights": one running sum s. Of a whole group of eight products p0 to p7, p6 is added to s by a multiply-add,
+          then p4; then s = s + q75 and s = s + (q20 + q31), where qij is the product pi, rounded, to which pj is added
+          by a multiply-add. The products after the last whole group are added to s one by one.
+        - "odd_first": one chain, which adds the second term of each pair before the first.
+        - "pairs_dealt": pairs of terms are dealt to `width` lanes, each of which adds the second term of a pair before
+          the first. Lanes i and i + width / 2 are added, then neighbours among these sums, level by level.
+        - "tiles": instructions of AMX (the unit x86_amx_bf16_f32) of 32 terms; the last one of a segment adds the rest.
+        - "equal_tiles": as few of these instructions as possible, of the same even number of terms.
+        - "half_tiles", "equal_half_tiles": the same with the unit x86_amx_f16_f32.
+        - "dot_pairs": instructions of the unit x86_avx512_bf16_f32, which add two terms.
+
+        With the last five, the sum of the segments starts at the first segment, not at +0.
       width: lanes of a vector, a power of two; 1 for other lanes.
-      parts: segments of each part where threads share K: a part is +0 plus its segments, and the parts are added to +0
-        from left to right. () for one part.
+      parts: number of segments that each thread adds, if threads share K: a thread adds its segments to +0, and the
+        threads' sums are added to +0 from left to right. () if one thread adds all.
 
     Raises:
       ValueError: no length, an unknown order, a width that is no power of two, parts with more or fewer segments than
@@ -152,7 +161,7 @@ class Regions:
 
     Attributes:
       m, n, k: the sizes of the product.
-      regions: every element of the result is in one of them.
+      regions: parts of the result with one order each; every element is in exactly one of them.
 
     Raises:
       ValueError: an element is in no region or in two, or an order is for another K.

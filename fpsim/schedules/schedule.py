@@ -25,17 +25,22 @@ class Slicing:
       count: the requested number of slices; there are fewer if K has too few terms.
       grain: consecutive terms that stay in one slice; 0 for the schedule's own number, which depends on the operands'
         width.
-      rule: number of terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
-        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left out
-        of the sum. "cutlass": as "ceiling", where the grain is the number of terms of operand a in 128 bytes (64 of
-        FP16) if it divides K, and the number in 16 bytes (8 of FP16) otherwise. "interleaved": slice s takes every
-        count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the terms
-        after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
-      merge: "float32": the slices' sums are added one after the other. "output": each is rounded to the output format
-        first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": with h =
-        ceil(count / 2), the sum starts with the last slice's; slots 0 to h - 1 are added to it in turn. Slot i is the
-        sum of the slices with the numbers i and i + h, or slice i alone if number i + h is the last slice or beyond. A
-        single slice is unchanged.
+      rule: the terms of a slice. The first four rules give its number of consecutive terms.
+        - "even": ceil(K / count).
+        - "ceiling": grain * ceil(ceil(K / grain) / count).
+        - "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left
+          out of the sum.
+        - "cutlass": as "ceiling", where the grain is the number of terms of operand a in 128 bytes (64 of FP16) if it
+          divides K, and the number in 16 bytes (8 of FP16) otherwise.
+        - "interleaved": K is cut into runs of `grain` terms; slice s has the runs s, s + count, s + 2 * count, ...
+        - "rounds": as "interleaved" as long as every slice gets a run; the terms left then all belong to slice 0.
+        - "listed": slice s has `lengths[s]` consecutive terms.
+      merge: how the slices' sums are added. A single slice is unchanged.
+        - "float32": one after the other, in float32.
+        - "output": the same, after each is rounded to the output format.
+        - "in_place": as "float32", but the running sum is rounded to the output format after every slice.
+        - "from_both_ends": the sum starts with the last slice's, to which pairs of slices i and i + h are added for
+          i = 0 to h - 1, with h = ceil(count / 2); slice i is added alone if i + h is the last slice or beyond.
       lengths: terms of each slice, which add up to K, for the rule "listed".
 
     Raises:
@@ -73,7 +78,7 @@ class Chain:
       short_sums_only: the interval holds only for units that keep fewer bits than float32 has (FP8 on Ada and
         Hopper); with any other unit there is one chain.
       restart: terms after which the counting of intervals starts again; 0 for never.
-      first_as_is: a total starts at its first partial sum, not at +0 (which differs only if that is -0).
+      first_as_is: True if a total starts at its first partial sum, False if at +0 (only a sum of -0 shows which).
       residue: terms of a tile. The first (terms of the slice) mod `residue` terms, which fill no whole tile, are
         added by separate instructions; then come whole tiles. 0: all terms are added alike.
       step: terms of an instruction, if fewer than the unit's; 0 for the unit's.
@@ -111,14 +116,14 @@ class Lanes:
     A lane is a partial sum of an output.
 
     Args:
-      count: lanes that share an output; 128 for "blocks".
-      run: consecutive terms that a lane adds before the next lane adds its terms; 0: each lane has one run of
-        ceil(terms / count) terms; negative: the smaller of -run and ceil(terms / count). terms: those of a slice.
+      count: number of lanes that share an output; 128 for "blocks".
+      run: number of consecutive terms that a lane takes before the next lane takes its terms. 0: ceil(terms / count),
+        where `terms` is the number of terms of the slice; negative: the smaller of -run and ceil(terms / count).
       chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
-      chunks_from_zero: a lane's total starts at +0, instead of at its first chunk.
+      chunks_from_zero: True if a lane's total starts at +0, False if at the sum of its first chunk.
       merge: how lanes are joined. "forward": one after the other. "butterfly": lane l + count / 2 is added to lane l,
         then lane l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS (docs/schedules.md).
-      lanes_from_zero: a forward merge starts at +0.
+      lanes_from_zero: True if a "forward" merge starts at +0, False if at the first lane.
       blocks: for "blocks": number of blocks of 128 threads. A thread has one lane, or two if the result has one column.
     """
 
@@ -152,8 +157,8 @@ class Epilogue:
       source: how beta * C is added, where y is the sum times scales and alpha, plus the bias. "added":
         fma(beta, C, y). "first": fma(alpha, sum, beta * C), to which the bias is added. "after_cast": y is cast to the
         output format, then fma(beta, C, y) is computed and cast.
-      fused_bias: y is fma(alpha, sum, bias) instead of alpha * sum + bias with two roundings.
-      adds_c: where no beta is given, the epilogue adds C as if beta were 1; False lets sums start at C instead.
+      fused_bias: True if y is fma(alpha, sum, bias), False if it is alpha * sum + bias with two roundings.
+      adds_c: True if C without a beta is added in the epilogue as if beta were 1, False if sums start at C instead.
     """
 
     scale_order: ScaleOrder = "product"

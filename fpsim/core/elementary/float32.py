@@ -36,16 +36,15 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return the compiled float32 function whose float64 evaluation, for any x including infinities, is `wide`.
+    """Return the compiled elementary function f of any float32 x, correctly rounded to float32.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. NaN becomes the
-    quiet NaN without a sign.
+    wide: the evaluation of f in float64, for any x including infinities. name: f's key in CORRECTIONS, which lists the
+    inputs at which rounding `wide` to float32 is wrong. NaN becomes the quiet NaN without a sign.
     """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         y = correct(bits, narrowed(wide(f64(x))))
         return float_of(NAN_32 if u32(bits & MAGNITUDE_32) > INFINITY_32 else y)
@@ -54,16 +53,15 @@ def _of_any(wide: Function, name: str) -> Function:
 
 
 def _of_finite(wide: Function, name: str, below: float) -> Function:
-    """Return the compiled float32 function whose float64 evaluation for finite x is `wide`.
+    """Return the compiled elementary function f of any float32 x, correctly rounded to float32, with f(Inf) = Inf.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. below: the result
-    for -Inf; that for Inf is Inf. NaN becomes the quiet NaN without a sign.
+    wide: the evaluation of f in float64, for finite x. name: f's key in CORRECTIONS, which lists the inputs at which
+    rounding `wide` to float32 is wrong. below: f(-Inf). NaN becomes the quiet NaN without a sign.
     """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
@@ -75,16 +73,16 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
 
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on.
+    """Return the compiled odd elementary function f of any float32 x, correctly rounded to float32.
 
-    wide: its float64 evaluation for x >= 0. name: its key in CORRECTIONS, which lists the inputs at which rounding
-    `wide` to float32 is wrong. NaN becomes the quiet NaN without a sign.
+    f(-x) = -f(x), and f is constant from x = constant_from on. wide: the evaluation of f in float64, for x from 0 to
+    constant_from. name: f's key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
+    NaN becomes the quiet NaN without a sign.
     """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(u32(min(magnitude, largest)))))))
@@ -94,16 +92,16 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
+    """Return the compiled odd elementary function f, f(-x) = -f(x), of any float32 x, correctly rounded to float32.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_zero,
-    at_infinity: the results for +0 and Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
+    wide: the evaluation of f in float64, for finite x > 0. name: f's key in CORRECTIONS, which lists the inputs at
+    which rounding `wide` to float32 is wrong. at_zero, at_infinity: f(+0) and f(Inf), as float32 bits. NaN becomes the
+    quiet NaN without a sign.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (magnitude > ZERO_32) & (magnitude < INFINITY_32)
@@ -117,16 +115,16 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
 
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
+    """Return the compiled even elementary function f, f(-x) = f(x), of any float32 x, correctly rounded to float32.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_infinity: the
-    result for Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
+    wide: the evaluation of f in float64, for finite x >= 0. name: f's key in CORRECTIONS, which lists the inputs at
+    which rounding `wide` to float32 is wrong. at_infinity: f(Inf), as float32 bits. NaN becomes the quiet NaN without a
+    sign.
     """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         magnitude = u32(bits_of(x) & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude if finite else ONE_32)))))
@@ -136,16 +134,15 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a compiled float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
+    """Return the compiled odd or even elementary function f of a float32 |x| <= 2**20, correctly rounded to float32.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. sign: uint32 mask
-    of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
+    wide: the evaluation of f in float64, for x >= 0. name: f's key in CORRECTIONS, which lists the inputs at which
+    rounding `wide` to float32 is wrong. sign: uint32 mask of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
     """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for a float32 |x| <= 2**20; the outer `wide` evaluates f."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude)))))
@@ -155,17 +152,16 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 
 
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function that is NaN for negative x, which `wide` evaluates for finite x > 0.
+    """Return the compiled elementary function f of any float32 x, correctly rounded to float32; NaN for x < 0.
 
-    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
-    at_zero, at_infinity: the results for 0 and Inf, as float32 bits. The result for -0 is at_zero with the sign bit
-    set.
+    wide: the evaluation of f in float64, for finite x > 0. name: f's key in CORRECTIONS, which lists the inputs at
+    which rounding `wide` to float32 is wrong. at_zero, at_infinity: f(0) and f(Inf), as float32 bits. f(-0) is at_zero
+    with the sign bit set.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (bits > ZERO_32) & (bits < INFINITY_32)
@@ -177,12 +173,11 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
 
 def _log1p() -> Function:
-    """Return the compiled function log(1 + x) of float32: NaN below -1, -Inf at -1."""
+    """Return the compiled function log(1 + x) of any float32 x, correctly rounded to float32: NaN for x < -1."""
     correct, wide, minus_one = replaced(CORRECTIONS["log1p"]), logarithms.log1p_of, u32(0xBF800000)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to log(1 + x), for a float32 x."""
         bits = bits_of(x)
         ordinary = (u32(bits & MAGNITUDE_32) > ZERO_32) & (
             (bits < INFINITY_32) | ((bits > SIGN_32) & (bits < minus_one))
