@@ -37,7 +37,7 @@ SQRT_STEPS = 60  # bits of a square root: 24 of the result, 32 for a random word
 
 @scalar
 def _is_nan(x: Number) -> Any:
-    """Return whether a Number is a NaN, quiet or signalling.
+    """Return whether the Number x is a NaN, quiet or signalling.
 
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
@@ -46,7 +46,7 @@ def _is_nan(x: Number) -> Any:
 
 @scalar
 def _is_infinite(x: Number) -> Any:
-    """Return whether a Number is Inf or -Inf.
+    """Return whether the Number x is Inf or -Inf.
 
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
@@ -55,7 +55,7 @@ def _is_infinite(x: Number) -> Any:
 
 @scalar
 def _is_zero(x: Number) -> Any:
-    """Return whether a Number is a zero of either sign.
+    """Return whether the Number x is +0 or -0.
 
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
@@ -294,7 +294,7 @@ def _first_is_smaller(x: Number, y: Number) -> Any:
 
 @scalar
 def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
-    """Return (minimum or maximum of two Numbers, flags); -0 counts as less than +0.
+    """Return (minimum or maximum of the Numbers x and y, flags); -0 counts as less than +0.
 
     largest: True for the maximum, False for the minimum. number: if exactly one operand is NaN, True returns the other
     operand and False returns NaN. flags: INVALID, a bit of `fp.Flags`, if an operand is a signalling NaN, else 0.

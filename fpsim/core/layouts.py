@@ -35,7 +35,7 @@ class EncodePlan(NamedTuple):
 
 
 def source_width(fmt: Format) -> int:
-    """Return the width, 32 or 64 bits, of the narrowest float from which the encoder can round to a format."""
+    """Return 32 if the encoder can round from float32 to the format `fmt`, else 64: float64 is then the source."""
     narrow = fmt.mantissa_bits <= FP32.mantissa_bits and fmt.min_exponent > FP32.min_exponent - SOURCE_LIFT
     return 32 if narrow else 64
 
@@ -162,10 +162,10 @@ def pack_plan(
 
 @lru_cache(maxsize=4096)
 def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
-    """Return the OrderLayout for comparing codes of a format, as a 1-D uint32 array; cached.
+    """Return the fields of the OrderLayout of the format `fmt`, for comparing its codes, as a 1-D uint32 array; cached.
 
-    None for formats that are unsigned, have more than 32 bits or have no NaN. input_subnormals: "flush" reads subnormal
-    operands as zero, "keep" does not.
+    None for formats that are unsigned, have more than 32 bits or have no NaN. input_subnormals: "flush" if subnormal
+    operands are read as zero, "keep" if not.
     """
     if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
         return None
@@ -185,11 +185,9 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
 
 @lru_cache(maxsize=4096)
 def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
-    """Return the fields of the UnpackLayout of a format, as a 1-D uint64 array; cached.
+    """Return the fields of the UnpackLayout of `fmt`, for reading its codes as exact Numbers, as a 1-D uint64 array.
 
-    By these constants codes are read as exact Numbers.
-
-    input_subnormals: "flush" if subnormal operands are read as zero, "keep" if not.
+    It is cached. input_subnormals: "flush" if subnormal operands are read as zero, "keep" if not.
     """
     no_code = (1 << 64) - 1
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0

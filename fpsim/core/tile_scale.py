@@ -51,7 +51,7 @@ scale_choices = fields_of(ScaleChoices)
 
 
 def choice_words(s: ScaleChoices) -> ScaleChoices:
-    """Return the choices as int64, so that functions are compiled once for them (numba compiles per type)."""
+    """Return the ScaleChoices s with int64 fields, as numba compiles a function again for every other type."""
     words: list[Any] = [i64(choice) for choice in s]
     return ScaleChoices(*words)
 

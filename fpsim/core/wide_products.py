@@ -24,7 +24,7 @@ ABOVE = u64(64 - TOP)  # bits of a wide number's high word above the word that k
 
 @scalar
 def _wide_product(x: Any, y: Any) -> Any:
-    """Return the 128-bit product of two uint64 as two uint64, (high, low)."""
+    """Return the 128-bit product of the uint64 x and y as two uint64, (high, low)."""
     x0, x1, y0, y1 = u64(x & LOW), u64(x >> HALF), u64(y & LOW), u64(y >> HALF)
     low, middle = u64(x0 * y0), u64(x1 * y0)
     middle = u64(middle + u64(low >> HALF))
@@ -67,7 +67,7 @@ def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
 
 @scalar
 def _is_ordinary(x: Number) -> Any:
-    """Return whether a Number is finite and not zero.
+    """Return whether the Number x is finite and not zero.
 
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """

@@ -140,7 +140,7 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
 
 
 def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
-    """Return consecutive spans of K with the given lengths, or raise a ValueError if they don't add up to K."""
+    """Return one tuple per slice: the span of K with its length; raise a ValueError if `lengths` don't add up to k."""
     stops = [*accumulate(lengths, initial=0)]
     if stops[-1] != k:
         few = ", ".join([*map(str, lengths[:6]), *["..."] * (len(lengths) > 6)])

@@ -205,7 +205,7 @@ class Regions:
 
 
 def one_order(m: int, n: int, k: int, order: SegmentLanes) -> Regions:
-    """Return the regions of a product whose elements are all added in one order."""
+    """Return the Regions of an m x k by k x n product whose elements are all added in one order."""
     return Regions(m, n, k, (ResultRegion((Span(0, m),), (Span(0, n),), order),))
 
 

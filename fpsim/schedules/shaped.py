@@ -153,7 +153,9 @@ class ShapedSchedule:
 
 
 def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:
-    """Return the error for a shape whose order is not known; missing: a clause that names the unknown rule.
+    """Return the error for a product whose order of additions is not known.
+
+    name: name of the ShapedSchedule. shape: the product's shape. missing: a clause that names the unknown rule.
 
     Example:
       >>> from fpsim.schedules.shaped import ProductShape, declined

@@ -41,7 +41,7 @@ def _one(x: Any, y: Any) -> Any:
 
 @scalar
 def _is_power(magnitude: Any) -> Any:
-    """Return whether a positive finite float32, given as uint32 bits, is a power of two."""
+    """Return whether the positive finite float32 with the uint32 bits `magnitude` is a power of two."""
     subnormal = magnitude < SMALLEST_NORMAL
     word = magnitude if subnormal else u32(magnitude & MANTISSA)
     return u32(word & u32(word - ONE)) == ZERO_32 if subnormal else word == ZERO_32
@@ -49,7 +49,7 @@ def _is_power(magnitude: Any) -> Any:
 
 @scalar
 def _exponent(magnitude: Any) -> Any:
-    """Return 160 plus the exponent of a power of two, given as the uint32 bits of a positive float32; as a uint32."""
+    """Return 160 + e as a uint32 for the float32 2**e, whose uint32 bits are `magnitude`."""
     field = u32(magnitude >> u32(23))
     place = ZERO_32
     for bit in range(23):

@@ -29,14 +29,14 @@ ODD = i64(1)
 if numba.config.DISABLE_JIT:
 
     def times(x: Any, y: Any) -> Any:
-        """Return the product of two float64 numbers, rounded once to float64, never fused with a sum."""
+        """Return x * y of two float64 numbers, rounded once to float64; no compiler fuses it with a sum."""
         return x * y
 
 else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def times(_typing: Any, x: Any, y: Any) -> Any:
-        """Return the product of two float64 numbers, rounded once to float64, never fused with a sum.
+        """Return x * y of two float64 numbers, rounded once to float64; no compiler fuses it with a sum.
 
         _typing: Numba's typing context, which callers do not pass.
         """
@@ -81,7 +81,7 @@ def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
 
 @scalar
 def bits_of(x: Any) -> Any:
-    """Return the bits of a float32 as a uint32."""
+    """Return the bits of the float32 x as a uint32."""
     return u32(f32(x).view(np.uint32))
 
 
@@ -93,7 +93,7 @@ def float_of(bits: Any) -> Any:
 
 @scalar
 def narrowed(y: Any) -> Any:
-    """Return the uint32 bits of a float64 rounded to float32, nearest even."""
+    """Return the uint32 bits of the float64 y rounded to float32, to nearest even."""
     return u32(f32(y).view(np.uint32))
 
 

@@ -56,7 +56,7 @@ def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) 
 
 @scalar
 def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
-    """Add a finite Term to an exact sum, in place; mantissa_bits: those of its format.
+    """Add the finite Term x to an exact sum, in place; mantissa_bits: number of mantissa bits of the term's format.
 
     Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i).
     """

@@ -179,9 +179,9 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0, the number of terms that it added: none. All arguments are ignored.
+    """Return 0, the number of terms that this default for the argument `ahead` of `tile_in_order` adds.
 
-    It is the default for the argument `ahead` of `tile_in_order`, for which other functions add several terms at once.
+    Other functions for `ahead` add several terms at once. All arguments, which are explained there, are ignored.
     """
     return 0
 
@@ -267,9 +267,9 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False: it summed no subtree. All arguments are ignored.
+    """Return False: this default for the argument `ahead` of `tile_by_pairs` sums no subtree.
 
-    It is the default for the argument `ahead` of `tile_by_pairs`, for which other functions sum several terms at once.
+    Other functions for `ahead` sum several terms at once. All arguments, which are explained there, are ignored.
     """
     return False
 

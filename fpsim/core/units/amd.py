@@ -146,7 +146,8 @@ def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts
 
     Products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, and added. a, b: 1-D
     arrays of codes, a row of A and a column of B. sum: in units of 2**(exponent - u.fraction_bits). flags: HAS_NAN,
-    HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed; a product of 2**128 or more counts as Inf.
+    HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed; a product of 2**128 or more counts as Inf. f: Layouts, the formats; u:
+    UnitLayout, constants of the instruction.
     """
     largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))

@@ -91,7 +91,7 @@ WORDS = len(UnpackLayout._fields)
 
 @scalar
 def layouts_in(words: Any) -> Layouts:
-    """Return the Layouts in a 1-D integer array that holds the fields of all five layouts, one after the other."""
+    """Return the Layouts whose fields the 1-D integer array `words` holds, those of a, b, c, scale, result in turn."""
     a, b, c, scale = (
         words[0:WORDS],
         words[WORDS : 2 * WORDS],
@@ -211,7 +211,7 @@ def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
     """Return (exact dot product of up to 16 E2M1 codes, nonzero if any product is nonzero), two int64.
 
     a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the first product. The dot product ends at
-    the row's end and is in units of 2**-PRODUCT_BITS.
+    the row's end and is in units of 2**-PRODUCT_BITS. f: Layouts, the formats.
     """
     total, any_product = i64(0), i64(0)
     for k in range(start, min(start + GROUP, a.size)):

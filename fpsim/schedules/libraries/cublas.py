@@ -294,7 +294,7 @@ def _of_float32(sums: Chain | Lanes, count: int) -> Schedule:
 
 
 def blocks_of(stages: int) -> tuple[int, int]:
-    """Return (block_k, terms of an instruction) of a CUTLASS kernel by its STAGES_ID.
+    """Return (block_k, terms of an instruction) of cuBLAS's CUTLASS kernels with the STAGES_ID `stages`.
 
     Example:
       >>> from fpsim.schedules.libraries.cublas import blocks_of
@@ -332,7 +332,8 @@ def _gemm_sn(option: int | None) -> Schedule:
 def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
     """Return the schedule of cuBLAS's gemv kernels, in which lanes of partial sums take runs of terms in turn.
 
-    option: the kernel's CUSTOM_OPTION, which decides lanes and runs (see GEMV). count: number of slices of K.
+    chip, option: the chip and the kernel's CUSTOM_OPTION, which decide lanes and runs (see GEMV). count: number of
+    slices of K.
     """
     rows = GEMV[chip.sm]
     if option == GEMV_SLICES:

@@ -20,7 +20,7 @@ GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outp
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """Yield a sentence for each format of an operand, sum or result that the kernel family does not support.
+    """Yield a sentence for each format in a call, of operands, sums or result, that cuBLAS's kernels don't support.
 
     nvjet takes FP8 and 16-bit operands; xmma and block_scaled take FP8 alone, cutlass_tf32 TF32 alone, and cutlass_fp32
     float32, without a matrix unit; all others take operands of 16 bits. Sums are float32.
@@ -52,7 +52,7 @@ def _operands(call: Call) -> Iterator[str]:
 
 
 def _alignment(call: Call) -> Iterator[str]:
-    """Yield a sentence if sizes are not multiples of what cuBLAS requires.
+    """Yield a sentence if a size of a call's product is not a multiple of what cuBLAS requires.
 
     FP8 needs N and K to be multiples of 16, and on Ada M too. With scales of blocks, M must be a multiple of 4, N of 8
     and K of 16.
@@ -70,7 +70,7 @@ def _alignment(call: Call) -> Iterator[str]:
 
 
 def _scales(call: Call) -> Iterator[str]:
-    """Yield a sentence for each reason why the kernel family refuses the scales.
+    """Yield a sentence for each reason why the kernel family of a call's schedule refuses the call's scales.
 
     16-bit operands have none. Block scaling refuses 128x128 scales on both sides, fast accumulation and FP8 results.
     """
@@ -109,7 +109,7 @@ def _outputs(call: Call) -> Iterator[str]:
 
 
 def _shapes(call: Call) -> Iterator[str]:
-    """Yield a sentence if cuBLAS's heuristic takes a CUTLASS kernel instead of nvjet for this shape.
+    """Yield a sentence if cuBLAS's heuristic takes a CUTLASS kernel instead of nvjet for the shape of a call.
 
     It does for row-major 16-bit operands if K or N is no multiple of 8. Nothing is said if the caller named nvjet.
     """

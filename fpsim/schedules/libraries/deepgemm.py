@@ -56,7 +56,7 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90", *, fused: bool = True) -
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """Yield a sentence if the operands are not FP8."""
+    """Yield the reason why DeepGEMM refuses a call if its operands are not FP8."""
     if not call.is_fp8:
         yield f"{call.schedule} takes FP8 (DeepGEMM, csrc/apis/gemm.hpp); got {call.unit.name}."
 

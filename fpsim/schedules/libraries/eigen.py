@@ -119,7 +119,7 @@ def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> Cho
 def _spans(machine: Machine, rows: int, columns: int, k: int) -> tuple[tuple[int, ...], list[Span], list[Span]]:
     """Return (lengths of blocks of K, spans of rows, spans of columns) for which Eigen's kernels are called.
 
-    rows, columns: sizes of the result in column-major order.
+    machine: settings of the build. rows, columns: sizes of the result in column-major order. k: number of terms.
     """
     threads = max(min(machine.threads, columns // machine.panel, rows * columns * k // THREAD_WORK), 1)
     if threads == 1:
@@ -175,8 +175,9 @@ def _lanes(
 
 
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
-    """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block.
+    """Return the sizes of the blocks into which one thread cuts a product of rows x k by k x columns.
 
+    Products with all sizes below NEVER_BLOCKED are one block.
     A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, reduced
     while the number of blocks stays the same. Columns are divided if a block of all of them does not fit the cache;
     only if neither K nor columns are divided, rows may be.
@@ -230,7 +231,7 @@ def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> Cach
 
 
 def _result(machine: Machine) -> int:
-    """Return the bytes of the result of one kernel."""
+    """Return the bytes of the float32 results that Eigen's largest kernel computes at once."""
     return 4 * machine.tall * machine.panel
 
 

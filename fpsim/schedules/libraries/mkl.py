@@ -102,7 +102,7 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
 
 
 def _cuts_of_two(shape: ProductShape) -> Cuts:
-    """Return how two threads divide K: "halves", "greedy" or "balanced".
+    """Return how two threads of MKL share a product of the given shape: "halves", "greedy" or "balanced".
 
     "halves": each thread adds one half of K for all results. Otherwise every result is added by one thread over all of
     K, in segments of `greedy_lengths` ("greedy") or of `lengths` ("balanced", mostly where one thread works alone).
@@ -123,7 +123,7 @@ def _cuts_of_two(shape: ProductShape) -> Cuts:
 
 
 def _shared(shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of two threads, the first of which adds the first ceil(K / 2) terms, the second the rest.
+    """Return the schedule of sgemm on two threads that share K: one adds the first ceil(K / 2) terms, one the rest.
 
     Each half of K is cut into segments: one up to 384 terms, two halves (the larger first) up to 768 terms, and else
     segments of 384 terms and the rest. The terms of a segment are added to +0 one after the other by fused
@@ -163,7 +163,10 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
 
 
 def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> ChosenSchedule:
-    """Return a schedule of sgemm that adds every element of the m x n result in one order; rule: text on that order."""
+    """Return the schedule of sgemm that adds the k terms of every element of an m x n result in the same order.
+
+    rule: text on that order.
+    """
     bias: Literal["first", "last"] = "first" if order.lanes == "chain" else "last"
     return ChosenSchedule("sgemm", regions().one_order(m, n, k, order), None, FP32, rule, bias)
 
@@ -184,7 +187,7 @@ def lengths(k: int) -> tuple[int, ...]:
 
 
 def greedy_lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment of K, or of a thread's half of it, in products that are packed.
+    """Return the number of terms of each segment of k terms, K or a thread's half of it, in products that MKL packs.
 
     K from 385 to 768 is halved, the larger half first; any other K has segments of 384, the last of which may be
     shorter.

@@ -23,7 +23,7 @@ DOTS = {"first_apart", *TAILS}  # orders of results whose terms are contiguous i
 
 
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a row or column on one thread or two, or raise a DeclinedShape.
+    """Return the schedule of a product with one row or one column on one thread or two, or raise a DeclinedShape.
 
     If the terms of a result are contiguous in the matrix, whole groups of four results have the lanes "first_apart" of
     `SegmentLanes`, and the one to three results after them those in TAILS; two threads take half of the results each,
@@ -54,7 +54,7 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
 
 
 def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a dot product with both operands in C order: a chain over K, or over two halves.
+    """Return the schedule of a 1 x 1 product with both operands in C order: a chain over K, or over two halves of K.
 
     name: name of the ShapedSchedule, for the error. threads: 1, or 2, which may add half of K each.
     """
@@ -92,7 +92,7 @@ def _halved(k: int, lanes: Lane, halves: bool) -> SegmentLanes:
 def _by_result(
     shape: ProductShape, orders: Sequence[tuple[tuple[Span, ...], SegmentLanes]], rule: str
 ) -> ChosenSchedule:
-    """Return the schedule of a vector whose results differ in the order of additions.
+    """Return the schedule of a product with one row or column whose elements differ in the order of additions.
 
     orders: (spans of results, their order) pairs, which cover all results; rule: text on the orders.
     """

@@ -163,7 +163,10 @@ def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
 
 
 def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) -> ChosenSchedule:
-    """Return a schedule of gemm:jit:bf16 whose rows have different orders; rows: (span of rows, order) pairs."""
+    """Return the schedule of gemm:jit:bf16 for a shape whose rows differ in the order of additions.
+
+    rows: (span of rows, their order) pairs.
+    """
     of = regions()
     columns = (Span(0, shape.n),)
     orders = dict.fromkeys(order for _, order in rows)

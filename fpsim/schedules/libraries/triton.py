@@ -55,14 +55,14 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
 
 
 def _block(call: Call) -> Iterator[str]:
-    """Yield a sentence unless block_k is a power of two, and not below the smallest that tl.dot takes."""
+    """Yield the reason why Triton refuses a call if block_k is no power of two, or is below the least of tl.dot."""
     block_k = call.schedule.option("block_k", LEAST_BLOCK)
     if block_k < LEAST_BLOCK or block_k & (block_k - 1):
         yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
 
 
 def _operands(call: Call) -> Iterator[str]:
-    """Yield a sentence if wgmma does not multiply operands of these formats."""
+    """Yield the reason why Triton refuses a call if the instruction wgmma does not multiply its operands' formats."""
     if {call.unit.a.fmt, call.unit.b.fmt} - set(OPERANDS):
         yield (
             f"Triton's tl.dot runs on wgmma, which takes {', '.join(map(str, OPERANDS))} ({TRITON}); "

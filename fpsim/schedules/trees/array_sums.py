@@ -191,7 +191,7 @@ def _name(maker: str, **fields: int | Format) -> str:
 
 
 def _part_count(row: SumOrder, k: int) -> int:
-    """Return about how many nodes and runs of terms the tree of a SumOrder has for k terms."""
+    """Return an estimate of the number of nodes and runs of terms in the tree of the SumOrder `row` for k terms."""
     if row.rule == "pairwise":
         halvings = max(-(-k // row.block) - 1, 0).bit_length()
         return (1 << halvings) * (3 * min(row.lanes, k) + 1)

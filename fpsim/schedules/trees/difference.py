@@ -116,7 +116,7 @@ def _about(operation: StackOperation) -> Extent:
 
 
 def _terms(about: Extent) -> str:
-    """Return a range of terms as text, such as "terms 0..31"."""
+    """Return the range of terms `about` as text, such as "terms 0..31"."""
     return f"terms {about}" if about.terms > 1 else f"term {about}"
 
 

@@ -72,7 +72,7 @@ FLOAT32 = Arithmetic("ieee", FP32)
 
 
 def in_words(fmt: Format) -> str:
-    """Return the name of a format for a sentence: "float32" for FP32, else its name."""
+    """Return the name of the format `fmt` in sentences: "float32" for FP32, else its own name."""
     return "float32" if fmt == FP32 else fmt.name
 
 
@@ -221,7 +221,7 @@ def extent(node: Node | Steps | Gathered) -> Extent:
 
 
 def joint(extents: Iterator[Extent]) -> Extent:
-    """Return the range from the first to the last of several ranges, with the sum of their numbers of terms."""
+    """Return the smallest Extent that covers all `extents`, with the sum of their numbers of terms."""
     some = [part for part in extents if part.terms] or [Extent(0, 0, 0)]
     return Extent(min(x.start for x in some), max(x.stop for x in some), sum(x.terms for x in some))
 
@@ -378,7 +378,7 @@ def operations(node: Node) -> Iterator[StackOperation]:
 
 
 def _chain(node: Sum) -> Iterator[StackOperation]:
-    """Yield the operations of a program that computes a chain, a sum whose inputs are added in order."""
+    """Yield the operations of a program that computes the node of a chain, a sum whose inputs are added in order."""
     if node.start == "zero":
         yield StackOperation("begin", node.how.fmt, node=node)
     for i, item in enumerate(node.inputs):

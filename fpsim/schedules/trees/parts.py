@@ -43,7 +43,10 @@ MOST_PARTS = 1 << 20  # nodes and runs of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """Raise a ValueError if a schedule's tree for k terms would have more than MOST_PARTS (2^20) nodes and runs."""
+    """Raise a ValueError if a schedule's tree for k terms would have more than MOST_PARTS (2^20) nodes and runs.
+
+    unit: the matrix unit whose instructions add.
+    """
     sums, slicing = schedule.sums, schedule.slicing
     dealt = slicing.rule in ("interleaved", "rounds") and slicing.count > 1
     tiles = k // grain_of(schedule, unit) if dealt else 0
@@ -285,6 +288,7 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
     """Return the sum of one thread in cuBLAS's dot_kernel as a node: +0 plus its chains, each from +0, in order.
 
+    terms: the terms of each chain.
     coarse: whether no product of nonzero values underflows to 0 in float32.
     """
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
@@ -299,8 +303,8 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
     4. Sum i + 64 is added to sum i, then sum i + 32.
     5. Of the 32 left, every fourth are added from left to right, and so are the last 4.
 
-    slice_: the terms of K. chains: chains per thread. coarse: whether no product of nonzero values underflows to 0 in
-    float32.
+    lanes: the schedule's lanes, with the number of blocks. slice_: the terms of K. chains: chains per thread. coarse:
+    whether no product of nonzero values underflows to 0 in float32.
     """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short

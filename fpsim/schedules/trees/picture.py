@@ -231,7 +231,7 @@ class _Painter:
             ax.set_title(title, loc="left", fontsize=8, fontweight="bold", pad=6 + 10 * lines, linespacing=1.3)
 
     def _legend(self, root: Box) -> int:
-        """Draw the legend of the colours, and return its number of lines."""
+        """Draw a legend of the colours in the tree with the box `root`, and return its number of lines of text."""
         kinds = {box.kind for box in root.all()}
         zeros = any(box.kind == "sum" and box.node.start == "zero" and len(box.inside) > 1 for box in root.all())
         handles = [self.patches.Patch(color=_tint(c, SHADE), label=how.words) for how, c in self.colours.items()]

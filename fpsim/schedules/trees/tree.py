@@ -290,7 +290,7 @@ def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | No
 
 
 def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
-    """Return the matrix unit with a name, or a unit unchanged.
+    """Return the matrix unit with the name `how`, or `how` itself if it is a unit.
 
     Raises:
       ValueError, TypeError: no unit has that name; the message also suggests schedules.

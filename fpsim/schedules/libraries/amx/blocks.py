@@ -67,7 +67,7 @@ def amx_blocks(product: AmxProduct) -> KBlocks | None:
 
 
 def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...], rows: int, copied: bool) -> KBlocks:
-    """Return the KBlocks of segments with the given lengths.
+    """Return the KBlocks of a product whose K is cut into segments with the given lengths.
 
     parts: number of segments that each thread adds; () if threads don't share K. rows: rows of a block of a. copied:
     oneDNN copies a if K is no multiple of 32, so that all but the last instruction of a segment have 32 terms.
@@ -77,7 +77,7 @@ def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...
 
 
 def _narrow_rows(product: AmxProduct) -> int:
-    """Return the rows of a block of a if K is one segment because M, N or K is at most 32; 0 if K may be cut."""
+    """Return the rows of a block of a if oneDNN leaves K whole because M, N or K is at most 32; 0 if it may cut K."""
     m, n, threads = product.m, product.n, product.threads
     most = 0.75 * threads  # threads that must have work
     if m <= BLOCK and product.b_turned:
@@ -94,7 +94,10 @@ def _narrow_rows(product: AmxProduct) -> int:
 
 
 def _best_walk(product: AmxProduct) -> BlockWalk | None:
-    """Return the blocks with the highest estimated efficiency, for any division among threads; None if none fits."""
+    """Return the blocks of a product with the highest estimated efficiency, for any division among threads.
+
+    None if no blocks fit the caches.
+    """
     best: BlockWalk | None = None
     for by in divisions(product):
         best = _better(walk_of(by), best)

@@ -132,9 +132,10 @@ def _row_blocks(m: int, tallest: int, shortest: int) -> list[int]:
 
 
 def _chunk(product: AmxProduct, by_k: int, columns: tuple[int, int], rows: tuple[int, int]) -> Chunk:
-    """Return the chunk of the given sizes, with its terms of K and its score.
+    """Return the Chunk of `product` with the given columns and rows, after choosing its terms of K and scoring it.
 
-    by_k: number of threads that share K. columns, rows: pairs (columns or rows of a block, blocks of the chunk).
+    by_k: number of threads that share K. columns: (columns of a block, blocks side by side in the chunk). rows: the
+    same for rows.
     """
     k, budget = product.k, product.caches.l2_budget
     extends = False
@@ -166,7 +167,7 @@ def _chunk(product: AmxProduct, by_k: int, columns: tuple[int, int], rows: tuple
 
 
 def _bytes(product: AmxProduct, block: tuple[int, int], sizes: tuple[int, int, int], copies_a: bool) -> int:
-    """Return the bytes that a chunk takes: a and b, their copies, the result, and float32 sums if K is divided.
+    """Return the bytes of a chunk of `product`: a and b, a's copy, the result, and float32 sums if K is divided.
 
     block: (terms of a block of K, blocks that a call adds). sizes: (rows of the chunk, its columns, columns of a
     block). copies_a: whether oneDNN copies a.
@@ -186,7 +187,7 @@ def _bytes(product: AmxProduct, block: tuple[int, int], sizes: tuple[int, int, i
 def _score(
     product: AmxProduct, by_k: int, used: tuple[int, int], sizes: tuple[int, int, int], copies_a: bool
 ) -> np.float32:
-    """Return oneDNN's score of a chunk, float32: its use of L2, of copied data, and the balance of threads.
+    """Return oneDNN's score of a chunk of `product`, float32: use of L2, reuse of loaded data, and balance of threads.
 
     used: (terms of K in the chunk, bytes that it takes). sizes: (rows of the chunk, its columns, columns of a block).
     by_k: number of threads that share K. copies_a: whether oneDNN copies a.

@@ -32,7 +32,7 @@ def efficiency(walk: BlockWalk) -> np.float32:
 
 
 def _product_cycles(walk: BlockWalk) -> np.float32:
-    """Return the cycles, float32, in which a thread computes all its blocks, as oneDNN estimates them."""
+    """Return oneDNN's estimate of the cycles, float32, in which a thread computes all blocks of `walk`."""
     by = walk.division
     side, length = (by.rows, by.n) if walk.across else (by.columns, by.m)
     streamed = f32(length * by.k * BYTES)  # of the operand that is kept in L2
@@ -59,7 +59,7 @@ def _product_cycles(walk: BlockWalk) -> np.float32:
 
 
 def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.float32:
-    """Return the estimated cycles, float32, in which L1 loads and stores the blocks of a strip of rows or columns.
+    """Return the estimated cycles, float32, in which L1 loads and stores `walk`'s blocks in a strip of rows or columns.
 
     panel: bytes of the operand's strip that stays in L1. streamed: bytes of the other operand.
     """
@@ -78,9 +78,9 @@ def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.f
 
 
 def _reduction_cycles(by: Division) -> np.float32 | None:
-    """Return the estimated cycles, float32, of adding the sums of threads that share K; 0 if none do.
+    """Return the estimated cycles, float32, of adding the sums of threads that share K in the division `by`.
 
-    The result is None if the sums of a thread don't fit L2.
+    0 if no threads share K; None if the sums of a thread don't fit L2.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if by.by_k == 1:
