@@ -264,7 +264,7 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 def add_instructions(steps: list[Steps | Gathered], start: int, length: int, step: int) -> None:
     """Append to `steps`, in place, the instructions that add `length` consecutive terms from `start` on.
 
-    Each instruction adds `step` terms, the last one what is left.
+    Each adds `step` terms, the last one what is left.
     """
     whole, rest = divmod(length, step)
     add_steps(steps, Steps(start, step, whole, step))
@@ -293,30 +293,21 @@ def add(
     same = plain and all(part.node.fmt == how.fmt for part in parts)
     if not parts:
         return TrackedNode(zero(how.fmt), True)
-    if same and from_zero and parts[0].never_minus_zero:
-        from_zero = False
+    from_zero = from_zero and not (same and parts[0].never_minus_zero)
     if same and not from_zero:
-        parts = _without_zeros(parts, how.fmt, order)
-        if len(parts) == 1:
+        # +0s at the end are left out unless the sum before them may be -0
+        safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
+        count, nothing = len(parts), zero(how.fmt)
+        while safe and count > 1 and parts[count - 1].node == nothing:
+            count -= 1
+        if count == 1:
             return parts[0]
+        parts = parts[:count]
     if len(parts) == 2:
         order = "chain"
     # a sum of float32 numbers is -0 only if both are
     never = same and (from_zero or any(part.never_minus_zero for part in parts))
     return TrackedNode(Sum(how, "zero" if from_zero else "first", order, tuple(part.node for part in parts)), never)
-
-
-def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return `parts` without the +0s of format `fmt` at its end, unless adding these may change a bit.
-
-    order: the order in which the parts are added, as in `Sum`.
-    """
-    nothing = zero(fmt)
-    safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
-    count = len(parts)
-    while safe and count > 1 and parts[count - 1].node == nothing:
-        count -= 1
-    return parts[:count]
 
 
 def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
