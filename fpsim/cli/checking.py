@@ -112,5 +112,5 @@ def _fields(report: Any) -> dict[str, Any]:
 
 
 def _without_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with lists for tuples."""
+    """Return a dict in which lists replace tuples."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

@@ -17,15 +17,15 @@ BESIDE = 15  # columns of text that the percentage and the clock need
 
 @contextmanager
 def bar(title: str = "", *, lines: bool = False, quiet: bool = False) -> Iterator[Progress]:
-    """Return a context manager for a function (share done, activity) that shows both on stderr.
+    """Return a context whose value is a function (share done, 0 to 1; activity) that shows both on stderr.
 
     On a terminal, the function draws a bar (if rich is installed), which is erased at the end. Elsewhere it prints a
     line every 10 seconds if `lines` is true, else nothing.
 
     Args:
       title: text before every activity.
-      lines: whether to print lines if stderr is not a terminal.
-      quiet: whether to show nothing at all.
+      lines: print lines if stderr is not a terminal.
+      quiet: show nothing at all.
 
     Example:
       >>> from fpsim.display.progress import bar
@@ -61,7 +61,7 @@ class _Lines:
 
 @contextmanager
 def _drawn(title: str) -> Iterator[Progress]:
-    """Return a context manager for a function (share done, activity) that draws a bar on stderr, erased at the end.
+    """Return a context whose value is a function (share done, activity) that draws a bar on stderr, erased at the end.
 
     title: the text before every activity; "" for none.
     """

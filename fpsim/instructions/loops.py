@@ -1,4 +1,4 @@
-"""Kernels of the matrix units' specification: one for each Rule, the order and roundings of an instruction's sum."""
+"""Reference kernels of the matrix units: one for each Rule, which says how an instruction aligns, adds and rounds."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
         )
     if source is not None and source != fmt and array.size:
         raise ValueError(
-            f"{unit.name} takes {_taken(unit)}; got {name} as {array.dtype}. {_others(unit, source)}"
+            f"{unit.name} takes {_accepted_operands(unit)}; got {name} as {array.dtype}. {_others(unit, source)}"
             f"fpsim.encode turns values into codes."
         )
     codes = code_array(array, fmt, name) if source is None else words(array)
@@ -59,9 +59,10 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
 def row_operands(
     a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike | None, unit: Any, read: Callable[..., Array]
 ) -> tuple[Array, Array, Array]:
-    """Return rows a and b (..., K) and the starts c (...) of their sums, 0 for None, as `unit` takes them.
+    """Return a and b (..., K) and c (...), from which sums start, checked and converted to the dtypes of `unit`.
 
-    read: `operand`, or `integer_operand` for integer units. A ValueError is raised for other shapes.
+    c becomes zeros if it is None. read: the function that converts one operand, `operand` or `integer_operand`. A
+    ValueError is raised for other shapes.
     """
     left, right = read(a, unit.a, unit, "a"), read(b, unit.b, unit, "b")
     if left.ndim == 0 or left.shape != right.shape:
@@ -120,8 +121,8 @@ def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str
     return scales
 
 
-def _taken(unit: MatrixUnit) -> str:
-    """Return text that names the operands that a unit accepts."""
+def _accepted_operands(unit: MatrixUnit) -> str:
+    """Return text that names the formats of the operands that a unit accepts, for an error."""
 
     def shown(element: Element) -> str:
         return f"{element.name} ({DTYPES.get(element.carrier, element.carrier.name)} or its codes)"

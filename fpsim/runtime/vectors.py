@@ -137,10 +137,7 @@ def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Emit and return an LLVM vector of the type `kind` with the scalar `value` in all elements.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit with llvmlite's `builder` and return an LLVM vector of type `kind` with `value` in all elements."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
@@ -167,42 +164,27 @@ def joined(builder: Any, first: Any, second: Any) -> Any:
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return the elementwise maximum of x and y, two LLVM vectors of signed integers.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit with llvmlite's `builder` and return the elementwise maximum of two LLVM vectors of signed integers."""
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return the elementwise minimum of x and y, two LLVM vectors of signed integers.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit with llvmlite's `builder` and return the elementwise minimum of two LLVM vectors of signed integers."""
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once in the processor's mode.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit (llvmlite's `builder`) and return x * y + z of vectors of 16 float32, in the processor's rounding mode."""
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once toward zero.
-
-    Needs AVX-512. builder: llvmlite's IRBuilder.
-    """
+    """Emit (llvmlite's `builder`) and return x * y + z of vectors of 16 float32, rounded toward zero; needs AVX-512."""
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of LLVM vectors of 16 float32, rounded toward zero.
-
-    Needs AVX-512. builder: llvmlite's IRBuilder.
-    """
+    """Emit (llvmlite's `builder`) and return x + y of vectors of 16 float32, rounded toward zero; needs AVX-512."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
@@ -217,10 +199,7 @@ def product_down(builder: Any, x: Any, y: Any) -> Any:
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 float32, rounded down, as a vector of 16 int32.
-
-    Needs AVX-512. builder: llvmlite's IRBuilder.
-    """
+    """Emit (llvmlite's `builder`) and return x, a vector of 16 float32, rounded down, as 16 int32; needs AVX-512."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
@@ -275,18 +254,12 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 int32, as 16 float32, rounded toward zero.
-
-    Needs AVX-512. builder: llvmlite's IRBuilder.
-    """
+    """Emit (llvmlite's `builder`) and return x, a vector of 16 int32, as 16 float32 toward zero; needs AVX-512."""
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of eight float64, as eight float32, rounded toward zero.
-
-    Needs AVX-512. builder: llvmlite's IRBuilder.
-    """
+    """Emit (llvmlite's `builder`) and return x, a vector of 8 float64, as 8 float32 toward zero; needs AVX-512."""
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
