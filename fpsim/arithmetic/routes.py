@@ -17,7 +17,7 @@ from fpsim.arithmetic.float_plan import float_plan, tiny_below
 from fpsim.arithmetic.kernels import elementary, exact, float_arithmetic, nearest, nearest_fma, order, table
 from fpsim.arithmetic.operation import ELEMENTARY, Operation
 from fpsim.arrays import Array
-from fpsim.casts.loops import random_kernel
+from fpsim.casts.loops import random_words
 from fpsim.core.layouts import order_layout, pack_plan, unpack_layout
 from fpsim.core.operations import BINARY, COMPARISONS
 from fpsim.core.pack import LOSES_INFINITY
@@ -132,21 +132,13 @@ def _by_core(operation: Operation) -> Run:
 
     def run_piece(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any) -> None:
         size = targets[0].size
-        random = _random_words(first, size, seed) if stochastic else NO_RANDOM
+        random = random_words(seed, first, size) if stochastic else NO_RANDOM
         results = np.empty(size, WORD)
         flags = targets[1] if len(targets) > 1 else np.empty(size, BYTE)
         call([source.astype(WORD) for source in sources], random, results, flags)
         targets[0][...] = results
 
     return run
-
-
-def _random_words(first: int, size: int, seed: int) -> Array:
-    """Return the random uint32 of elements first .. first + size - 1, a 1-D array; seed: 0 to 2**64 - 1."""
-    skip = first % 4  # each value of the counter yields four words
-    words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
-    random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
-    return words[skip : skip + size]
 
 
 def _core_call(operation: Operation) -> Call:

@@ -63,7 +63,7 @@ def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
 def to_half(_typing: Any, bits: Any) -> Any:
     """Convert the uint32 bits of a float32 to the uint16 bits of the nearest float16, ties to even.
 
-    It is a numba intrinsic; _typing: numba's typing context.
+    Kernels call to_half(bits); numba adds its typing context, _typing.
     """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -77,7 +77,7 @@ def to_half(_typing: Any, bits: Any) -> Any:
 def from_half(_typing: Any, code: Any) -> Any:
     """Convert the uint16 bits of a float16 to the uint32 bits of the float32 of the same value.
 
-    It is a numba intrinsic; _typing: numba's typing context.
+    Kernels call from_half(code); numba adds its typing context, _typing.
     """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -87,35 +87,19 @@ def from_half(_typing: Any, code: Any) -> Any:
     return types.uint32(types.uint16), build
 
 
-def _decode_half(code: Any, _facts: Any) -> Any:
-    """Return the uint32 float32 bits of one uint16 FP16 code.
-
-    NaN becomes the canonical NaN of its sign. _facts: the constants that loops over elements pass to every conversion,
-    which this one does not need.
-    """
-    nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
-    return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
-
-
-def _encode_half(bits: Any, _facts: Any) -> Any:
-    """Return the uint16 FP16 code of the uint32 bits of a float32, rounded to nearest even.
-
-    NaN becomes the canonical NaN of its sign. _facts: the constants that loops over elements pass to every conversion,
-    which this one does not need.
-    """
-    nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
-    return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
-
-
 @cache
 def half_kernel(streamed: bool) -> Any:
     """Return the kernel (bits, codes, layout) -> None that rounds float32 to FP16, to nearest even.
 
-    bits: 1-D uint32 float32 bits. codes: 1-D uint16 results. layout: the format's constants, which other kernels of
-    casts read and this one does not need. streamed: True writes the results past the caches.
+    bits: 1-D uint32 float32 bits. codes: 1-D uint16 results; NaN becomes the canonical NaN of its sign. layout: not
+    used; other kernels of casts read a format's constants from it. streamed: True writes the results past the caches.
     """
 
-    loop = element_loop(_encode_half, streamed)
+    def convert(bits: Any, _facts: Any) -> Any:
+        nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
+        return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
+
+    loop = element_loop(convert, streamed)
 
     def encode_half(bits: Any, codes: Any, _layout: Any) -> None:
         loop(bits, codes, None)
@@ -123,20 +107,20 @@ def half_kernel(streamed: bool) -> Any:
     return kernel(encode_half)
 
 
-def decodes(fmt: Format, width: int) -> bool:
-    """Return whether the processor converts the format's codes to floats of `width` bits by an instruction."""
-    return fmt == FP16 and width == 32 and has_conversion()
-
-
 @cache
 def half_decode_kernel(streamed: bool) -> Any:
     """Return the kernel (codes, bits, layout) -> None that converts FP16 to float32.
 
-    codes: 1-D uint16. bits: 1-D uint32 results, the float32 bits. layout: the format's constants, which other kernels
-    of casts read and this one does not need. streamed: True writes the results past the caches.
+    codes: 1-D uint16. bits: 1-D uint32 results, the float32 bits; NaN becomes the canonical NaN of its sign. layout:
+    not used; other kernels of casts read a format's constants from it. streamed: True writes the results past the
+    caches.
     """
 
-    loop = element_loop(_decode_half, streamed)
+    def convert(code: Any, _facts: Any) -> Any:
+        nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
+        return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
+
+    loop = element_loop(convert, streamed)
 
     def decode_half(codes: Any, bits: Any, _layout: Any) -> None:
         loop(codes, bits, None)

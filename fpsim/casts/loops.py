@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.nearest import encode_nearest_32
@@ -100,6 +101,14 @@ def random_kernel() -> Any:
         fill_random(words, counter, k0, k1)
 
     return kernel(fill)
+
+
+def random_words(seed: int, first: int, size: int) -> Array:
+    """Return the random uint32 numbers of elements first .. first + size - 1 for a seed (0 to 2**64 - 1), in 1-D."""
+    skip = first % 4  # each value of the counter yields four numbers; some of the first may be skipped
+    words = np.empty((skip + size + 3) // 4 * 4, np.uint32)
+    random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
+    return words[skip : skip + size]
 
 
 @cache

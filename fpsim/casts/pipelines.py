@@ -14,7 +14,7 @@ from fpsim.casts.loops import decode_kernel, encode_kernel, quantize_kernel, sto
 from fpsim.core import nearest
 from fpsim.core.layouts import decode_plan, encode_plan, source_width
 from fpsim.formats.cast_options import CastOptions, cast_options
-from fpsim.formats.named import FP32, FP64, NAMED, Format
+from fpsim.formats.named import FP16, FP32, FP64, NAMED, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime import processor
 from fpsim.runtime.pipeline import Stage, run_stages
@@ -28,15 +28,25 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 class Constants:
-    """A format's constants for one kernel, and the number of elements converted so far."""
+    """The decision, for each array, whether its kernel is compiled for one format or is the one for all formats.
+
+    A kernel compiled with a format's constants is faster, but must be compiled first. Only built-in formats get one:
+    for an array of LARGE (2**22) elements or more, or once MANY (2**26) elements have been converted in all.
+    """
 
     def __init__(self, fields: Any, fmt: Format, long: bool) -> None:
-        """Take `fields`, the constants of `fmt`, or None; long: True if arrays are pieces of a long array."""
+        """Begin with no elements converted, or with MANY if `long`: the arrays will be pieces of a long array.
+
+        fields: the constants of the format `fmt`, in the form that the kernel's factory takes.
+        """
         self.fields = fields if NAMED.get(fmt.name) == fmt else None
         self.converted = MANY if long else 0
 
     def after(self, size: int) -> Any:
-        """Return the constants if an array of `size` elements is to use them, else None; count its elements."""
+        """Return the constants to compile into the kernel for an array of `size` elements; None for no constants.
+
+        The elements are added to the number of those converted.
+        """
         self.converted += size
         return self.fields if size >= LARGE or self.converted >= MANY else None
 
@@ -44,9 +54,8 @@ class Constants:
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """Return the stages (kernels to be run in sequence) that round codes of the source format to codes of options.fmt.
 
-    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast. long: True if the
-    arrays will be pieces of a long array; at any size, a named format then gets a kernel compiled with its constants.
-    False lets the size of each array decide.
+    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast.
+    long: True compiles kernels for built-in formats at once, for arrays that are pieces of a long one.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
@@ -64,11 +73,11 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) of `encoding` for every seed; cached.
+    """Return the stages (kernels to be run in sequence) that round codes to codes of the format `fmt`; cached.
 
-    The function of a stochastic stage takes the seed as one more argument. source: the format of the codes that are
-    rounded. fmt, rounding, overflow, subnormals, random_bits: the options of the cast. long: True if the arrays will be
-    pieces of a long array, for which kernels are compiled at any size.
+    Stages do not depend on the seed: that of a stochastic mode takes it as one more argument. source: the format of the
+    codes that are rounded. rounding, overflow, subnormals, random_bits: the options of the cast. long: True compiles
+    kernels for built-in formats at once, for arrays that are pieces of a long one.
     """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
@@ -83,8 +92,8 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
     """Return the stages (kernels to be run in sequence) that convert codes to the same values in the target format.
 
     fmt: the format of the codes. target: the format of the results, whose float bits or codes the stages write; it must
-    hold the values. codes: the dtype of the arrays of codes. long: True if the arrays will be pieces of a long array,
-    for which kernels are compiled at any size.
+    hold the values. codes: the dtype of the arrays of codes. long: True compiles kernels for built-in formats at once,
+    for arrays that are pieces of a long one.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -94,10 +103,11 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) that round values to those of a format, options.fmt.
+    """Return the stages (kernels to be run in sequence) that round numbers to values of the format options.fmt.
 
     source, target: the formats of the bits before and after, FP32 or FP64 for floats; the target must hold all values
-    of options.fmt. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    of options.fmt. options: those of the cast. long: True compiles kernels for built-in formats at once, for arrays
+    that are pieces of a long one.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -107,10 +117,9 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) of `quantizing` for deterministic rounding modes; cached.
+    """Return the stages that round numbers to values of options.fmt, as `quantizing` does, in a deterministic mode.
 
-    source, target: the formats of the bits before and after. options: those of the cast, with the seed None. long: True
-    if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    The result is cached. The arguments are those of `quantizing`; options.seed is None.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
@@ -145,10 +154,11 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage (a kernel and the dtype of its results) that rounds float bits to codes.
+    """Return the stage (a function on arrays and the dtype of its results) that rounds float bits to codes.
 
-    For a stochastic mode, its function also takes the seed. width: bits of the floats, 32 or 64. options: those of the
-    cast. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    The function is run(bits, codes, first), or run(bits, codes, first, seed) in the stochastic mode; first is the flat
+    index of the first element. width: bits of the floats, 32 or 64. options: those of the cast. long: True compiles
+    kernels for built-in formats at once, for arrays that are pieces of a long one.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -185,17 +195,18 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage (a kernel and the dtype of its results) that decodes codes to float bits.
+    """Return the stage (a function on arrays and the dtype of its results) that decodes codes to float bits.
 
-    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True if the arrays will be
-    pieces of a long array, for which kernels are compiled at any size.
+    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True compiles kernels for
+    built-in formats at once, for arrays that are pieces of a long one.
     """
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:
         return look_up_stage(narrowed(fmt.table().view(np.uint64), width))
 
-    general, by_processor = None if long else decode_kernel(width, None, False), half.decodes(fmt, width)
+    general = None if long else decode_kernel(width, None, False)
+    by_processor = fmt == FP16 and width == 32 and half.has_conversion()
     constants = Constants(plan.frozen, fmt, long)
 
     def run_decode(codes: Array, bits: Array, first: int) -> None:
@@ -214,15 +225,20 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
 @lru_cache(maxsize=4096)
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
-    """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
+    """Return a function that decodes an array of codes to a C-ordered, writable array of float32 bits (uint32).
 
-    fmt: the format of the codes. dtype: the dtype of the arrays of codes, the format's storage dtype or its float
-    dtype. The result is None if `decode_plan(fmt, 32)` (core/layouts.py) is, as a table then decodes the format.
+    fmt: the format of the codes. dtype: the dtype of the arrays of codes: unsigned, or the format's own float dtype.
+    None is returned for a format that only a table decodes: one for which `decode_plan(fmt, 32)` is None.
     """
     if decode_plan(fmt, 32) is None:
         return None
     if fmt == FP32:
-        return _float32_bits
+
+        def bits_of(floats: Array) -> Array:
+            bits = np.ascontiguousarray(floats).view(FP32.storage)
+            return bits if bits.flags.writeable else bits.copy()  # kernels would be compiled again for read-only arrays
+
+        return bits_of
     run, word, storage = _decode_stage(fmt, FP32, False).run, FP32.storage, fmt.storage
 
     def from_codes(codes: Array) -> Array:
@@ -233,17 +249,8 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
     return from_codes if dtype == storage else lambda values: from_codes(values.view(storage))
 
 
-def _float32_bits(floats: Array) -> Array:
-    """Return a float32 array as its uint32 bits, in a writable C-ordered array: a view where possible, else a copy.
-
-    Kernels would be compiled again for read-only arrays.
-    """
-    bits = np.ascontiguousarray(floats).view(FP32.storage)
-    return bits if bits.flags.writeable else bits.copy()
-
-
 def look_up_stage(table: Array) -> Stage:
-    """Return the stage that decodes codes to the elements of `table`, the float bits of all codes' values."""
+    """Return the stage that decodes by a look-up: code i becomes table[i], the float bits of its value."""
 
     def look_up(codes: Array, bits: Array, first: int) -> None:
         table.take(codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy
@@ -252,7 +259,7 @@ def look_up_stage(table: Array) -> Stage:
 
 
 def narrowed(bits: Array, width: int) -> Array:
-    """Return float64 bits as the bits of floats of `width` bits, 64 or 32, which must hold the values."""
+    """Convert the bits of float64 values (1-D uint64) to those of floats of `width` bits, 64 or 32, exactly."""
     if width == 64:
         return bits
     narrow = np.empty(bits.size, np.uint32)

@@ -22,10 +22,10 @@ KEYWORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits")
 
 @dataclass(frozen=True)
 class Difference:
-    """A range of inputs, from `low` to `high`, that two policies cast to two different codes, the same two throughout.
+    """A range of inputs, `low` to `high`, all of which one policy casts to `a_code` and another policy to `b_code`.
 
     `low_included` and `high_included` say whether the ends belong to the range; a single input has low == high. For NaN
-    both ends are NaN. a_code, a: code and value that the first policy returns. b_code, b: those of the second policy.
+    both ends are NaN. a, b: the values of the two codes.
     """
 
     low: float
@@ -76,12 +76,7 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
     """
     first, second = _options(a, fmt), _options(b, fmt)
     target_fmt = first.fmt
-    with np.errstate(all="ignore"):
-        points = _turning_points(target_fmt)
-        between = _between(points)
-    inputs = np.empty(points.size + between.size)  # turning points at even places, inputs between them at odd ones
-    inputs[0::2], inputs[1::2] = points, between
-    inputs = np.append(inputs, np.nan)
+    inputs = _inputs(target_fmt)
     differences: list[Difference] = []
     codes_a, codes_b = encode(inputs, **first.keywords()), encode(inputs, **second.keywords())
     run: list[int] = []
@@ -115,27 +110,28 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
     return options
 
 
-def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
-    """Return in ascending order every float64 at which the result of a cast to `fmt` can change.
+def _inputs(fmt: Format) -> npt.NDArray[np.float64]:
+    """Return float64 inputs, in ascending order, that show every result of a deterministic cast to `fmt`.
 
-    These are the format's values of both signs, their midpoints, the next value beyond the largest, both zeros and
-    infinities.
+    Even places hold the points at which the result can change: the format's values of both signs, their midpoints, the
+    next value beyond the largest, both zeros and infinities. Odd places hold an input between its two neighbours, or
+    the lower one again if no float64 is between them. The last input is NaN.
     """
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))
-    beyond = positive[-1] + fmt.ulp(fmt.max)
-    positive = np.append(positive, beyond) if np.isfinite(beyond) else positive
-    middles = positive[:-1] + (positive[1:] - positive[:-1]) / 2
-    magnitudes = np.unique(np.concatenate([positive, middles]))
-    magnitudes = np.append(magnitudes, np.inf)
-    return np.concatenate([-magnitudes[::-1], magnitudes])  # -0.0 comes before 0.0
-
-
-def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return one float64 strictly between each two neighbouring points, or the lower point if there is none."""
-    low, high = points[:-1], points[1:]
-    candidates = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
-    return np.asarray(np.where((low < candidates) & (candidates < high), candidates, low))
+    with np.errstate(all="ignore"):
+        beyond = positive[-1] + fmt.ulp(fmt.max)
+        positive = np.append(positive, beyond) if np.isfinite(beyond) else positive
+        middles = positive[:-1] + (positive[1:] - positive[:-1]) / 2
+        magnitudes = np.unique(np.concatenate([positive, middles]))
+        magnitudes = np.append(magnitudes, np.inf)
+        points = np.concatenate([-magnitudes[::-1], magnitudes])  # -0.0 comes before 0.0
+        low, high = points[:-1], points[1:]
+        candidates = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))
+    between = np.where((low < candidates) & (candidates < high), candidates, low)
+    inputs = np.empty(2 * points.size)
+    inputs[0::2], inputs[1::2] = points, np.append(between, np.nan)
+    return inputs
 
 
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
@@ -143,8 +139,8 @@ def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_
 
     Args:
       run: consecutive indices of `inputs`.
-      inputs: float64. inputs[2 * i] is a turning point, a value at which the result of a cast can change. inputs[2 * i
-        + 1] represents the open interval up to the next turning point. The last input is NaN.
+      inputs: float64. Results of casts can change at inputs[2 * i]; inputs[2 * i + 1] represents the open interval from
+        there to inputs[2 * i + 2]. The last input is NaN.
       a_code, b_code: the first and the second policy's code of all inputs in `run`.
       fmt: the format of the codes.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts import pipelines
-from fpsim.casts.loops import random_kernel
+from fpsim.casts.loops import random_words
 from fpsim.casts.table_loops import table_kernel
 from fpsim.formats.cast_options import TableOptions, cast_options
 from fpsim.formats.float_format import Format
@@ -54,7 +54,11 @@ class _Level(NamedTuple):
 
 
 def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages (kernels run in sequence) from codes of a format (FP32 and FP64: float bits) to a table's."""
+    """Return the stages (kernels to be run in sequence) that round numbers to codes of the table format options.fmt.
+
+    source: the format of the numbers: FP32 or FP64 for float bits, another one for its codes. options: those of the
+    cast.
+    """
     width = 64 if source == FP64 else 32
     before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)
     if options.rounding is Rounding.STOCHASTIC:
@@ -75,16 +79,17 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
     codes: the dtype of the arrays of codes. target: the format of the results, which must hold the values; its float
     bits or codes are written.
     """
-    middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
+    is_single = all(_float_below(abs(Fraction(value)), 32)[1] for value, _ in fmt.finite)  # float32 holds every value
+    middle = target if target in (FP32, FP64) else FP32 if is_single else FP64
     stage = pipelines.look_up_stage(value_words(fmt, middle.bits))
     return (stage,) if target == middle else (stage, *pipelines.encoding(middle, cast_options(target)))
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages (kernels run in sequence) that round bits of the source format to values of options.fmt.
+    """Return the stages (kernels to be run in sequence) that round numbers to values of the table options.fmt.
 
     source, target: the formats of the bits before and after, FP32 or FP64 for float bits, others for codes. options:
-    those of the cast to a table format.
+    those of the cast.
     """
     return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
 
@@ -98,11 +103,6 @@ def value_words(fmt: TableFormat, width: int) -> Array:
     bits = fmt.table().view(np.uint64).copy()
     bits[np.isnan(fmt.table())] = 0x7FF8000000000000
     return pipelines.narrowed(bits, width)
-
-
-def single_holds(fmt: TableFormat) -> bool:
-    """Return whether float32 would hold every finite value of a table format if its exponent had no upper limit."""
-    return all(_float_below(abs(Fraction(value)), 32)[1] for value, _ in fmt.finite)
 
 
 class _Neighbours(NamedTuple):
@@ -151,10 +151,11 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
 
 
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:
-    """Return the stage (a kernel and the dtype of its results) from floats of `width` bits to codes.
+    """Return the stage that rounds floats of `width` bits stochastically to codes of a table format.
 
-    Rounding is stochastic: the probability of rounding away from zero is the distance from the neighbour toward zero as
-    a share of the gap, cut to options.random_bits bits. The random words are those of options.seed and the flat index.
+    The probability of rounding away from zero is the distance from the neighbour toward zero as a share of the gap
+    between both neighbours, truncated to options.random_bits bits. Random numbers follow from options.seed and the flat
+    index.
     """
     fmt, _, overflow, seed, random_bits = options
     near = _neighbours(fmt, overflow_outcome(overflow, fmt).overflow)  # type: ignore[arg-type]
@@ -172,7 +173,9 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
             outside = np.isfinite(x) & ~inside
             codes[outside] = near.codes[np.clip(at[outside], 0, None)]
             places = np.flatnonzero(inside)
-            away = _goes_away(x[places], at[places], near, _words(seed or 0, first, bits.size)[places], random_bits)
+            away = _goes_away(
+                x[places], at[places], near, random_words(seed or 0, first, bits.size)[places], random_bits
+            )
             codes[places] = near.codes[at[places] + (away == (x[places] >= 0))]
             if zeros:
                 is_zero = np.isin(codes, zeros) & np.isfinite(x)
@@ -182,10 +185,10 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 
 
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
-    """Return a bool array: whether each value of x is rounded away from zero, that is up if x >= 0 and down if x < 0.
+    """Return for each value of x, as bools, whether stochastic rounding takes the neighbour away from zero.
 
-    x: float64, each with near.values[at] < x < near.values[at + 1], the two neighbouring results of the cast. near: all
-    results. words: a random uint32 for each value, of which the upper `random_bits` bits are used.
+    x: float64. at: index of each value's lower neighbour: near.values[at] < x < near.values[at + 1]. near: all possible
+    results of the cast. words: a random uint32 for each value, of which the upper `random_bits` bits are used.
     """
     mantissas, exponents = np.frexp(np.abs(x))
     significands = np.ldexp(mantissas, 53).astype(np.int64)
@@ -196,14 +199,6 @@ def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits
     draws = words.astype(np.int64) >> (32 - random_bits)
     goes: Array = fractions + draws >= 1 << random_bits
     return goes
-
-
-def _words(seed: int, first: int, size: int) -> Array:
-    """Return the random uint32 words of flat indices first .. first + size - 1 for a seed; shape (size,)."""
-    skip = first % 4  # each value of the counter yields four words; some of the first may be skipped
-    words = np.empty((size + skip + 3) // 4 * 4, np.uint32)
-    random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
-    return words[skip : skip + size]
 
 
 @lru_cache(maxsize=1024)

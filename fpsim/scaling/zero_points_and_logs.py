@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import Array, words
-from fpsim.casts.loops import random_kernel
+from fpsim.casts.loops import random_words
 from fpsim.core.layouts import encode_plan
 from fpsim.core.tile_scale import BY_SCALE, COUNTERS
 from fpsim.formats.cast_options import CastOptions
@@ -118,10 +118,7 @@ def _random_words(options: CastOptions, first: int, matrix: Array) -> Array:
     """
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)
-    seed, skip = options.seed or 0, first % 4
-    words = np.empty((matrix.size + skip + 3) // 4 * 4, np.uint32)
-    random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
-    return words[skip : skip + matrix.size]
+    return random_words(options.seed or 0, first, matrix.size)
 
 
 def encode_log(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array:

@@ -86,11 +86,11 @@ def test_every_code_has_the_float_of_the_integer_body(streamed: bool) -> None:
     assert_bits_equal(fp.decode(every, fp.FP16).view(np.uint32), want)  # the way that a cast of so many takes
 
 
-def test_other_floats_are_left_to_the_integer_body() -> None:
-    assert half.decodes(fp.FP16, 32)
-    assert not half.decodes(fp.FP16, 64)
-    assert not half.decodes(fp.BF16, 32)
-    assert not half.decodes(fp.Format("same", 5, 10, nan="top", infinities=False), 32)
+@pytest.mark.parametrize("fmt", [fp.FP16, fp.BF16, fp.Format("same", 5, 10, nan="top", infinities=False)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_code_of_any_format_of_16_bits_has_the_value_of_its_table(fmt: fp.Format, dtype: type) -> None:
+    values = fp.decode(np.arange(1 << 16, dtype=np.uint16), fmt, dtype)
+    np.testing.assert_array_equal(values, fmt.table())  # NaN equals NaN
 
 
 @pytest.mark.slow
