@@ -54,9 +54,9 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
 
 
 def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> str:
-    """Return the text of a call of a function; fields: keyword -> (value, default), of which defaults are left out.
+    """Return the Python text of a call of the function `maker`, without keywords that have their default value.
 
-    maker: the function's name.
+    values: positional arguments. fields: keyword -> (value, default).
 
     Example:
       >>> from fpsim.schedules.arguments import call_text

@@ -149,11 +149,11 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 
 
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
-    """Return a slice of these runs, divided into blocks (one per partial sum), with its residue.
+    """Return the Slice that consists of `runs`, with its blocks (one per partial sum) and its residue.
 
     The residue is (number of terms) mod `chain.residue`, or 0 if whole instructions add it. runs: spans of K, in the
-    order in which they are added. interval: terms after which a partial sum ends, 0 for one sum. step: terms of an
-    instruction.
+    order in which they are added. chain: the order of instructions. interval: terms after which a partial sum ends, 0
+    for one sum. step: terms of an instruction.
     """
     runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)

@@ -201,7 +201,7 @@ OPERANDS = {"xmma": "e4m3", "block_scaled": "e4m3", "cutlass_tf32": "tf32", "cut
 
 
 def _family(family: str | int | None, arch: str) -> str:
-    """Return the name of a kernel family from its name, alias or ALGO number; None: the default of `arch`.
+    """Return the name of the kernel family that a name, alias or ALGO number means; None means the default of `arch`.
 
     Raises:
       ValueError: it is unknown, or not known on `arch`.
@@ -218,10 +218,10 @@ def _family(family: str | int | None, arch: str) -> str:
 
 
 def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
-    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation.
+    """Return nvjet's schedule: a chain over each slice of K; for FP8 on Hopper, a partial sum for every 128 terms.
 
-    arch: "hopper" or another architecture. count: slices of K. fast_accum: one chain on Hopper too. tail_loss: lengths
-    of slices are rounded down, which leaves out the last terms for some K.
+    arch: "hopper" or another architecture. count: number of slices. fast_accum: True for one chain on Hopper too.
+    tail_loss: True if the lengths of slices are rounded down, which leaves out the last terms for some K.
     """
     blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"

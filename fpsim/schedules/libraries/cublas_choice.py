@@ -223,7 +223,7 @@ def _choice_of(
 
 
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
-    """Return the schedule of a cuBLASLt algorithm by its fields.
+    """Return the schedule of the cuBLASLt algorithm with the given fields.
 
     Args:
       fields: fields of the algorithm, as `fp.gpu.hardware.lt_fields` returns them.
@@ -251,9 +251,10 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
 
 
 def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, narrow: bool) -> str:
-    """Return the reason, as a sentence, why fields and a shape (M, N, K) have no known schedule; "" if they have one.
+    """Return the sentence why the schedule of an algorithm with these fields is not known; "" if it is known.
 
-    sm: the chip's target, such as "sm_90". layout: as for `cublas_choice`. narrow: operands have at most 8 bits.
+    sm: the chip's target, such as "sm_90". shape: (M, N, K). layout: as for `cublas_choice`. narrow: True if operands
+    have at most 8 bits.
     """
     m, n, k = shape
     family = ALGORITHMS.get(fields.algo, "")

@@ -106,12 +106,10 @@ def _places() -> tuple[dict[CublasCall, int], dict[int, int], dict[tuple[int, in
 def recorded_kernel(
     shape: tuple[int, int, int], formats: tuple[str, str, str], layout: str, fast_accum: bool
 ) -> tuple[int, ...] | None:
-    """Return five fields of the kernel that cuBLASLt chose for a product, or None if its choice was not recorded.
+    """Return (algo, split_k, reduction, option, stages) of the kernel that cuBLASLt chose for a product.
 
-    The fields are those that COLUMNS names: algo, split_k, reduction, option and stages.
-
-    shape: (M, N, K). formats: names of the formats of a, b and the result, in lower case. layout, fast_accum: as for
-    `fpsim.schedules.cublas_choice`.
+    None if its choice was not recorded. shape: (M, N, K). formats: names of the formats of a, b and the result, in
+    lower case. layout, fast_accum: as for `fpsim.schedules.cublas_choice`.
 
     Example:
       >>> from fpsim.schedules.libraries.cublas_table import recorded_kernel

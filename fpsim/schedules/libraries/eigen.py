@@ -44,7 +44,7 @@ class Machine(NamedTuple):
 
 
 class CacheBlocks(NamedTuple):
-    """Terms of K, rows and columns of the blocks that Eigen keeps in the cache together."""
+    """Sizes of the blocks that Eigen keeps in the cache together: terms of K, rows, and columns of the result."""
 
     k: int
     rows: int
@@ -218,9 +218,10 @@ def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
 
 
 def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> CacheBlocks:
-    """Return the blocks of K and of a thread's columns if several threads share a product; rows are not divided (0).
+    """Return the sizes of blocks of K and of a thread's columns if several threads share a product.
 
-    K is divided by L1 alone. columns, k: sizes of the product; threads: 2 or more, each with a share of the columns.
+    L1 alone decides the blocks of K. `rows` of the result is 0, as rows are not cut into blocks. machine: settings of
+    the build. columns, k: sizes of the product. threads: 2 or more, each with a share of the columns.
     """
     most = max(PEEL, min(_fitting(machine), THREAD_K))
     terms = most // PEEL * PEEL if most < k else k

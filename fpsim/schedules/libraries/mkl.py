@@ -141,7 +141,7 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
 
     From K = 24 M on it does, with lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <= ALONE, or
     N or K is a multiple of ALIGNED. Below K = 24 M it does, with lanes "dealt", if N = 2, if N = 3 and M <= 10, or if
-    M < N <= 11 and K <= N. Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this.
+    M < N <= 11 and K <= N. If the rule is not known, raise a DeclinedShape; name: name of the ShapedSchedule, for it.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:

@@ -82,9 +82,9 @@ def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _halved(k: int, lanes: Lane, halves: bool) -> SegmentLanes:
-    """Return the order that adds k terms in `lanes` (as in `SegmentLanes`), or if `halves` each half of them so.
+    """Return the order in which a result's k terms are added: in `lanes`, a name as in `SegmentLanes`.
 
-    The first half is the larger one; the sums of the halves are added.
+    halves: True if each half of the terms, the larger first, is added so, and then both sums.
     """
     return SegmentLanes((-(-k // 2), k // 2), lanes, parts=(1, 1)) if halves else SegmentLanes((k,), lanes)
 

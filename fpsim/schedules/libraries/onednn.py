@@ -126,8 +126,8 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
-    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows, of which
-    a row that a thread has alone is added like a vector. name: name of the ShapedSchedule, for errors. threads: 1 or 2.
+    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows; a thread
+    with a single row adds it like a vector. name: name of the ShapedSchedule, for errors. threads: number of threads.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
@@ -181,8 +181,8 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule, for the error; threads: that may share the product; caches: bytes of L1 and L2. Both
-    decide the segments.
+    name: name of the ShapedSchedule, for errors. threads, caches: number of threads that may share the product, and
+    bytes of L1 and L2, which decide the segments.
     """
     m, n, k, of = shape.m, shape.n, shape.k, amx()
     layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way

@@ -44,7 +44,7 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
 
 
 def gemm_lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
-    """Return the numbers of terms in the segments of K = k of oneDNN's kernels of the family gemm.
+    """Return the number of terms of each segment into which oneDNN's "gemm" kernels cut k terms.
 
     whole: largest k that is not cut. length: terms of a segment; a k below twice that is cut into halves.
     """

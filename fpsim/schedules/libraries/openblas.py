@@ -91,8 +91,8 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 def _lanes(shape: ProductShape, first: int) -> Regions:
     """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others.
 
-    Columns from `first` on: in whole groups of four columns, or of four rows, neighbouring lanes are added; in the last
-    rows of the last columns, the halves of the lanes.
+    In whole groups of four columns, or of four rows, neighbouring lanes are added, level by level; elsewhere lane i and
+    lane i + 8, then i and i + 4, and so on.
     """
     of, m, n, k = regions(), shape.m, shape.n, shape.k
     whole, rows = n // FOUR * FOUR, m // FOUR * FOUR

@@ -49,7 +49,7 @@ def segments(
 def rounds(lanes: int = 4, *, library: str = "fpsim", source: str = "", evidence: Evidence = "inferred") -> Schedule:
     """Return the schedule that deals terms to lanes in turn, and adds the lanes from the first to the last.
 
-    The terms after the last whole round all belong to the first lane, after its others.
+    The terms after the last whole round over the lanes are all added to the first lane, after its own terms.
 
     Args:
       lanes: number of lanes.

@@ -55,7 +55,7 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
 
 
 def _block(call: Call) -> Iterator[str]:
-    """Yield the reason why Triton refuses a call if block_k is no power of two, or is below the least of tl.dot."""
+    """Yield the reason why Triton refuses a call if block_k is no power of two, or too small for tl.dot."""
     block_k = call.schedule.option("block_k", LEAST_BLOCK)
     if block_k < LEAST_BLOCK or block_k & (block_k - 1):
         yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."

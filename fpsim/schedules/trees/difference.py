@@ -98,7 +98,7 @@ def _first_scaled(node: Node) -> ScaledSum | None:
 def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
     """Return the difference of two trees of which only one multiplies partial sums by scales.
 
-    in_x, in_y: the first scaled partial sum of each tree; None for the tree without. names: of the trees in the text.
+    in_x, in_y: the first scaled partial sum of each tree, None for the tree without. names: their names in the text.
     """
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
@@ -151,7 +151,7 @@ def _said(operation: StackOperation, about: Extent) -> str:
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
     """Return the difference of two trees of which one has further operations where the other has ended (None).
 
-    in_x, in_y: the next operation of each tree, None for the one that has ended. names: of the trees in the text.
+    in_x, in_y: the next operation of each tree, None for the one that has ended. names: the trees' names in the text.
     """
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
@@ -203,7 +203,7 @@ def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, s
 
 
 def _value(value: object) -> str:
-    """Return the value of a field of an Arithmetic as text, such as "toward zero"; "all" for None."""
+    """Return `value`, that of a field of an Arithmetic, as text: "toward_zero" as "toward zero", None as "all"."""
     if isinstance(value, Format):
         return in_words(value)
     return "all" if value is None else str(value).replace("_", " ")

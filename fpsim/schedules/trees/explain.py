@@ -179,7 +179,7 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """Return the sentence on the first (terms mod `chain.residue`) terms of each slice, which are added by themselves.
+    """Return the sentence on the first (terms mod `chain.residue`) terms of each slice, which fill no whole tile.
 
     plan: the order of additions for one number of terms.
     """
@@ -261,7 +261,7 @@ def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Itera
 
 
 def _lost(plan: SchedulePlan) -> Iterator[str]:
-    """Yield a sentence if some terms of K are left out of the sum."""
+    """Yield a sentence on the terms of K that `plan` leaves out of the sum, if there are any."""
     if plan.lost.terms:
         terms = "The last term" if plan.lost.terms == 1 else f"The last {plan.lost.terms} terms"
         lost = extent_of(plan.lost)

@@ -240,7 +240,7 @@ def zero(fmt: Format) -> Sum:
 
 
 def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
-    """Append the run `new` to `steps` in place, extending the last run if possible, so that equal sums are equal."""
+    """Append the run `new` to `steps` in place, as part of the last run if possible, so that equal sums are equal."""
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
@@ -284,10 +284,10 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the sum of the nodes `parts`, each addition rounded once, in a normal form.
+    """Return the node that adds the nodes `parts`, without additions that change no bit, so that equal sums are equal.
 
-    how: the arithmetic. from_zero: the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
-    Operations that change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
+    how: the arithmetic of each addition. from_zero: True if the sum starts at +0. order: "chain", "pairwise" or
+    "butterfly", as in `Sum`. Left out are a +0 before a part that is never -0, and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -346,7 +346,7 @@ class StackOperation(NamedTuple):
 
 
 def operations(node: Node) -> Iterator[StackOperation]:
-    """Yield the operations of a program that computes a node with a stack; equal programs mean equal nodes."""
+    """Yield the program that computes a node, operations on a stack of sums; nodes with equal programs are equal."""
     if isinstance(node, ScaledSum):
         yield from operations(node.input)
         yield StackOperation("scale", node.order if node.fuses else node.words, node=node)

@@ -1,4 +1,4 @@
-"""Trees of orders in segments, whose terms lanes or tile instructions add, as kernels of Eigen, MKL and oneDNN do."""
+"""Trees of the orders `SegmentLanes`: K in segments, which lanes or instructions add, as in Eigen, MKL and oneDNN."""
 
 from __future__ import annotations
 
