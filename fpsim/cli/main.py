@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _sentence(problem: Exception) -> str:
-    """Return the message of an error; for one of the operating system, the file and the reason without its number."""
+    """Return the message of an error; for an OSError, the file and the reason, without the error number."""
     if isinstance(problem, OSError) and problem.strerror and problem.filename is not None:
         return f"{problem.filename}: {problem.strerror[0].lower()}{problem.strerror[1:]}."
     return str(problem)

@@ -12,7 +12,7 @@ from fpsim.runtime.forks import llvm_lock
 
 
 class CompileTarget(NamedTuple):
-    """LLVM's description of a processor, for which it compiles."""
+    """LLVM's description of a processor: system and architecture (`triple`), name, and text with its features."""
 
     triple: str  # such as x86_64-unknown-linux-gnu
     name: str

@@ -211,7 +211,7 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the codes (M, N) of the sums, computed in 64-bit words.
+    """Return the codes (M, N) of the sums, which are held as codes or float64 values in 64-bit words.
 
     way, outer_way: representations of sums and of Chunked's outer sums, as for `_loop_of`.
     """
@@ -270,7 +270,7 @@ def _with_products(problem: SumProblem) -> SumProblem:
 
 def _exact(accumulator: Exact, problem: SumProblem) -> Array:
     """Return the codes (M, N) of the exact sums, each rounded once."""
-    plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
+    plan = exact_plan(seedless(accumulator), problem.formats, problem.c.size > 0)
     large = max(problem.a.size, problem.b.size) > NARROW
     a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))
     c = np.ascontiguousarray(problem.c, u64) if problem.c.size else NOTHING

@@ -65,7 +65,7 @@ class Accumulator:
             self._refuse_double()
 
     def _refuse_double(self) -> None:
-        """Raise a ValueError unless rounding, overflow and subnormals are those of the processor's own float64."""
+        """Raise a ValueError unless the options allow sums in FP64: those of the processor's own arithmetic."""
         if (self.rounding, self.overflow, self.subnormals) != (Rounding.NEAREST_EVEN, "nonfinite", "keep"):
             raise ValueError(
                 f"FP64 accumulates with rounding='nearest_even', overflow='nonfinite' and subnormals='keep', the "

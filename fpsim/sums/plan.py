@@ -145,19 +145,12 @@ class ExactPlan(NamedTuple):
     rules: Any  # a 64-bit word
 
 
-def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of Exact for operands of these formats; starts: True if sums begin with values c, False at 0.
-
-    formats: those of a and b; that of a is None if a is all ones.
-    """
-    return _exact_plan(seedless(accumulator), formats, starts)
-
-
 @lru_cache(maxsize=4096)
-def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of Exact for operands of these formats, cached; accumulator: without its seed.
+def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
+    """Return how exact sums of operands in two formats are held and rounded, as the kernels read it; cached.
 
-    formats: those of a and b; that of a is None if a is all ones. starts: True if sums begin with values c, False at 0.
+    accumulator: an Exact with its seed removed (`seedless`). formats: those of a and b; None for an a of ones. starts:
+    True if sums begin with values c, False at 0.
     """
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]

@@ -38,7 +38,7 @@ from fpsim.gpu.device.launch import gpu_kernel, launch, uploaded_rows
 from fpsim.runtime.compile import scalar
 from fpsim.sums.accumulate import refuse_wide_operands
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, target
+from fpsim.sums.plan import NO_LAYOUT, exact_plan, options_of, randomness, seedless, target
 
 i64, u64 = np.int64, np.uint64
 
@@ -258,7 +258,7 @@ def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> N
 
     problem: the matrices. like: the array on whose library's stream the kernel runs.
     """
-    plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
+    plan = exact_plan(seedless(accumulator), problem.formats, math.prod(problem.c.shape) > 0)
     kernel = exact_kernel(int(accumulator.rounding), -(-plan.digits // ROOM) * ROOM, problem.formats[0] is not None)
     r = randomness(accumulator, problem.terms)
     _launch(kernel, problem, out, like, i64(plan.lowest), uploaded_rows(*plan.layouts), plan.rules, r)

@@ -43,8 +43,8 @@ DIGITS_ALONE = i64(0)  # in place of the number of floats that hold a sum
 def _range_of(x: Any, i: int, rows: int, j: int, columns: int) -> Any:
     """Return the largest and the smallest nonzero magnitude of a part of a matrix, as bits of float64 (uint64).
 
-    The part is rows i .. i + rows - 1 and columns j .. j + columns - 1 of x, uint64 bits of float64. The bits of the
-    smallest are less by 1: minus 1, those of a zero wrap around to the largest integer, and are never the smallest.
+    The part is rows i .. i + rows - 1 and columns j .. j + columns - 1 of x, uint64 bits of float64. 1 is
+    subtracted from the bits of the smallest, so that a zero wraps around to the largest integer and is never smallest.
     """
     most, least = ZERO, MAGNITUDE
     for r in range(i, i + rows):

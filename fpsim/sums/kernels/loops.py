@@ -45,7 +45,7 @@ def _tiles(columns: int) -> Any:
 
 @scalar
 def _tile(number: int, columns: int) -> SumTile:
-    """Return tile `number` of a matrix of results with `columns` columns; tiles are counted along rows."""
+    """Return tile `number` of results in `columns` columns: up to 256 columns of a row; tiles are counted along rows."""
     tiles = _tiles(columns)
     i, j = number // tiles, number % tiles * TILE_COLUMNS
     return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))
@@ -89,10 +89,9 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 def _stochastic_kernel(outer_way: str) -> Any:
     """Return the kernel for sums of Sequential, FusedMultiplyAdd and Chunked with stochastic rounding.
 
-    It has the arguments of the kernels of `sequence_kernel` and writes the sums of tiles first .. stop - 1 (runs of up
-    to 256 columns of one row) to its argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way:
-    representation of Chunked's outer sums: "stochastic", "double" (FP64 sums, as float64) or "core" (codes, added in
-    integer arithmetic).
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`, as of the kernels of `sequence_kernel`. It writes
+    the sums of tiles first .. stop - 1 (up to 256 columns of one row) to `out`, (M, N) float64 patterns. outer_way:
+    representation of Chunked's outer sums, "stochastic" or, for FP64, "double".
     """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
@@ -150,8 +149,8 @@ def pairwise_kernel(way: str) -> Any:
 def _stochastic_pairs() -> Any:
     """Return the kernel for Pairwise sums with stochastic rounding.
 
-    It has the arguments of the kernels of `pairwise_kernel` and writes the sums of tiles first .. stop - 1 to its
-    argument `out`, (M, N) 64-bit words. Sums are held as float64.
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`, as of the kernels of `pairwise_kernel`. It writes
+    the sums of tiles first .. stop - 1 (up to 256 columns of one row) to `out`, (M, N) float64 patterns.
     """
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 

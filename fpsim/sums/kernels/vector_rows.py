@@ -38,12 +38,11 @@ def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts:
 
 
 def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, facts: Any) -> None:
-    """Emit the sums over all terms for some vectors of columns.
+    """Emit additions of all products of four rows of a and some columns of b to the sums in memory.
 
-    builder: llvmlite's IRBuilder. places: (addresses of the rows of sums; addresses of the rows of the two factors of
-    a; address of the first row of b; bytes of a row). start: byte offset of the first column. vectors: number of
-    vectors. count: number of terms. facts: (2**s, 2**s - 1, the smallest number that may be added to a product and
-    subtracted again to round it).
+    builder: llvmlite's IRBuilder. places: (addresses of the rows of sums; addresses of the rows of |a| * (2**s + 1) and
+    of a; address of the first row of b; bytes of a row). start: byte offset of the first column. vectors: number of
+    vectors of 16 columns. count: number of terms. facts: as for `_step`.
     """
     t_rows, factors, b, size = places
     offsets = [builder.add(start, v.LONG(i * v.SIZE)) for i in range(vectors)]
