@@ -94,8 +94,8 @@ class Control(NamedTuple):
     """
 
     width: int
-    ieee: int  # value for IEEE arithmetic to nearest even, with all exceptions masked
-    directed: dict[str, int]  # bits to set for other rounding modes
+    ieee: int
+    directed: dict[str, int]
 
 
 # Sources: Intel SDM, 10.2.3, MXCSR; Arm ARM, FPCR.

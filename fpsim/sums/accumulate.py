@@ -67,8 +67,8 @@ class SumProblem(NamedTuple):
     c: Array
     formats: tuple[Format | None, Format]
     paired: bool = False
-    first: int = 0  # index of the first sum, from which its random words follow
-    products: bool = False  # with ones in a: b holds products of two operands
+    first: int = 0
+    products: bool = False
 
     @property
     def are_terms(self) -> bool:

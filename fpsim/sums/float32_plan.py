@@ -49,8 +49,8 @@ class StripWay(NamedTuple):
     """
 
     how: int
-    facts: Array  # loops.StripFacts
-    padding: np.uint32  # the bits of the zero, +0 or -0, that does not change any sum
+    facts: Array
+    padding: np.uint32
 
 
 class Float32Sums(NamedTuple):
@@ -69,12 +69,12 @@ class Float32Sums(NamedTuple):
     """
 
     way: StripWay
-    formats: tuple[Format, Format]  # of the operands
-    storage: tuple[np.dtype[Any], np.dtype[Any]]  # of their codes
-    layouts: tuple[Array, Array] | None  # of the operands' codes, None if those of one become float32 by a table
+    formats: tuple[Format, Format]
+    storage: tuple[np.dtype[Any], np.dtype[Any]]
+    layouts: tuple[Array, Array] | None
     result: Format
     dtype: np.dtype[Any]  # of the result
-    cast: Stage | None  # from float32 to codes of the result, None for FP32
+    cast: Stage | None
 
 
 @lru_cache(maxsize=4096)
@@ -211,7 +211,7 @@ class Panels(NamedTuple):
 
     a: Array
     panels: Array
-    ranges: Array  # (2, rows + panels): the largest and the smallest magnitude of each row of a and panel, as bits
+    ranges: Array
 
 
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ class Lines(NamedTuple):
       formats: formats of a and b; the first is None if a is None.
     """
 
-    a: Array | None  # None if the terms are the values of b
+    a: Array | None
     b: Array
     formats: tuple[Format | None, Format]
 

@@ -140,9 +140,9 @@ class ExactPlan(NamedTuple):
     """
 
     digits: int
-    lowest: int  # the exponent of the first digit
-    layouts: tuple[Array, Array, Array, Array]  # of a, b, c and the result
-    rules: Any  # a 64-bit word
+    lowest: int
+    layouts: tuple[Array, Array, Array, Array]
+    rules: Any
 
 
 @lru_cache(maxsize=4096)

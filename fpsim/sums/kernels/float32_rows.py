@@ -82,17 +82,17 @@ class StripFacts(NamedTuple):
       chunk: number of terms of a chunk, or NO_CHUNK.
     """
 
-    growth: Any  # factor of a bound over a block
-    reach: Any  # largest bound allowed
-    smallest: Any  # smallest product allowed
-    scale: Any  # of the inner rounding
-    outer_scale: Any  # of the outer rounding
+    growth: Any
+    reach: Any
+    smallest: Any
+    scale: Any
+    outer_scale: Any
     smallest_subnormal: Any
-    floor: Any  # of the inner rounding
+    floor: Any
     outer_floor: Any
-    control: Any  # what the processor's control register is set to
-    join: Any  # NO_OUTER, OUTER_FP32 or OUTER_ROUNDED
-    chunk: Any  # terms of a chunk, or NO_CHUNK
+    control: Any
+    join: Any
+    chunk: Any
 
 
 strip_facts = fields_of(StripFacts)

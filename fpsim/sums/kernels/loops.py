@@ -45,7 +45,7 @@ def _tiles(columns: int) -> Any:
 
 @scalar
 def _tile(number: int, columns: int) -> SumTile:
-    """Return tile `number` of results in `columns` columns: up to 256 columns of a row; tiles are counted along rows."""
+    """Return tile `number`, up to 256 of the `columns` results of a row; tiles are counted along rows."""
     tiles = _tiles(columns)
     i, j = number // tiles, number % tiles * TILE_COLUMNS
     return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))

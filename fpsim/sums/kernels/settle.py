@@ -42,10 +42,10 @@ class Settling(NamedTuple):
       random_mask: mask of the bits of a 32-bit random number that stochastic rounding uses.
     """
 
-    least: Any  # the smallest normal value
-    places: Any  # subtracted from the pattern of a power of two to get the unit in its last place
-    top: Any  # the largest value, or -1 to leave all values to the encoder
-    random_mask: Any  # the top random_bits of 32 bits
+    least: Any
+    places: Any
+    top: Any
+    random_mask: Any
 
 
 settling_fields = fields_of(Settling)

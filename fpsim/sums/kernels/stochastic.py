@@ -51,8 +51,8 @@ class WordsAhead(NamedTuple):
     products: Any
     sums: Any
     joins: Any
-    fours: Any  # (8, TILE_COLUMNS) random words, of four products and of four sums
-    largest: Any  # magnitude of b in each tile of columns, as patterns
+    fours: Any
+    largest: Any
 
 
 @reloadable
@@ -63,8 +63,8 @@ class DrawPlace(NamedTuple):
     is multiplied, to be just below these bits. k0, k1: low and high 32 bits of the seed.
     """
 
-    kept: Any  # mask
-    place: Any  # factor of a draw
+    kept: Any
+    place: Any
     k0: Any
     k1: Any
 
@@ -77,9 +77,9 @@ class Counters(NamedTuple):
     output's counter. of_sums: the distance from the counter of products to that of the sums to which they are added.
     """
 
-    first: Any  # counter of the first output's products
-    step: Any  # from one output to the next
-    of_sums: Any  # from the counters of products to those of sums
+    first: Any
+    step: Any
+    of_sums: Any
 
 
 @scalar
@@ -312,9 +312,9 @@ class PairsAhead(NamedTuple):
     products: Any
     sums: Any
     joins: Any
-    fours: Any  # (12, TILE_COLUMNS) random words, of four products, of sums of two of them, and of sums of more
-    totals: Any  # (BLOCK / GROUP, TILE_COLUMNS) sums of four
-    largest: Any  # magnitude of b in each tile of columns, as patterns
+    fours: Any
+    totals: Any
+    largest: Any
 
 
 @scalar
