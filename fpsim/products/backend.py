@@ -195,7 +195,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
-        """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them.
+        """Return the sums over some terms of K, (M, N) float32, in the order of GPU threads without matrix units.
 
         product: a result of the method `product`. lanes: which partial sum (lane) adds which terms. run: number of
         consecutive terms that a lane adds. terms: the range of K.
@@ -235,25 +235,15 @@ def output_nan(fmt: Format) -> int | None:
 
 
 class NumpyOperations:
-    """Float operations on NumPy arrays: `FloatOperations` for the CPU.
-
-    Operands and results are float32. Operands broadcast. `out`, if it is not None, is the float32 array to which the
-    result is written.
-    """
+    """Float operations on NumPy arrays; `FloatOperations` explains its methods."""
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x + y, rounded once to nearest even; out: the array for the result; None for a new one."""
         total: Array = np.add(x, y, out=out)
         return total
 
     def multiply(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x * y, rounded once to nearest even; out: the array for the result; None for a new one."""
         product: Array = np.multiply(x, y, out=out)
         return product
 
     def fma(self, x: Any, y: Any, z: Any, out: Array | None = None) -> Array:
-        """Return x * y + z as float32, rounded once to nearest even; x, y and z are float32 and broadcast.
-
-        out: a C-contiguous float32 array of the broadcast shape, to which the result is written; None for a new one.
-        """
         return fma(x, y, z, out)

@@ -31,7 +31,7 @@ from fpsim.sums.product import accumulator_product
 
 
 class Cpu(NumpyOperations):
-    """The backend of products on the CPU, whose operands and results are NumPy arrays; see `Backend`."""
+    """The backend of products on the CPU, for NumPy arrays; `Backend` explains its methods."""
 
     operand = staticmethod(operand)
     integers = staticmethod(integer_operand)
@@ -48,33 +48,15 @@ class Cpu(NumpyOperations):
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
-        """Return scale codes of blocks as a uint8 matrix; an empty array for a unit without block scales.
-
-        codes: array of scale codes, or None. shape: (M, K / block) for a, (K / block, N) for b. unit: the matrix unit.
-        name: the argument that errors name.
-
-        Raises:
-          ValueError: scales are missing, unwanted, or of another shape.
-        """
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """Return an operand of a generic accumulator as (array of codes, format of the codes).
-
-        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; None if x has a float
-        dtype. name: the argument that errors name.
-        """
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return x, scales or a bias as an array or nested lists, as a NumPy array.
-
-        name: the argument's name in errors.
-        """
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
-        """Return x if it is a Scaled array, else None; name: not used."""
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # abstract isinstance is slow
 
     def result(
@@ -95,32 +77,17 @@ class Cpu(NumpyOperations):
         return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """Return a C-contiguous matrix filled with one value: `out` if that is C-contiguous, else a new one.
-
-        shape, dtype: those of a new matrix; `out` must have them too.
-        """
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
-
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. unit:
-        the matrix unit. shape: (M, N), which c must have. out: memory that is reused for the result if it is
-        C-contiguous; None to allocate.
-        """
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = values
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
-
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
-        floats of any other dtype than float64. unit: the matrix unit. shape: (M, N), which c must have.
-        """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -130,18 +97,9 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`, still as float32.
-
-        FP8 saturates, as in NVIDIA's cvt.
-        """
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
-        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None.
-
-        c: array of integers of the unit's result dtype, or None. unit: the integer matrix unit. shape: (M, N), which c
-        must have.
-        """
         if c is None:
             return np.zeros(shape, unit.d.dtype)
         start = integer_operand(c, unit.d, unit, "c")
@@ -150,44 +108,22 @@ class Cpu(NumpyOperations):
         return np.array(start, order="C")
 
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
-
-        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`. unit:
-        not used.
-        """
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
     def floats_of_integers(self, total: Array, signed: bool) -> Array:
-        """Return int32 or uint32 sums `total` as float32, rounded to nearest even; `signed` is read on GPUs only."""
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
-        """Write `total` (M, N) to the array `target`, which has the integer dtype `dtype`.
-
-        floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
-        even and clipped to the range of the dtype; NaN becomes 0.
-        """
         if floats:
             ends = np.iinfo(dtype)  # float64 holds all integers of 32 bits
             total = np.clip(np.nan_to_num(np.rint(total), nan=0.0).astype(np.float64), ends.min, ends.max)
         target[...] = total
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them.
-
-        product: the codes of both operands and their formats. lanes: which partial sum (lane) adds which terms. run:
-        number of consecutive terms that a lane adds. terms: the range of K.
-        """
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
-
-        `total` may be overwritten. fmt: the format. target: (M, N) floats of the dtype of `fmt`, or unsigned codes if
-        the format has no dtype. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
-        in `fpsim.encode`.
-        """
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
             canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))
@@ -203,11 +139,6 @@ class Cpu(NumpyOperations):
         self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
         target: Array,
     ) -> None:  # fmt: skip
-        """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
-
-        accumulator: such as `fp.Sequential(fp.BF16)`. a, b, c: codes, (M, K), (K, N) and (M, N); c may be None for +0.
-        formats: those of a and b.
-        """
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
 

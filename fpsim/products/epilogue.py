@@ -34,7 +34,7 @@ class Finish(NamedTuple):
     bias: Array | None = None  # (N,) or (1, N); None for no bias
     c: Matrix | None = None  # matrix (M, N); None for no C
     beta: np.float32 = ONE
-    out_fmt: Format = FP32  # format of the result, to which an epilogue may round before it adds C
+    out_fmt: Format = FP32
 
 
 def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:

@@ -42,7 +42,7 @@ class LaneOperand(NamedTuple):
       fmt: format of the codes.
     """
 
-    codes: Array  # (rows, K), in the storage dtype of the format, or float32
+    codes: Array
     fmt: Format
 
     @property

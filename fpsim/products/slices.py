@@ -106,7 +106,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return a function from a slice's number to its sum (M, N), computed as threads without matrix units add it.
+    """Return a function from a slice's number to its sum (M, N), added in lanes (partial sums), without matrix units.
 
     sums: the operands and the order of additions.
     """

@@ -91,7 +91,7 @@ class UnitProduct(NamedTuple):
     cut: int = 0
 
     def transposed(self) -> UnitProduct:
-        """Return the product b.T @ a.T, whose result is the transpose of a @ b with the same bits under every rule."""
+        """Return the product b.T @ a.T, whose result is bit for bit the transpose of a @ b."""
         unit = replace(self.unit, a=self.unit.b, b=self.unit.a)
         scales = self.scale_b.T, self.scale_a.T
         return UnitProduct(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)

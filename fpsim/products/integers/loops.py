@@ -1,4 +1,4 @@
-"""CPU loops of integer products: one in vectors over panels (blocks of columns) of b, and scalar ones."""
+"""CPU loops of integer products: a vectorised one over panels (blocks of columns) of b, and scalar ones."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class IntegerOperand(NamedTuple):
         one per tile.
     """
 
-    facts: OperandShape  # its shape and the tiles that share a scale
-    codes: Any  # integers of the unit's input dtype, in the memory of the CPU or GPU in use
-    factors: Array | None = None  # float32 decode scales, one per tile; None for none
+    facts: OperandShape
+    codes: Any
+    factors: Array | None = None
     zero_points: Array | None = None
 
 
@@ -76,10 +76,10 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
 
 
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
-    """Return int32 zero points of the rows of a, (M, 1), or the columns of b, (1, N), or (1, 1); None for none.
+    """Return the zero points of a Scaled array of integers as int32; None if it has none.
 
-    x: the Scaled array. name: "a" or "b". facts: its shape and tiles. With tiles along K, points have the shape of the
-    scales instead.
+    Their shape is (M, 1) for a, (1, N) for b, or (1, 1) for a single one; with tiles along K, it is that of the scales.
+    x: the array. name: "a" or "b". facts: its shape and tiles.
     """
     points = getattr(x, "zero_points", None)
     if points is None:

@@ -22,7 +22,7 @@ CACHED = 4096  # sums of a row that are added to at a time, 16 KiB
 
 
 def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
-    """Add a @ b to `total` in place, wrapping or saturating as the unit does; `total` holds where its sums start.
+    """Add a @ b to `total` in place, wrapping or saturating as the integer matrix unit does.
 
     total: (M, N) of the unit's result dtype. a: (M, K) and b: (K, N), of the unit's input dtypes.
     """

@@ -1,4 +1,4 @@
-"""Zero points of integer products: the terms by which they change the sums, modulo 2^32."""
+"""Correction of the sums of integer products for zero points, modulo 2^32."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ from fpsim.products.kernels.fused_row import RowFacts, RowLoops, RowPlace, expon
 from fpsim.products.kernels.panel import NO_TERM, ZERO_EXPONENT
 from fpsim.products.kernels.panel_vectors import decoder_of, fills_of
 from fpsim.products.kernels.row_vectors import (
-    EXPONENT,
     FLOAT_BIAS,
     GROUPS,
     PLACES,
     SIGN,
     VECTOR_COLUMNS,
+    accumulator_exponents,
     larger_so_far,
     largest_of,
     nearest_half,
@@ -71,10 +71,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     shift = v.constant(PLACES, v.INTS)
     idle = builder.icmp_signed("<=", top, v.constant(NO_TERM, v.INTS))
     largest = builder.shl(builder.add(v.larger(builder, top, floor), v.constant(FLOAT_BIAS, v.INTS)), shift)
-    exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
-    if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
-        is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
-        exponent = builder.select(is_zero, nothing, v.larger(builder, exponent, least))
+    exponent = accumulator_exponents(builder, bits, least, half)
     idle = builder.or_(idle, builder.icmp_signed(">=", exponent, v.constant(LARGE, v.INTS)))
     unit = builder.add(v.larger(builder, largest, exponent), places)
     above, below = v.larger(builder, bits, nothing), v.smaller(builder, bits, nothing)

@@ -38,7 +38,8 @@ class LaneFacts(NamedTuple):
     Attributes:
       lanes: lanes of a group.
       run: consecutive terms that a lane adds before the next lane's turn.
-      chunk: terms that a lane adds up before that sum (chain) joins the lane's total and starts again; 0 for all.
+      chunk: terms that a lane adds up before that sum (chain) is added to the lane's total and starts again; 0 if each
+        lane has one chain.
       chunks: the least number of chains of a lane; those without terms add +0.
       chunks_start, lanes_start: the start of a lane's total, and of the sum of the lanes: +0, or -0 to keep the first
         part unchanged.

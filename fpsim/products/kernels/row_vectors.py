@@ -103,6 +103,20 @@ def largest_of(terms: int, count: int) -> Any:
     return intrinsic(largest)
 
 
+def accumulator_exponents(builder: Any, bits: Any, least: Any, half: bool) -> Any:
+    """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
+
+    builder: llvmlite's IRBuilder. bits: vector of float32 patterns. half: they are FP16, held as float32. least: the
+    exponent field that FP16's subnormals get; read if `half`.
+    """
+    exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
+    if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
+        nothing = v.constant(0, v.INTS)
+        is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
+        exponent = builder.select(is_zero, nothing, v.larger(builder, exponent, least))
+    return exponent
+
+
 def nearest_half(builder: Any, value: Any) -> Any:
     """Emit and return 16 float32 values rounded to nearest even FP16, as float32.
 

@@ -163,10 +163,10 @@ def _binades(builder: Any, above: Any, below: Any) -> Any:
 
 
 def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
-    """Emit the sum of one or two sums of products; return (the larger exponent, the sum in its units).
+    """Emit the addition of sums of even and of odd products, and return (the larger exponent, the sum).
 
-    exponents: one or two vectors of float32 exponent fields. sums: as many int32 vectors; two are each rounded down to
-    units of the larger exponent. builder: llvmlite's IRBuilder.
+    exponents: vectors of float32 exponent fields, one for each sum. sums: one or two int32 vectors; two are first
+    rounded down to units of the larger exponent. builder: llvmlite's IRBuilder.
     """
     if len(sums) == 1:
         return exponents[0], sums[0]

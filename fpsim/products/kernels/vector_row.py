@@ -27,6 +27,7 @@ from fpsim.products.kernels.row_vectors import (
     PLACES,
     SIGN,
     VECTOR_COLUMNS,
+    accumulator_exponents,
     larger_so_far,
     largest_of,
     nearest_half,
@@ -42,20 +43,6 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 EIGHT = 8  # terms whose cut products an int32 holds
 SHORT_GROUPS = 2  # of columns whose powers and sums fit the registers of AVX2
 BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place for
-
-
-def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
-    """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
-
-    bits: vector of float32 patterns. half: they are FP16, held as float32, whose subnormals get the field `least`.
-    builder: llvmlite's IRBuilder.
-    """
-    exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
-    if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
-        nothing = v.constant(0, v.INTS)
-        is_zero = builder.icmp_signed("==", builder.shl(bits, v.constant(1, v.INTS)), nothing)
-        exponent = builder.select(is_zero, nothing, v.larger(builder, exponent, least))
-    return exponent
 
 
 def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
@@ -208,7 +195,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         for g in groups:
             tops = builder.sext(v.lanes_of(builder, top, g * v.WIDTH, v.WIDTH), v.INTS)
             bits = v.load(builder, c, g * v.SIZE, v.INTS)
-            exponent = _exponent_of(builder, bits, least, half)
+            exponent = accumulator_exponents(builder, bits, least, half)
             idle = _idle(builder, tops, exponent, avx512)
             tops = builder.add(tops, base)
             if scaled:

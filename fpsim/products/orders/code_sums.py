@@ -31,7 +31,7 @@ class CodedSums(NamedTuple):
       fmt: format of the sums.
     """
 
-    codes: Array  # (M, N), unsigned
+    codes: Array
     fmt: Format
 
 

@@ -38,9 +38,9 @@ class ProductParts(NamedTuple):
         and is written to the same rows of its matrix of the result.
     """
 
-    a: Array  # (A, M, K)
-    b: Array  # (B, K, N)
-    rows: Array  # (P, 5) int64
+    a: Array
+    b: Array
+    rows: Array
 
 
 def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> Array | None:
