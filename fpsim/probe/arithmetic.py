@@ -88,10 +88,7 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether the smallest exponent of a format is above -100.
-
-    Normally distributed operands include subnormals of such formats.
-    """
+    """Return whether normally distributed operands include subnormals of a format: its smallest exponent is > -100."""
     return fmt.min_exponent > NARROW
 
 
@@ -232,9 +229,10 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 
 
 def _kept(counter: Counter, large: int, minus: int, small: int) -> Array:
-    """Return for d = 1, 2, ... whether a term is kept in a sum with another one, 2**d times as large, and its negative.
+    """Return for d = 1, 2, ... whether the black box's sum of x, -x and s is s, where the term x is 2**d times s.
 
-    large, minus, small: indices of the larger term, its negative and the smaller term.
+    large, minus, small: indices of the terms x, -x and s = 2**counter.small; all other terms are 0. counter: the
+    Counter of the black box.
     """
     box, most = counter.box, min(counter.large - counter.small, MOST_BITS)
     rows = np.zeros((most, box.n))
@@ -294,7 +292,10 @@ GROWS = {
 
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
-    """Return indices (i, j, k) of terms: i and j are added to each other, then k to their sum; None if no terms are."""
+    """Return indices (i, j, k) of terms: one addition adds i and j, and the one that takes its sum adds k.
+
+    Return None if no addition takes a sum. branch: the root of the tree of additions.
+    """
     for node in branch.nodes():
         for child in node.children:
             if child.children:
@@ -350,7 +351,7 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
 
 def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield, for each term, (index of the term, smallest index in another number that the same addition takes).
+    """Yield, for each term, (its index, index of a term in another operand of the addition that takes it).
 
     branch: the root of the tree of additions.
     """

@@ -55,9 +55,10 @@ class Counter:
         self.capacity = 1 << min(between - HIDDEN, self._hidden(), 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return, for each pair (first[p], second[p]), how many of the terms `small` survive in the sum.
+        """Return, for each pair (first[p], second[p]), how many of the terms `small` survive in a sum, int64 (pairs,).
 
-        In that sum M is at term first[p], -M at term second[p], and each other term of `small` is sign * 2**self.small.
+        In that sum term first[p] is M = 2**self.large, term second[p] is -M, each other term of `small` is
+        self.sign * 2**self.small, and all further terms are 0.
 
         Args:
           first, second: int64 (pairs,), indices of terms.
@@ -170,9 +171,9 @@ class Counter:
         return tried[int(np.flatnonzero(cancels)[0])]
 
     def _bits(self) -> int:
-        """Return the precision, in bits, that the result shows of a sum of two terms, the first and the last one.
+        """Return the precision, in bits, with which the result shows the sum of the first and the last included term.
 
-        It is d + 1 for the largest d up to which the sum of 2**(small + d) and 2**small is exact.
+        It is d + 1 for the largest d up to which the sum of 2**(self.small + d) and 2**self.small is exact.
         """
         most = max(min(self.large - self.small, 60), 1)
         if self.alive.size == 1:
@@ -184,11 +185,11 @@ class Counter:
         return int(np.argmin(exact)) + 1 if not exact.all() else most
 
     def _hidden(self) -> int:
-        """Return the largest d, at most `bits`, for which a term 2**(small + d) is lost between M and -M.
+        """Return the largest d <= `self.bits` for which the term 2**(self.small + d) is lost in a sum with M and -M.
 
         Sums in float64 keep more bits below M, so that d is low for them. M, -M and the term take the first, a middle
-        and the last index of `alive`, in three arrangements. An arrangement in which even 2**small is not lost is
-        ignored: there -M cancels M before the term is added.
+        and the last index of `alive`, in three arrangements. An arrangement in which even the smallest term is not lost
+        is ignored: there -M cancels M before the term is added.
         """
         places, most = sorted(set(self._ends())), self.bits
         if len(places) < 3:
@@ -200,7 +201,10 @@ class Counter:
         return most
 
     def _lost(self, places: list[int], d: Array) -> Array:
-        """Return, for each d, whether 2**(small + d) at places[0] is lost with M at places[1] and -M at places[2]."""
+        """Return, for each d, whether the term 2**(self.small + d) is lost in the sum with M and -M, bool (d.size,).
+
+        places: indices of that term, of M and of -M.
+        """
         rows = np.zeros((d.size, self.box.n))
         rows[:, places[0]] = self.sign * 2.0 ** (self.small + d)
         rows[:, places[1]], rows[:, places[2]] = 2.0**self.large, -(2.0**self.large)

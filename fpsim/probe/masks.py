@@ -91,11 +91,13 @@ class _TreeSearch:
         base, shared = (1, np.zeros(0, np.int64))  # size of the last node's first child; its other terms
         children: list[Branch] = [done]
         for inside, members in self._classes(pivot, others, terms):
-            of_same = shared.size and self._joins_same_node(pivot, shared, members, inside - base)
-            if not of_same:
+            size = inside - base
+            fits = size > 0 and members.size % size == 0
+            # a node adds several branches exactly, so with M and -M in two of them the terms of a third count
+            if not (shared.size and fits and self._survives(pivot, int(members[0]), int(shared[0]))):
                 done = joined(children)
                 base, children, shared = done.size, [done], np.zeros(0, np.int64)
-            size = inside - base
+                size = inside - base
             if size < 1 or members.size % size:
                 raise NoOrderError(f"with M at term {pivot} and -M at {int(members[0])}, {inside} terms are lost")
             children += self._children(pivot, members, size, depth)
@@ -110,9 +112,9 @@ class _TreeSearch:
           others, terms: int64, indices of the searched terms without and with the pivot.
 
         Returns:
-          group: int64, indices of the terms that the node adds to that partial sum. count: 1 + the number of terms that
-            rounding removes with M at the pivot and -M at a term of the group; that term is included. If the node adds
-            two numbers, the count is the number of terms in its sum.
+          group: int64, indices of the terms that the node adds to that partial sum. count: number of terms that are not
+            in the result with M at the pivot and -M at a term of the group, these two included. If the node adds two
+            numbers, the count is the number of terms in its sum.
         """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
@@ -162,7 +164,7 @@ class _TreeSearch:
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is.
+        """Return a few of `members`, at least one of which is added to the pivot's sum after `term`; empty if none is.
 
         All arguments and the result are indices of terms. The pivot is the term that holds the huge M.
         """
@@ -207,22 +209,6 @@ class _TreeSearch:
     def _survives(self, i: int, j: int, k: int) -> bool:
         """Return whether term k counts in the sum with M at term i and -M at term j; else rounding removes it."""
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
-
-    def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
-        """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
-
-        Such a node adds several branches exactly. So with M at the pivot and -M in one branch, terms of the other
-        branches count in the result; the first term of `shared` is tested.
-
-        Args:
-          pivot: index of the term that holds M.
-          shared, members: indices of terms.
-          size: number of terms in each branch of `members`. It is the number of terms that rounding removes with -M at
-            a member, without those that were in the pivot's sum before that node.
-        """
-        if size < 1 or members.size % size:
-            return False
-        return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
         """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.

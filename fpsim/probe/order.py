@@ -1,4 +1,4 @@
-"""Orders of additions as trees of terms and partial sums, in a form without the order of an addition's operands."""
+"""Orders of additions as trees of terms and partial sums; a + b and b + a are the same order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix units made for revealed programs whose additions cut their products, which `fp.matmul` runs fast."""
+"""Custom matrix units with the bits of a probed function that truncates its products; `fp.matmul` runs them fast."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -159,9 +159,9 @@ def model_of(box: BlackBox) -> Model:
 
 
 def _narrower(box: BlackBox) -> Format | None:
-    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None.
+    """Return FP16 or BF16 if it is narrower than the results' format and represents all results; else None.
 
-    The results are those for the kinds of operands in USUAL, which are not at the edges of the range.
+    The results are the black box's for drawn operands of all kinds in USUAL.
     """
     witness = _Witness(box)
     results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])
@@ -182,7 +182,7 @@ def _cast_exactly(result: Any, fmt: Format) -> Any:
 
 
 def _float_model(box: BlackBox) -> Model:
-    """Return the model of a black box that adds floats; what it could not find out is in `Model.unknown`."""
+    """Return the model of a black box that adds floats; its attribute `unknown` says what was not found."""
     unknown: list[str] = []
     factor = factor_of(box)
     counter, order = _order(box if factor is None else UnscaledBox(box, factor), unknown)
@@ -209,7 +209,10 @@ def _float_model(box: BlackBox) -> Model:
 
 
 def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | None]:
-    """Return (counter or None, order or None); without an order, append the reason, a sentence, to `unknown`."""
+    """Return (the black box's Counter, its order of additions), each None if it cannot be made or found.
+
+    Without an order, the reason is appended to `unknown` as a sentence.
+    """
     counter, reasons = None, []
     for sign in (1.0, -1.0):
         try:
@@ -245,28 +248,33 @@ class _Witness:
         return self.seen[kind, seed]
 
     def agrees(self, model: AdderCandidate | Program, kinds: Sequence[str], seeds: Sequence[int] = (1,)) -> bool:
-        """Return whether a model reproduces the black box's bits for operands drawn with each seed and kind."""
-        return all(self._agrees(model, kind, seed) for seed in seeds for kind in kinds)
+        """Return whether a model reproduces the black box's bits for operands drawn with each seed and kind.
 
-    def _agrees(self, model: AdderCandidate | Program, kind: str, seed: int) -> bool:
-        """Return whether a model reproduces the black box's bits for the operands drawn with `kind` and `seed`."""
-        try:
-            values, scales, want = self.of(kind, seed)
-        except ValueError:
-            if kind in EDGES:
+        If the black box raises a ValueError for operands at the edges of the range, the result is False.
+        """
+        for seed, kind in product(seeds, kinds):
+            try:
+                values, scales, want = self.of(kind, seed)
+            except ValueError:
+                if kind in EDGES:
+                    return False
+                raise
+            if isinstance(model, Program) and self.box.kind == "matmul" and want.shape[0] > len(FEW_ROWS):
+                some = (values[0][FEW_ROWS, :], *values[1:])  # enough to rule out most programs
+                if not same_bits(_result(self.box, model, some, scales), want[FEW_ROWS, :]):
+                    return False
+            if not same_bits(_result(self.box, model, values, scales), want):
                 return False
-            raise
-        if isinstance(model, Program) and self.box.kind == "matmul" and want.shape[0] > len(FEW_ROWS):
-            some = (values[0][FEW_ROWS, :], *values[1:])  # enough to rule out most programs
-            if not same_bits(_result(self.box, model, some, scales), want[FEW_ROWS, :]):
-                return False
-        return same_bits(_result(self.box, model, values, scales), want)
+        return True
 
 
 def _result(
     box: BlackBox, model: AdderCandidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]
 ) -> Array:
-    """Return results of `model` as `box` returns them: for float64 operands `values`, codes of block scales (or ())."""
+    """Return the results of a model for float64 operands, in the dtype of the black box's results.
+
+    values: the operands, as `drawn` returns them. scales: codes of both operands' block scales; () without scales.
+    """
     with np.errstate(all="ignore"):
         if isinstance(model, Program):
             codes = model.run_product(*values) if box.kind == "matmul" else model.run(*values)
@@ -278,9 +286,10 @@ def _result(
 
 
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's bits; schedules that libraries do not offer only if no other one fits.
+    """Return the candidates that reproduce the black box's bits.
 
-    order: the order of additions that candidates must have; None to try all. witness: the black box's results.
+    Schedules for which a library has no kernel with these operands are tried only if no other candidate fits. order:
+    the order of additions that candidates must have; None to try all. witness: the black box's results.
     """
     for refused in (False, True):
         groups: dict[Tree, list[AdderCandidate]] = {}
@@ -300,8 +309,8 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
     """Yield the candidates for the operands of a black box: matrix units first, then accumulators.
 
-    order: the order of additions; None if it is unknown. refused: True for only the schedules that libraries refuse for
-    these operands, False for all candidates but these.
+    order: the order of additions; None if it is unknown. refused: True for the schedules whose library has no kernel
+    for these operands, False for all other candidates.
     """
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
@@ -316,7 +325,7 @@ def _columns(box: BlackBox) -> int | None:
 
 
 def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
-    """Return [a sentence] if candidates with different trees agreed on all tried operands, else []."""
+    """Return [a sentence] if `alike`, the candidates with the black box's bits, have different trees; else []."""
     firsts: dict[Tree, AdderCandidate] = {}
     for candidate in alike:
         firsts.setdefault(candidate.tree(box.n, _columns(box)), candidate)
@@ -332,14 +341,6 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 
 # ---- arithmetic without a name
-
-
-def _flushing(program: Program, witness: _Witness) -> Program:
-    """Return the variant of a program with the bits of `witness` and the fewest flushes; the program if none has."""
-    for variant in other_flushes(program, witness.box):
-        if all(witness.agrees(variant, [kind], (1, *FRESH)) for kind in (*SMALL, *USUAL)):
-            return variant
-    return program
 
 
 def _program(
@@ -366,7 +367,11 @@ def _program(
             plain = replace(candidate, rule=replace(candidate.rule, flushes=(), least_inputs=()))
             if plain not in varied:
                 varied.add(plain)
-                candidate = _flushing(candidate, witness)
+                # the variant with the fewest flushes that has the black box's bits
+                variants = other_flushes(candidate, witness.box)
+                kinds = (*SMALL, *USUAL)
+                fits = (v for v in variants if all(witness.agrees(v, [kind], (1, *FRESH)) for kind in kinds))
+                candidate = next(fits, candidate)
                 if witness.agrees(candidate, EDGES):
                     return candidate, []
             nearly = nearly or candidate

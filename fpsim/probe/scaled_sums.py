@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class UnscaledBox(BlackBox):
         self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
 
     def results(self, *rows: Array) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand, without the factor.
+        """Return the black box's sums (R,) divided by its factor, as float64, for rows (R, n) of each operand.
 
         If several sums have the same result after scaling, the one with the fewest significant bits is returned.
         """
@@ -92,25 +93,16 @@ def _shortened(x: Array, bits: int) -> Array:
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
     """Yield programs whose sum is multiplied or divided by a factor, then programs whose terms are multiplied by it.
 
-    The programs of the first kind are made from `plain`, programs without a factor. Those of the second kind have sums
-    in the result's format, FP32 or FP64, rounded to nearest even. counter: its attribute `box` is the black box; order:
-    the order of the black box's additions.
+    The programs of the first kind are made from `plain`, programs without a factor. Each rounds the scaled sum to the
+    format of its sums, or to that of the results. It divides by an integer if `divisor_of` finds one, unless the factor
+    is a power of two. Programs of the second kind have sums in the result's format, FP32 or FP64, rounded to nearest
+    even. counter: its attribute `box` is the black box; order: the order of the black box's additions.
     """
+    exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
     for program in plain:
-        yield from _scaled(program, factor)
+        divisor = None if exact else divisor_of(factor, program.out, program.n)
+        forms = [("times", factor)] if divisor is None else [("over", float(divisor)), ("times", factor)]
+        for fmt, (how, by) in product(dict.fromkeys((program.rule.fmt, program.out)), forms):
+            yield replace(program, scale=SumScale(how, by, fmt))
     for program in usual_programs(counter, order):
         yield replace(program, scale=SumScale("terms", factor, program.rule.fmt))
-
-
-def _scaled(program: Program, factor: float) -> Iterator[Program]:
-    """Yield copies of a program whose sum is multiplied by a factor, or divided by an integer whose reciprocal it is.
-
-    Each copy rounds the scaled sum, to the format of the sums or to that of the results; both are yielded. Copies that
-    divide are left out if the factor is a power of two, or if `divisor_of` finds no such integer.
-    """
-    divisor = divisor_of(factor, program.out, program.n)
-    exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
-    forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]
-    for fmt in dict.fromkeys((program.rule.fmt, program.out)):
-        for how, by in forms:
-            yield replace(program, scale=SumScale(how, by, fmt))

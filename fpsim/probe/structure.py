@@ -49,9 +49,9 @@ def structure_of(order: Order) -> str | None:
 def _clause(branch: Branch, depth: int) -> str | None:
     """Return a clause on the order in which a branch adds its terms; None if no clause describes it.
 
-    branch: a node of the tree of additions, which is a term or the sum of other nodes. depth: the most divisions of
-    terms, each within a part of the one before it, that the clause may describe. A division is into lanes (every s-th
-    term) or blocks (contiguous terms). With depth 0, only chains, single additions and regular trees of pairs have one.
+    branch: a node of the tree of additions, which is a term or the sum of other nodes. depth: how many times the clause
+    may divide terms, then parts of these, and so on, into lanes (every s-th term) or blocks (contiguous terms). With
+    depth 0, only chains, single additions and regular trees of pairs have a clause.
     """
     # the terms of each node below the branch, by its id
     runs = branch.folded(lambda n: None if n.children else TermRun(n.lowest, n.lowest, 1, 0), _together)
@@ -234,8 +234,8 @@ def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], 
 def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
     """Return the clause for a branch that is divided into parts of one structure; None if their structures differ.
 
-    parts: the nodes, in order; runs: the terms of each node by its id; depth: how many further structures the clause
-    may nest.
+    parts: nodes below the branch, by ascending terms. runs: the terms of each node, by its id. depth: how many times
+    the clause may divide terms, as in `_clause`.
     """
     if any(runs[id(part)].stride == 0 for part in parts):
         return None
@@ -253,7 +253,11 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
     clause = str(inner.pop())
     how = f", added {joins}" if joins else ""
     if runs[id(parts[0])].stride != runs[id(branch)].stride:
-        return _words_of_lanes(len(parts), clause, how)
+        count = len(parts)
+        if clause != "the terms are one chain":
+            return f"{count} lanes of every {count}th term{how}; in each {clause}"
+        chains = "the even and the odd terms are chains" if count == 2 else f"{count} chains of every {count}th term"
+        return f"{chains}{how}"
     if len(parts) == 2 and 0 <= sizes[0] - sizes[1] <= 1:
         return f"two halves of {sizes[0]} terms{'' if sizes[0] == sizes[1] else f' and {sizes[1]}'}; in each {clause}"
     if even:
@@ -262,14 +266,3 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
     if len(sizes) > LISTED:
         return None
     return f"parts of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} terms{how}; in each {clause}"
-
-
-def _words_of_lanes(count: int, clause: str, how: str) -> str:
-    """Return the clause for `count` lanes of one structure.
-
-    clause: that structure. how: how the sums of lanes are added, such as ", added in order"; or "".
-    """
-    if clause == "the terms are one chain":
-        return f"the even and the odd terms are chains{how}" if count == 2 else (
-            f"{count} chains of every {count}th term{how}")  # fmt: skip
-    return f"{count} lanes of every {count}th term{how}; in each {clause}"

@@ -1,4 +1,4 @@
-"""The traits of the additions of a candidate or a program, as the attributes of a model."""
+"""Properties of the additions of a candidate or a program, which are attributes of a model."""
 
 from __future__ import annotations
 
@@ -46,38 +46,28 @@ class AdditionTraits(NamedTuple):
 
 
 def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
-    """Return the traits of a program's additions; without a program, those that all candidates `alike` share.
+    """Return the properties of the additions of a program, or without one of candidates with the same bits, `alike`.
 
-    A trait in which the candidates differ is None.
+    A property in which the candidates differ is None.
     """
     if program is not None:
-        return _of_program(program)
+        rule = program.rule
+        parts = spine(program.order.branch)
+        even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
+        sides = [name for name, x in zip("ab", rule.least_inputs, strict=False) if x > 0]
+        inputs = ["inputs"] if len(sides) == len(rule.least_inputs) else [f"inputs of {name}" for name in sides]
+        others = [name for name in ("products", "sums", "results") if name in rule.flushes]
+        return AdditionTraits(
+            program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
+            None if program.formats else rule.fmt, parts[0] if even else None,
+            "sums" in rule.flushes, (*(inputs if sides else ()), *others), rule.overflow == "saturate",
+        )  # fmt: skip
     traits = [_of_candidate(candidate) for candidate in alike]
     return AdditionTraits(*(values[0] if len(set(values)) == 1 else None for values in zip(*traits, strict=True)))
 
 
-def _of_program(program: Program) -> AdditionTraits:
-    """Return the traits of a program's additions."""
-    rule = program.rule
-    parts = spine(program.order.branch)
-    even = len(parts) > 1 and len(set(parts[:-1])) == 1 and parts[-1] <= parts[0]
-    return AdditionTraits(
-        program.order.terms_at_once, rule.fraction_bits, rule.alignment, rule.rounding,
-        None if program.formats else rule.fmt, parts[0] if even else None,
-        "sums" in rule.flushes, _flushes_of(program), rule.overflow == "saturate",
-    )  # fmt: skip
-
-
-def _flushes_of(program: Program) -> tuple[str, ...]:
-    """Return the names of a program's numbers whose subnormals become zero, as `Model.flushes` lists them."""
-    rule, least = program.rule, program.rule.least_inputs
-    sides = [name for name, x in zip("ab", least, strict=False) if x > 0]
-    inputs = [] if not sides else ["inputs"] if len(sides) == len(least) else [f"inputs of {sides[0]}"]
-    return (*inputs, *(name for name in ("products", "sums", "results") if name in rule.flushes))
-
-
 def _of_candidate(candidate: AdderCandidate) -> AdditionTraits:
-    """Return the traits of a candidate's additions."""
+    """Return the properties of a candidate's additions."""
     how = candidate.how
     if isinstance(how, Accumulator):
         return AdditionTraits(

@@ -1,4 +1,4 @@
-"""Models described in sentences."""
+"""Descriptions of models of black boxes, in sentences."""
 
 from __future__ import annotations
 

@@ -24,9 +24,11 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format to round to: mantissa_bits, min_exponent (of normal values), `most` (the largest); the mode `rounding`.
+    """A format to round to, and the rounding mode, for the loop `node_rows`.
 
-    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most` are marked for slower code to compute.
+    mantissa_bits: stored mantissa bits. min_exponent: of the smallest normal value. most: the largest value. rounding:
+    a mode such as NEAREST_EVEN. Nonzero sums of magnitude up to `least` or beyond `most` are marked for slower code to
+    compute; `least` is 0 if subnormals are kept.
     """
 
     mantissa_bits: int
@@ -57,7 +59,8 @@ class Cut(NamedTuple):
 class Addition(NamedTuple):
     """The arithmetic of an addition; cut: the Cut of its terms.
 
-    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
+    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: True if zero
+    products become +0.
     """
 
     to: Target
@@ -161,7 +164,7 @@ def _made_odd(s: Any, lost: Any) -> Any:
 
 @inner_loop
 def _add_two(total: Any, line: Any) -> None:
-    """Add the float64 row `line` to `total` in place, rounded to odd, so that rounding again is as of the exact sum."""
+    """Add the float64 row `line` to `total` in place, rounded to odd, for correct rounding to fewer bits later."""
     for r in range(total.size):
         x, y = total[r], line[r]
         s = x + y
@@ -171,9 +174,10 @@ def _add_two(total: Any, line: Any) -> None:
 
 @inner_loop
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
-    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, rounded to odd, for exact rounding later.
+    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, rounded to odd.
 
-    rest: scratch for sums of the additions' errors (Boldo and Melquiond, 2008); unsure: int64 flags, set if inexact.
+    rest: scratch row for the sums of the additions' errors (Boldo and Melquiond, 2008). unsure: int64 flags, set where
+    these sums are inexact.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -198,7 +202,10 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Write line * powers as integers to `total`, or add if `adds`; rounding: TOWARD_ZERO, DOWN, else nearest even."""
+    """Round the row line * powers to integers, and write them to the row `total`, or if `adds` add them to it.
+
+    rounding: TOWARD_ZERO or DOWN; any other mode rounds to nearest even.
+    """
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -219,7 +226,10 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write 2**(high - fraction_bits), last bits, to `spare`, and inverses to `powers`; high: int64 exponents."""
+    """Write the value of a last bit, 2**(max(high, LOWEST) - fraction_bits), to `spare`, and its inverse to `powers`.
+
+    high: int64 exponents. All three are rows.
+    """
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -263,7 +273,7 @@ def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Write the float64 products of rows x and y to the row `line`; if `begins`, zero products are +0."""
+    """Write the float64 products of rows x and y to the row `line`; if `begins`, zero products become +0."""
     for r in range(line.size):
         line[r] = x[r] * y[r]
     if begins:
@@ -280,7 +290,10 @@ def _align(aligned: Any, line: Any) -> None:
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Write exponents of x (>= cut.least_a) plus y (>= cut.least_b) to int64 `aligned`; NOTHING where x * y is 0."""
+    """Write max(exponent of x, cut.least_a) + max(exponent of y, cut.least_b) to the int64 row `aligned`.
+
+    line: the products x * y; where one is 0, NOTHING is written, an exponent below all others.
+    """
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b

@@ -61,8 +61,8 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
 
 
 @scalar
-def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Start the row of sums `line` with products x * y, or add the products to it; x: a number, y: a row like `line`.
+def _start_or_add(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
+    """Start the row of sums `line` with the products x * y, or add these to it; x: a number, y: a row like `line`.
 
     action: PUSH starts the sums, JOIN adds the unrounded products, TAKE adds the rounded ones. begins: True if products
     with which sums start are +0 where an operand is zero.
@@ -104,7 +104,7 @@ def tree_products(
                 if action == ADD:
                     _add(line, sums[taken, q, :size])
                 else:
-                    _meet(line, action, a[row + q, taken], b[taken, column : column + size], begins)
+                    _start_or_add(line, action, a[row + q, taken], b[taken, column : column + size], begins)
                 if mode != AS_IT_IS or flushes:
                     _narrow(line, mode, flushes)
         for q in range(rows):

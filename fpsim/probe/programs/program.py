@@ -85,10 +85,7 @@ class Program:
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
-
-        A chain adds one number after another to a running sum.
-        """
+        """`PairSteps.chain_starts` of the order; [] if it has no such steps."""
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property
@@ -152,10 +149,10 @@ class Program:
         return self._encoded(sums)
 
     def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return operands of any shape, float64, as the additions take them.
+        """Return float64 operands, of any shape, with flushed inputs and the factor of terms applied.
 
         If the rule flushes inputs, subnormal inputs become zeros. If the program multiplies terms by a factor, the
-        first operand is multiplied by it.
+        first operand is multiplied by it and rounded.
         """
         least = self.rule.least_inputs
         values = tuple(map(flushed, values, least)) if least else values
@@ -165,7 +162,7 @@ class Program:
 
     @cached_property
     def _flushes_alike(self) -> bool:
-        """True if subnormal sums and terms all stay, or all become zero, as the loop `tree_products` requires."""
+        """True if subnormal sums and terms all stay or all become zero, which the loop `tree_products` requires."""
         flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
         held = {x for x, _ in self._chain_starts} | (set(range(self.n)) - self.exact)
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
@@ -310,7 +307,7 @@ class Program:
         return int(depths.max())
 
     def _by_nodes(self, values: Sequence[Array]) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand by the slow `Specification` of the bits."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand, computed slowly by a `Specification`."""
         how = Specification(self.order, self.rule, self.exact, frozenset(self._flushed_terms))
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 

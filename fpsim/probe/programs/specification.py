@@ -92,7 +92,7 @@ class Specification(NamedTuple):
         return decode(codes, rule.fmt, np.float64)
 
     def _summed(self, x: Array) -> Array:
-        """Return sums rounded to their format, with subnormals flushed if the rule says so."""
+        """Return values rounded to the format of the sums, with subnormals flushed if the rule flushes sums."""
         rounded = self._once(x)
         return flushed(rounded, self.rule.fmt.smallest_normal) if "sums" in self.rule.flushes else rounded
 

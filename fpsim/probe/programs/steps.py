@@ -31,10 +31,7 @@ class PairSteps(NamedTuple):
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
-
-        A chain adds one number after another to a running sum.
-        """
+        """For each running sum, (its first term, whether the next number added to it is an unrounded product)."""
         seen, starts = set[int](), []
         for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
             starts += [(x, term >= 0)] if x not in seen and y not in seen else []
@@ -83,7 +80,7 @@ class ProductSteps(NamedTuple):
 
     actions: int64 (S, 3), each row (action, slot, other). A slot holds a running sum. PUSH starts the sum in `slot`
     with the product of term `other`, JOIN adds that product to it unrounded, TAKE adds it rounded, and ADD adds the sum
-    in slot `other`.
+    in slot `other`. depth: number of slots.
     """
 
     actions: Array
@@ -91,7 +88,7 @@ class ProductSteps(NamedTuple):
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
-    """Return the steps by which `tree_products` adds in an order.
+    """Return an order of two-operand additions as the steps of the kernel `tree_products`.
 
     Of the two operands of an addition, the one with more terms is computed first.
 
