@@ -271,10 +271,10 @@ def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 class Tiles:
-    """A cast whose error is measured: an array, or a part of it, encoded with a scale per tile or to a table format.
+    """A cast whose error is measured: to a format with a scale per tile, or to a table format.
 
-    wide: whether the source array is float64 instead of float32. origin: flat index, in the whole array, of the first
-    element of `scaled`.
+    scaled: the encoded array, or an encoded part of it. wide: whether the source array is float64 instead of float32.
+    origin: flat index, in the whole array, of the first element of `scaled`.
     """
 
     by_position = True

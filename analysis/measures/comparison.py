@@ -235,11 +235,10 @@ def scaling_name(scaling: Scaling | str | float | None) -> str:
 
 
 def several(values: Any, name: str) -> list[Any]:
-    """Return one setting or an iterable of settings as a list.
+    """Return an argument that is one setting, or an iterable of settings, as a list.
 
-    values: None, a string, a number, a dtype, or a format, rounding or scaling object counts as one setting.
-
-    name: name of the argument, for error messages.
+    values: the argument; None, a string, a number, a dtype, or a format, rounding or scaling object is one setting.
+    name: its name, for error messages.
 
     Raises:
       ValueError: there are no settings, or they are an array with more or fewer than one axis.

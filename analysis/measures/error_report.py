@@ -268,13 +268,18 @@ class ErrorReport:
           True
         """
         require_same("reports", self, other, ("fmt", "rounding", "overflow", "subnormals", "scaling"))
+        mine, others = self.parts, other.parts
+        if mine is None or others is None or mine.name == "block" or mine.places != others.places:
+            parts = None
+        else:
+            parts = dataclasses.replace(mine, sums=mine.sums.merge(others.sums))
         return dataclasses.replace(
             self,
             scale=self.scale if self.scale == other.scale else math.nan,
             sums=self.sums.merge(other.sums),
             scales=self.scales.merge(other.scales) if self.scales and other.scales else None,
             scale_bits=self.scale_bits + other.scale_bits,
-            parts=_merged_parts(self.parts, other.parts),
+            parts=parts,
         )
 
     def __str__(self) -> str:
@@ -321,13 +326,3 @@ class ErrorReport:
         return html_pairs({
             name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in self.to_dict().items()
         })  # fmt: skip
-
-
-def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel over the data of two reports, whose parts are `mine` and `others`.
-
-    Return None for blocks, if a report has no parts, or if the two have different channels.
-    """
-    if mine is None or others is None or mine.name == "block" or mine.places != others.places:
-        return None
-    return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))

@@ -145,10 +145,7 @@ class RangeReport:
 
     @property
     def quantiles(self) -> dict[float, float]:
-        """Share -> magnitude (`magnitude(share)`) that this share of the nonzero finite elements do not exceed.
-
-        The shares are 0.001, 0.01, 0.1, 0.5, 0.9, 0.99 and 0.999.
-        """
+        """Dict {share: `magnitude(share)`} for the shares 0.001, 0.01, 0.1, 0.5, 0.9, 0.99 and 0.999."""
         return {share: self.magnitude(share) for share in QUANTILES}
 
     def shares(self, fmt: FormatLike) -> dict[str, float]:
@@ -238,9 +235,9 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: tuple[int, ...] |
 
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; no copy of x is allocated.
-      axis: also measure the range of each index along this axis, for `parts`.
-      block: also measure the range of each block of this shape in the last axes, for `parts`, as in `fp.Scaling`; -1 is
-        a whole axis.
+      axis: an axis; the range of each index along it is also measured, and returned as the report's `parts`.
+      block: the shape of blocks in the last axes, as in `fp.Scaling`, where -1 is a whole axis; the range of each block
+        is also measured, and returned as `parts`.
     Returns:
       A RangeReport: counts by magnitude from 2**-1074 on, counts of zeros, infinities and NaNs, extremes and quantiles.
     Raises:
@@ -284,7 +281,7 @@ def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
 
 
 class Histogram:
-    """Running counts of magnitudes: `add` pieces of an array, then read the counts with `report`."""
+    """Running counts of magnitudes: `add` counts pieces of an array, and `report` returns the counts so far."""
 
     def __init__(self) -> None:
         self.table = np.zeros(BINS, np.int64)

@@ -24,14 +24,14 @@ def _ratio(part: Any, whole: Any) -> Any:
 
 
 def _measurable(value: Any) -> Any:
-    """Return sums with NaN in place of Inf, for sums that exceed float64's range."""
+    """Return sums with NaN in place of those that exceed float64's range and are Inf."""
     return np.where(np.isfinite(value), value, np.nan)
 
 
 def _sqnr_db(s: ErrorSums) -> Any:
     """Return the SQNR in dB: Inf without noise, -Inf without signal, NaN without data or if a sum is not finite.
 
-    NaN also if squares of values near 0 are below float64's range, so that signal and noise are lost.
+    It is also NaN if squares of values near 0 are below float64's range, so that signal and noise are lost.
     """
     signal, noise = s["signal"], s.noise
     lost = (s["max_relative"] > 0) & (noise < np.asarray(s["compared"]) * LEAST_NOISE) & (signal < LEAST_SIGNAL)
@@ -42,8 +42,8 @@ def _sqnr_db(s: ErrorSums) -> Any:
 
 
 def _noise_of(name: str) -> Callable[[ErrorSums], Any]:
-    """Return the formula for the share of the noise in the sum `name`, such as "subnormal_noise"."""
-    return lambda s: np.where(s.noise == 0, np.nan, _ratio(s[name], s.noise))
+    """Return the formula for the sum `name`, such as "subnormal_noise", as a share of the noise."""
+    return lambda s: _ratio(s[name], s.noise)
 
 
 def _rate_of(name: str) -> Callable[[ErrorSums], Any]:

@@ -123,7 +123,7 @@ class Layout:
             yield from _cut(Slab(part, min(step, self.count - part), length, None, None))
 
     def gather(self, x: Array, slab: Slab) -> Array:
-        """Return the elements of a slab of x, (parts, length), contiguous."""
+        """Return the elements of x in a slab as a contiguous array, (channels or blocks, length)."""
         if self.tiling is None:
             assert self.axis is not None
             rows_of_parts = np.moveaxis(x, self.axis, 0)[slab.first : slab.first + slab.number].reshape(slab.number, -1)
@@ -161,7 +161,10 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """Yield the slab itself, or slabs of up to PIECE elements if its blocks are longer."""
+    """Yield a slab unchanged, or cut each of its channels or blocks into pieces if these have more than PIECE elements.
+
+    Each piece of at most PIECE elements is a slab.
+    """
     if slab.length <= PIECE:
         yield slab
         return

@@ -62,7 +62,7 @@ def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], fir
 
 
 def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
-    """Return the sums of errors of two parts of an array together; total: None if there are no sums yet."""
+    """Return the sums of errors `more` added to those of earlier data, `total`; None for no earlier data."""
     return more if total is None else total.merge(more)
 
 
@@ -117,11 +117,11 @@ def _add_piece(
 
 
 class Groups:
-    """Elements of several channels, blocks or pieces, measured in one call.
+    """Groups of elements that are measured in one call: channels or blocks, or one piece of an array.
 
     Args:
       x: (groups, length), contiguous float32 or float64.
-      buffers: work arrays.
+      buffers: work arrays, which are overwritten.
 
     Attributes:
       reciprocals: 1 / |x|, 0 for x of 0, (groups, length), which all candidates use.
@@ -146,30 +146,22 @@ class Groups:
         rounded: returns the groups' elements as rounded by a candidate; called only for candidates whose errors
         `nearest_kernel` cannot measure in all blocks.
         """
-        done = self._measure_nearest(candidates, sums)
-        for i, candidate in enumerate(candidates):
-            if not done[i].all():
-                candidate_sums = ErrorSums(sums.counts[i], sums.totals[i], sums.maxima[i])
-                self._measure_rounded(rounded(candidate), candidate, candidate_sums, done[i])
-
-    def _measure_nearest(self, candidates: Sequence[Candidate], sums: ErrorSums) -> Array:
-        """Add the errors of the blocks that `nearest_kernel` accepts to `sums` in place.
-
-        Return a uint8 mask (candidates, groups, blocks), 1 for these blocks.
-        """
-        done = np.zeros((len(candidates), *self.descriptions.shape[:2]), np.uint8)
+        done = np.zeros((len(candidates), *self.descriptions.shape[:2]), np.uint8)  # 1 for blocks that are measured
         plans = _plans_of(tuple(candidate.nearest for candidate in candidates))
         if plans is not None and self.x.dtype == np.float32 and rounds_to_nearest():
             with wrapping():
                 nearest_kernel()(
                     self.x, self.reciprocals, self.descriptions, plans, done, sums.totals, sums.counts, sums.maxima
                 )
-        return done
+        for i, candidate in enumerate(candidates):
+            if not done[i].all():
+                candidate_sums = ErrorSums(sums.counts[i], sums.totals[i], sums.maxima[i])
+                self._measure_rounded(rounded(candidate), candidate, candidate_sums, done[i])
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
         """Add a candidate's errors to `sums` (groups,) in place, except for blocks with a nonzero `done`.
 
-        rounded: the groups' elements before and after the candidate's cast. done: (groups, blocks).
+        rounded: the groups' elements before and after the candidate's cast. done: uint8 (groups, blocks).
         """
         width, facts = candidate.facts
         shape = self.x.shape

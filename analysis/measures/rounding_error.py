@@ -66,9 +66,9 @@ def error(
       scaling: an fp.Scaling or the name of one, for a scale per tile as in `fpsim.encode_scaled`; fmt may then be any
         format that this function accepts. Codes and scales are allocated during the call, about a quarter of the bytes
         of x in float32. Results are float32, also for float64 x.
-      axis: also measure each index along this axis separately, for `parts`.
-      block: also measure each block of this shape in the last axes separately, for `parts`, as in `fp.Scaling`; -1 is a
-        whole axis.
+      axis: an axis; the error of each index along it is also measured, and returned as the report's `parts`.
+      block: the shape of blocks in the last axes, as in `fp.Scaling`, where -1 is a whole axis; the error of each block
+        is also measured, and returned as `parts`.
       rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` with overflow "nonfinite" by default, or
         with a scaling as for `fpsim.encode_scaled`.
 

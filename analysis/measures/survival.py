@@ -140,11 +140,6 @@ def _is_number(limit: Any) -> bool:
         return False
 
 
-def _value(report: ErrorReport, name: str) -> float:
-    """Return the metric of a report that a threshold bounds; name: a field of `SurvivalThresholds`."""
-    return float(getattr(report, LIMITS[name][0]))
-
-
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
     """Return whether a report breaks a threshold; name: a field of `SurvivalThresholds`; limit: its value.
 
@@ -153,7 +148,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
     figure, is_lowest, _ = LIMITS[name]
     if figure in report.unmeasured:
         raise ValueError(f"{name} cannot be measured in {report.format}; got {limit!r}. Leave it out.")
-    value = _value(report, name)
+    value = float(getattr(report, figure))
     if math.isnan(value):  # nothing was compared, or only zeros, which every format represents
         return report.sqnr_db != math.inf and name == "sqnr_db"
     return value < limit if is_lowest else value > limit
@@ -164,8 +159,8 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
 
     report: the report with the metric. name: the threshold, a field of `SurvivalThresholds`. limit: its value.
     """
-    _, is_lowest, words = LIMITS[name]
-    value = _value(report, name)
+    figure, is_lowest, words = LIMITS[name]
+    value = float(getattr(report, figure))
     if math.isnan(value):
         return f"{words} is unknown, as no value is finite before and after the cast"
     in_words = decibels if name == "sqnr_db" else str if name.startswith("max") else percent

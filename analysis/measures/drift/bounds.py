@@ -116,7 +116,7 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 
 
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """Return the roundings on the longest path from a term to a sum of `length` terms, an entry for each format.
+    """Return the Roundings on the longest path from a term to a sum of `length` terms, one for each format of sums.
 
     products: whether terms are products, which are rounded unless the accumulator fuses them.
     """
@@ -324,9 +324,10 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
 
 
 def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
-    """Return the partial sum of `part`, a slice of K in `plan`: its only block, or several blocks added in float32.
+    """Return the partial sum of a slice of K, `part`, which is one block of terms, or several added in float32.
 
-    products, exponents: (trials, K) exact products, and the powers of two by which `unit` aligns them.
+    plan: the schedule to which the slice belongs. products, exponents: (trials, K) exact products, and the powers of
+    two by which `unit` aligns them.
     """
     runs = [slice(run.start, run.stop) for run in part.runs]
     terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
@@ -338,10 +339,10 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 
 
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
-    """Return groups of adjacent blocks of a slice; the blocks of a group have equally many instructions.
+    """Return the blocks of a slice of K in groups of adjacent blocks with equally many instructions.
 
-    A block is a tuple of spans, one for each instruction, of positions in the slice. part: the slice. step: number of
-    terms of an instruction.
+    A block of terms is added to an accumulator that starts from 0. It is a tuple of spans, one for each instruction, of
+    positions among the slice's terms. part: the slice. step: number of terms of an instruction.
     """
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
@@ -356,10 +357,9 @@ def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
 def _block_parts(
     unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, exponents: Floats
 ) -> list[PartialSum]:
-    """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
+    """Return the partial sum of each of `blocks`, one of the groups that `_alike` returns for a slice of K.
 
-    blocks: spans of each block's instructions, as positions in the slice. products, exponents: (trials, terms of the
-    slice) exact products, and the powers of two by which `unit` aligns them.
+    products, exponents: (trials, terms of the slice) exact products, and the powers of two by which `unit` aligns them.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop
@@ -386,7 +386,7 @@ def _block_parts(
 
 
 def _joined(parts: list[PartialSum]) -> PartialSum:
-    """Return the sum of partial sums, with bounds that hold for float32 additions in any order, rounded to nearest."""
+    """Return the sum of partial sums, with error bounds for adding them in float32 in any order, to nearest even."""
     value, everything, linear, random = (np.sum(column, axis=0) for column in zip(*parts, strict=True))
     count = len(parts)
     growth = math.exp(count * math.log1p(2.0**-24))

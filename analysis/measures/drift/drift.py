@@ -171,11 +171,10 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 
 
 def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros in place of the terms
-    `last`.
+    """Return two float64 arrays (trials,): sums of `length` terms, and sums with zeros in place of the terms `last`.
 
-    adder: the accumulator or matrix unit. terms: the operands. last: indices of the terms to replace by zeros, those of
-    the last addition; None returns None as the second result.
+    adder: the accumulator or matrix unit. terms: the operands. last: indices of the terms that the last addition adds;
+    None returns None as the second result.
     """
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:

@@ -110,7 +110,19 @@ class LossScalingReport:
         gradients, as in ScalingStep. last_scale: the scale of the last step. faulty: the policy's known faults, "" for
         none.
         """
-        return tuple(_total(policy, self.of(policy)) for policy in self.policies)
+        totals = []
+        for policy in self.policies:
+            steps = self.of(policy)
+            count, number = sum(step.count for step in steps), len(steps)
+            row = (
+                policy.name, number,
+                sum(step.skipped for step in steps) / number, sum(step.overflowed for step in steps) / number,
+                sum(step.overflowed and not step.skipped for step in steps) / number,
+                sum(step.overflows for step in steps) / count, sum(step.underflows for step in steps) / count,
+                steps[-1].scale, policy.faulty,
+            )  # fmt: skip
+            totals.append(dict(zip(TOTALS, row, strict=True)))
+        return tuple(totals)
 
     def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each policy and training step.
@@ -219,7 +231,7 @@ def loss_scaling(
 
 
 class _ScaledGradients(NamedTuple):
-    """Facts on the gradients of a training step after scaling and rounding.
+    """Counts and norms of the gradients of a training step after scaling and rounding.
 
     Attributes:
       seen: a `Seen` of fpsim/recipes/loss_scaling.py, from which a policy chooses the next scale: whether a gradient
@@ -236,7 +248,10 @@ class _ScaledGradients(NamedTuple):
 
 
 def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradients:
-    """Return the facts on the gradients of one training step, float arrays, times a scale and rounded to a format."""
+    """Multiply the gradients of one training step by a scale, round them to a format, and count what they lose.
+
+    gradients: float arrays. The result also has what a policy needs to choose the next scale.
+    """
     count = overflows = underflows = strange = 0
     amax, squares = 0.0, 0.0
     for part in gradients:
@@ -299,16 +314,3 @@ def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
     if twice is not None:
         raise ValueError(f"policies must have different names; got {twice!r} twice. Use .replace(name=...).")
     return chosen
-
-
-def _total(policy: LossScalingPolicy, steps: Sequence[ScalingStep]) -> dict[str, Any]:
-    """Return the totals of one policy over its steps, name -> value (see `LossScalingReport.totals`)."""
-    count, number = sum(step.count for step in steps), len(steps)
-    row = (
-        policy.name, number,
-        sum(step.skipped for step in steps) / number, sum(step.overflowed for step in steps) / number,
-        sum(step.overflowed and not step.skipped for step in steps) / number,
-        sum(step.overflows for step in steps) / count, sum(step.underflows for step in steps) / count, steps[-1].scale,
-        policy.faulty,
-    )  # fmt: skip
-    return dict(zip(TOTALS, row, strict=True))
