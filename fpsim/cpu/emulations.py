@@ -70,7 +70,7 @@ def _of_unit(name: str) -> Emulation:
 
 
 def _of_integers(of: IntegerUnit) -> Emulation:
-    """Return the emulation of an integer unit; rivals differ in overflow, or in the sign of the operands' bytes."""
+    """Return the emulation of an integer unit; rivals wrap where it saturates or read signed bytes as unsigned."""
     other = {"s8": INTEGER_ELEMENTS["u8"], "u8": INTEGER_ELEMENTS["s8"]}
     rivals = {
         "wrapping" if of.saturates else "saturating": replace(of, saturates=not of.saturates),
@@ -91,36 +91,31 @@ def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 values, given by their bits x (uint32), rounded to FP16 codes (uint16).
+    """Round float32 values, given by their bits x (uint32), to FP16; return the codes (uint16).
 
     rounding, subnormals: options of `fpsim.encode`.
     """
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
-def _from_half(x: Array) -> Array:
-    """Return the values of FP16 codes (uint16) as float32 bits (uint32)."""
-    return decode(x, FP16).view(np.uint32)
-
-
-def _flushed_from_half(x: Array) -> Array:
-    """Return the values of FP16 codes (uint16) as float32 bits (uint32), with subnormals as zeros of their sign."""
-    return _from_half(np.where(x & 0x7C00, x, x & np.uint16(0x8000)))
+def _from_half(x: Array, flush: bool = False) -> Array:
+    """Return the values of FP16 codes (uint16) as float32 bits (uint32); flush: True takes subnormals as zeros."""
+    return decode(np.where(x & 0x7C00, x, x & np.uint16(0x8000)) if flush else x, FP16).view(np.uint32)
 
 
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
-    """Return float32 values, given by their bits x (uint32), rounded to BF16 codes; flush: subnormals count as zero.
+    """Round float32 values, given by their bits x (uint32), to BF16; return the codes (uint16).
 
-    rounding: a rounding mode of `fpsim.encode`.
+    flush: True replaces subnormals by zeros first. rounding: a rounding mode of `fpsim.encode`.
     """
     values = x.view(np.float32)
     return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
-    """Return float64 values, given by their bits x (uint64), rounded to FP16 codes (uint16).
+    """Round float64 values, given by their bits x (uint64), to FP16; return the codes (uint16).
 
-    through: whether to round them to float32 first.
+    through: True rounds them to float32 first.
     """
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
@@ -173,7 +168,9 @@ def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
 
 
 _EMULATIONS: dict[str, Emulation] = {
-    "VCVTPH2PS": Emulation("fp.decode(x, FP16)", "fp32", _from_half, (("flushed subnormals", _flushed_from_half),)),
+    "VCVTPH2PS": Emulation(
+        "fp.decode(x, FP16)", "fp32", _from_half, (("flushed subnormals", partial(_from_half, flush=True)),)
+    ),
     "VCVTNEPS2BF16": Emulation(
         "fp.encode(fp.quantize(x, FP32, subnormals='flush'), BF16)", "bf16", _to_bf16,
         (("kept subnormals", partial(_to_bf16, flush=False)),

@@ -116,8 +116,16 @@ def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
     if len(of.formats) == 1:
-        return {"any bits": any_bits, "ties": ties, "near the smallest normal value": source_near_smallest,
-                "near overflow": source_near_overflow, "specials": specials}  # fmt: skip
+
+        def near(low: int, high: int) -> Make:
+            return lambda rng, of, count: (with_exponents(rng, of.formats[0], (count,), low, high),)
+
+        lowest, highest = of.edge.min_exponent, of.edge.bias
+        return {
+            "any bits": any_bits, "ties": ties,
+            "near the smallest normal value": near(lowest - of.edge.mantissa_bits - 3, lowest + 1),
+            "near overflow": near(highest - 1, highest + 1), "specials": specials,
+        }  # fmt: skip
     return {
         "any bits": any_bits, "similar exponents": similar, "cancelling": cancelling,
         "near the smallest normal value": near_smallest, "near overflow": near_overflow, "specials": specials,
@@ -248,9 +256,9 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or next to such a number.
+    """Return the operand of a conversion to `of.edge`: `count` numbers halfway between two values, or next to such.
 
-    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    rng: the generator. of: formats; the operand is an array of codes of of.formats[0], in a tuple of one.
     """
     (source,) = of.formats
     with np.errstate(all="ignore"):
@@ -260,22 +268,3 @@ def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     near = middle.astype(np.int64) + rng.integers(-1, 2, count)
     signs = rng.integers(0, 2, count, dtype=np.uint64) << np.uint64(source.bits - 1)
     return ((np.maximum(near, 0).astype(np.uint64) | signs).astype(source.storage),)
-
-
-def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`.
-
-    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
-    """
-    (source,) = of.formats
-    lowest = of.edge.min_exponent
-    return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
-
-
-def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the largest value of the result's format, `of.edge`.
-
-    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
-    """
-    (source,) = of.formats
-    return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

@@ -45,7 +45,8 @@ def processor() -> Processor:
 def missing_features(needed: tuple[str, ...]) -> str:
     """Return the reason why an instruction cannot be run here; "" if it can.
 
-    needed: the processor features that it requires, as LLVM spells them. For AMX this calls `tile_refusal`.
+    needed: the processor features that it requires, as LLVM spells them. If "amx-tile" is one of them, the operating
+    system is asked for permission to use tile registers.
     """
     here = processor()
     if here.machine not in X86:

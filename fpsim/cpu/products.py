@@ -68,9 +68,9 @@ def dot_add(
 
 
 def _codes(x: npt.ArrayLike, element: Any, unit: MatrixUnit | IntegerUnit, name: str) -> Array:
-    """Return the operand x of a unit as codes in the element's dtype; raise the errors of `fp.dot_add` for wrong ones.
+    """Return the operand x of a matrix unit as an array of codes, in the dtype of `element`, which x must have.
 
-    element: the unit's element that x must have. name: the argument that errors name.
+    name: the argument's name for errors, which are those of `fp.dot_add`.
     """
     if isinstance(unit, IntegerUnit):
         return integer_operand(x, element, unit, name)

@@ -70,7 +70,10 @@ class CpuReport:
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def undecided(self, instruction: str) -> list[str]:
-        """List the names of other arithmetics whose results equal an instruction's on all inputs of the report."""
+        """List the rivals that an instruction may be, since their results equal its own on all inputs of the report.
+
+        A rival is an arithmetic other than the emulation, such as another rounding; it is listed by name.
+        """
         sets = [set(row.rivals) for row in self.rows if row.instruction == instruction and not row.error]
         return sorted(set.intersection(*sets)) if sets else []
 

@@ -49,7 +49,7 @@ def unit(name: str | Unit) -> Unit:
 
 
 def float_unit(name: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit for floats of a name, as `unit` accepts it.
+    """Return the matrix unit of a name that `unit` accepts, if it multiplies floats.
 
     A MatrixUnit is returned unchanged.
 
@@ -60,9 +60,9 @@ def float_unit(name: str | MatrixUnit) -> MatrixUnit:
 
 
 def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
-    """Return the matrix unit for floats of a name; argument: what errors call the name.
+    """Return the matrix unit of a name, if it multiplies floats; a MatrixUnit is returned unchanged.
 
-    A MatrixUnit is returned unchanged.
+    argument: the caller's name for the argument, with which error messages begin.
 
     Raises:
       ValueError: no unit has that name, or it multiplies integers.
@@ -83,9 +83,9 @@ def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
 
 
 def any_unit(argument: str, name: str | Unit) -> Unit:
-    """Return the matrix unit of a name, for floats or for integers; argument: what errors call the name.
+    """Return the matrix unit of a name, for floats or for integers; a unit is returned unchanged.
 
-    A unit is returned unchanged.
+    argument: the caller's name for the argument, with which error messages begin.
 
     Raises:
       ValueError: no unit has that name.
@@ -130,10 +130,10 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the names of existing units to suggest for an architecture, `arch`, and the name of both operands.
+    """List the names of units of an architecture, `arch`, whose operands have a given name, to be suggested in errors.
 
-    Their results are float32 or INT32. operand: such as "bf16". An ambiguous name, such as "fp8", stands for every
-    operand that it may mean, "" for the usual ones (USUAL).
+    operand: the name of both operands, such as "bf16"; "fp8" stands for every format that it may mean, "" for the
+    usual ones (USUAL). Only units with results in float32 or INT32 are listed.
     """
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]

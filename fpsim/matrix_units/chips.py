@@ -172,7 +172,7 @@ def find(name: object) -> NamedChip | None:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Split a name into (the chip's part, the library in its usual spelling, "" for none)."""
+    """Split a name into chip and library: "H100 CUBLAS" gives ("H100", "cuBLAS"), and "H100" gives ("H100", "")."""
     match = WITH_LIBRARY.fullmatch(name.strip())
     if match is None:
         return name.strip(), ""
@@ -182,12 +182,15 @@ def _parts(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def _by_key(chips: tuple[Chip, ...]) -> dict[str, Chip]:
-    """Return a dict from names, as `_key` normalises them, to chips; a name of several chips leads to the first."""
+    """Return a dict from every name of the chips, as `_key` normalises it, to the chip; cached.
+
+    A name that several chips share, such as "hopper", leads to the first of them.
+    """
     return {_key(name): chip for chip in reversed(chips) for name in names_of(chip)}
 
 
 def _key(name: str) -> str:
-    """Return a name in lower case without maker, form of the card (SXM, 80GB), spaces, hyphens and underscores."""
+    """Return a chip's name without maker, form of the card and separators: "NVIDIA A100-SXM4-80GB" gives "a100"."""
     return "".join(part for part in re.split(BETWEEN, name.lower()) if not FORM.fullmatch(part))
 
 

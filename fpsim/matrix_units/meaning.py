@@ -30,7 +30,10 @@ def refuse_meaningless(unit: Described) -> None:
 
 
 def refuse_carrier(fmt: Format, carrier: Format) -> None:
-    """Raise a ValueError unless `carrier` is `fmt`, or is `fmt` with more mantissa bits, as FP32 is TF32 with more."""
+    """Raise a ValueError unless codes of the format `carrier` can hold values of `fmt` in their upper bits.
+
+    `carrier` must be `fmt` itself, or an IEEE 754 format that differs in having more mantissa bits, as FP32 and TF32.
+    """
     same = all(
         (one.exponent_bits, one.bias, one.signed, one.nan, one.subnormals)
         == (fmt.exponent_bits, fmt.bias, fmt.signed, "ieee", True)
@@ -153,23 +156,19 @@ def _uncut(unit: Described) -> Iterator[str]:
 def _flushed_tree(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a MatrixUnit breaks.
 
-    They are float32 results with all mantissa bits, no fraction bits, a power of two of terms, and operands other than
-    FP64.
+    They are float32 results with all mantissa bits, no fraction bits, a power of two of terms, and operands whose
+    values FP32 holds.
     """
-    yield from _uncut(unit)
-    if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
-        yield f"FLUSHED_TREE adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
+    yield from _in_float32(unit)
     if unit.terms & (unit.terms - 1):
         yield f"FLUSHED_TREE adds pairs of pairs: terms must be a power of two; got {unit.terms}"
-    if FP64 in (unit.a.fmt, unit.b.fmt):
-        yield "FLUSHED_TREE multiplies in float32, which does not hold f64 operands"
 
 
-def _flushed_chain(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a MatrixUnit breaks.
+def _in_float32(unit: Described) -> Iterator[str]:
+    """Yield a sentence for each requirement that a MatrixUnit breaks, for the rules that add in float32.
 
-    They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and for
-    TWO_CHAINS an even number of terms.
+    These rules need float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and
+    TWO_CHAINS an even number of terms. REVERSED_CHAIN needs nothing else.
     """
     yield from _uncut(unit)
     name = unit.rule.name
@@ -188,7 +187,7 @@ def _pair(unit: Described) -> Iterator[str]:
     They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and steps of 2
     terms.
     """
-    yield from _flushed_chain(unit)
+    yield from _in_float32(unit)
     if unit.terms != 2:
         yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
 
@@ -196,7 +195,8 @@ def _pair(unit: Described) -> Iterator[str]:
 def _separate(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a MatrixUnit breaks.
 
-    They are those of `_cut`, and at most SEPARATE_BITS (32) fraction bits.
+    The significands of both operands may have 62 bits (PRODUCT_BITS) together. fraction_bits may be at most 32
+    (SEPARATE_BITS), and at most 60 (SUM_BITS) minus the bit length of `terms`.
     """
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
@@ -206,5 +206,5 @@ def _separate(unit: Described) -> Iterator[str]:
 OF_RULE: dict[Rule, Check] = {
     Rule.FUSED: _cut, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes, Rule.EXACT: _uncut,
     Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
-    Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain, Rule.ODD_PAIR: _pair, Rule.FUSED_PAIR: _pair,
+    Rule.REVERSED_CHAIN: _in_float32, Rule.TWO_CHAINS: _in_float32, Rule.ODD_PAIR: _pair, Rule.FUSED_PAIR: _pair,
 }  # fmt: skip

@@ -52,7 +52,9 @@ def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
 
 
 def moved(recipe: LinearRecipe, chip: str) -> Moved:
-    """Return a linear recipe on a chip, as `on_chip` does, with each product's unit and the schedules left out.
+    """Return a linear recipe moved to a chip as by `on_chip`, the unit of each product, and the schedules removed.
+
+    chip: its name, as for `on_chip`.
 
     Example:
       >>> from fpsim.recipes.chips import moved

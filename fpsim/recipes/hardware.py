@@ -190,12 +190,12 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
     named = resolve(chip, "backend", (*others, THIS_CPU))
     all_moved: list[Moved] = []
 
-    def there(linear: LinearRecipe | str) -> LinearRecipe:
+    def convert(linear: LinearRecipe | str) -> LinearRecipe:
         all_moved.append(moved(linear_recipe(linear), chip))
         recipe = all_moved[-1].recipe
         return placed(recipe, chip).recipe if named.library else recipe
 
-    changed = _with_linears(recipe, there)
+    changed = _with_linears(recipe, convert)
     if not any(one.units for one in all_moved):
         raise ValueError(
             f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so its results are "
@@ -206,23 +206,26 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
     return changed, remarks
 
 
-def _with_linears(recipe: Recipe, there: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
-    """Return a training recipe whose linear recipes are replaced by there(linear recipe).
+def _with_linears(recipe: Recipe, convert: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
+    """Return a training recipe in which `convert` has replaced every linear recipe.
 
-    They are the main one, and those of overrides and of the controller's levels.
+    These are the field `linear`, and the linear recipes of overrides and of the controller's levels.
     """
     changes: dict[str, Any] = {
-        "linear": there(recipe.linear),
-        "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),
+        "linear": convert(recipe.linear),
+        "overrides": tuple(dataclasses.replace(row, linear=convert(row.linear)) for row in recipe.overrides),
     }
     if recipe.controller is not None:
-        levels = tuple(there(level) for level in recipe.controller.levels)
+        levels = tuple(convert(level) for level in recipe.controller.levels)
         changes["controller"] = dataclasses.replace(recipe.controller, levels=levels)
     return recipe.replace(**changes)
 
 
 def _on_this_cpu(linear: LinearRecipe | str) -> LinearRecipe:
-    """Return a linear recipe as torch.mm multiplies on this processor; unchanged if it names a processor already."""
+    """Return a linear recipe, or the one of a name, with products computed as by torch.mm on this processor.
+
+    It is unchanged if one of its products already follows the schedule of a library on a processor.
+    """
     recipe = linear_recipe(linear)
     if any(isinstance(getattr(recipe, product).schedule, ShapedSchedule) for product in PRODUCTS):
         return recipe

@@ -60,7 +60,11 @@ def scales_of(recipe: Any, name: str) -> str:
 
 
 def scaling_in(recipe: Any, field: str) -> Scaling | None:
-    """Return the scaling in a field of a LinearRecipe, looked up for "same", and of one scale if scales are delayed."""
+    """Return the scaling that a LinearRecipe uses for one of its fields, such as "grad_scaling_backward".
+
+    If the field is "same", it is the scaling of the forward field; for a recipe with delayed scales, one scale per
+    tensor. None for an operand without scales.
+    """
     if recipe.delayed is not None:
         return ONE_SCALE
     field_value: Any = getattr(recipe, field)

@@ -334,7 +334,10 @@ class LinearRecipe:
             object.__setattr__(self, product, arithmetic.replace(schedule=schedule))
 
     def _refuse_scales_beside_delayed(self) -> None:
-        """Raise a ValueError if a recipe with delayed scales has other scalings too."""
+        """Raise a ValueError if a recipe with delayed scales has other scalings too, or formats that need others.
+
+        These formats are fp.LogFMT and formats given by a table of values, such as fp.NF4.
+        """
         if self.delayed is None:
             return
         for operand in OPERANDS:

@@ -137,17 +137,12 @@ class LossScalingPolicy:
         return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
 
 
-def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return `state`, the state before the step, unchanged; policy, seen: not used."""
-    return state
-
-
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale is multiplied by `backoff` after an overflow, or by `growth` after clean steps.
 
     It grows after `interval` steps in a row without overflow, unless it would become infinite. Scales are float32
-    numbers, as in torch.amp.GradScaler. policy: has these factors. state: before the step. seen: statistics of its
-    gradients.
+    numbers, as in torch.amp.GradScaler. policy: its fields are the numbers named here. state: before the step. seen:
+    statistics of the step's gradients.
     """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
@@ -168,8 +163,8 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
 
     The average is a running one of unscaled gradients' log2(amax), in which the old value has the weight `decay`. The
-    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`. policy: has these
-    numbers. state: before the step. seen: statistics of its gradients.
+    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`. policy: its fields
+    are the numbers named here. state: before the step. seen: statistics of the step's gradients.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
@@ -181,10 +176,10 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule.
+    """Return the state with the scale multiplied by decay ** (1 - norm / threshold), a faulty rule found in articles.
 
-    It averages nothing, and small gradients shrink the scale. policy: has these numbers. state: before the step. seen:
-    statistics of its gradients; if their norm is NaN, the state is returned unchanged.
+    Its faults: no average is computed, and small gradients shrink the scale. policy: holds decay and threshold. state:
+    before the step. seen: holds the norm of the step's gradients; if it is NaN, the state is returned unchanged.
     """
     if math.isnan(seen.norm):
         return state
@@ -194,8 +189,11 @@ def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 RULES: dict[str, Rule] = {
-    "fixed": _fixed, "grow_and_back_off": _grow_and_back_off, "average": _average, "by_norm": _by_norm,
-}  # fmt: skip
+    "fixed": lambda policy, state, seen: state,
+    "grow_and_back_off": _grow_and_back_off,
+    "average": _average,
+    "by_norm": _by_norm,
+}
 
 POLICIES: dict[str, LossScalingPolicy] = {
     row.name: row

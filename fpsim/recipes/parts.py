@@ -73,7 +73,7 @@ class Override:
         object.__setattr__(self, "linear", linear_recipe(self.linear))
 
     def holds(self, layer: str, step: int, steps: int) -> bool:
-        """Return whether the override applies to a layer at a step, from 0, of a run of `steps` steps."""
+        """Return whether the override applies to a layer at a step, counted from 0, of a run of `steps` steps."""
         return fnmatchcase(layer, self.layers) and self.start * steps <= step < self.stop * steps
 
 
@@ -205,7 +205,11 @@ class Numerics:
 
 
 def _without_scales(attention: LinearRecipe) -> LinearRecipe:
-    """Return a recipe of attention's products; raise a ValueError if it has scales, random draws or a transform."""
+    """Check a linear recipe for attention's products, and return it unchanged.
+
+    Raises:
+      ValueError: it has scales, stochastic rounding or a Hadamard transform.
+    """
     scaled = any(getattr(attention, f"{operand}_scaling") is not None for operand in OPERANDS)
     draws = {rounding_mode(attention.rounding), rounding_mode(attention.grad_rounding)} & {Rounding.STOCHASTIC}
     if scaled or draws or attention.hadamard or attention.delayed is not None:

@@ -1,4 +1,4 @@
-"""Linear recipes on the processor of this machine, as torch.mm multiplies on it."""
+"""Linear recipes whose products are computed as by torch.mm on the processor of this machine."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ def isa_here() -> Isa:
 
 
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:
-    """Return a product of a recipe as a library on a processor computes it.
+    """Return the product `name` of a linear recipe, changed to follow the schedule of a library on a processor.
 
-    Products of uncast operands are not changed.
+    Sums are float32, and the result has the operands' format unless the recipe names another. A product of two uncast
+    operands is returned unchanged.
 
     Args:
       recipe: the linear recipe.

@@ -187,9 +187,9 @@ class Recipe:
         return written.structured(table, cls)
 
     def differences(self, other: Recipe) -> list[str]:
-        """Return a text "FIELD: VALUE instead of OTHER'S" for each field in which two recipes differ.
+        """List the fields in which this recipe differs from `other`, as texts: "loss_factor: 0.5 instead of 1.0".
 
-        Differences in name and source are ignored. other: the recipe that this one is compared with.
+        Differences in name and source are ignored.
         """
         require_kind("other", other, Recipe, "a Recipe")
         return written.differences(self.replace(name="", source=""), other.replace(name="", source=""))

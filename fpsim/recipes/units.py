@@ -1,4 +1,4 @@
-"""The matrix unit of an architecture that takes the operands of a recipe."""
+"""`unit_for`, which finds the matrix unit of an architecture that multiplies two given formats."""
 
 from __future__ import annotations
 

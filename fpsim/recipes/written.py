@@ -94,7 +94,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """Return a text "FIELD: VALUE instead of OTHER'S" for each field in which `one` differs from the recipe `other`."""
+    """List the fields in which recipe `one` differs from `other`, as texts: "loss_factor: 0.5 instead of 1.0"."""
     return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _fields(one, other, "")]
 
 
@@ -193,31 +193,22 @@ def _scaling_from(word: Any, _: Any) -> Any:
 
 
 def _adds_from(word: Any, _: Any) -> Any:
-    """Return the accumulator for a value of a TOML file that is an expression, such as "Sequential(FP16)".
+    """Return what adds a product, given as a text of a TOML file.
 
-    The name of a unit or chip is returned unchanged, and None for "none".
+    "Sequential(FP16)", an expression, gives the accumulator; the name of a unit or chip is returned unchanged; "none"
+    gives None.
     """
     return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
 
 
 def _parsed_from(word: Any, _: Any) -> Any:
-    """Return the schedule or accumulator for an expression in a TOML file, such as "Exact(FP16)"; None for "none"."""
+    """Return the schedule or accumulator that a text of a TOML file names, such as "Exact(FP16)"; None for "none"."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
-
-
-def _as_it_is(word: Any, _: Any) -> Any:
-    """Return a value of a TOML file unchanged."""
-    return word
 
 
 def _or_none(word: Any, _: Any) -> Any:
     """Return a value of a TOML file unchanged, except None for "none"."""
     return None if word == NONE else word
-
-
-def _policy_from(word: Any, _: Any) -> Any:
-    """Return the loss-scaling policy for a value of a TOML file: a name, or a dict of its fields."""
-    return loss_scaling_policy(word) if isinstance(word, str) else _converter().structure(word, LossScalingPolicy)
 
 
 def _policy_words(policy: Any) -> Any:
@@ -234,11 +225,6 @@ def _linear_words(linear: Any) -> Any:
     """Return a linear recipe for TOML: its name if LINEAR lists it unchanged, else a dict of its fields."""
     name = next((name for name, row in LINEAR.items() if row == linear), None)
     return name if name is not None else _converter().unstructure(linear)
-
-
-def _linears_from(words: Any, kind: Any) -> Any:
-    """Return a tuple of linear recipes or names for a list in a TOML file; other values unchanged. kind: not used."""
-    return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
 
 
 def _many(cls: type) -> Any:
@@ -259,11 +245,15 @@ def _one(cls: type) -> Any:
 
 READERS: dict[str, Any] = {
     **dict.fromkeys(FORMATS, _format_from), **dict.fromkeys(SCALED, _scaling_from),
-    **dict.fromkeys(TEXTS, _as_it_is), "accumulate": _adds_from, "sums": _parsed_from,
-    "products": _parsed_from, "Override.products": _as_it_is,
+    **dict.fromkeys((*TEXTS, "Override.products"), lambda word, _: word),
+    "accumulate": _adds_from, "sums": _parsed_from, "products": _parsed_from,
     "attention": lambda word, kind: None if word == NONE else _linear_from(word, kind),
-    "Product.schedule": _parsed_from,  # beside the optimizer's, which is a word
-    "linear": _linear_from, "levels": _linears_from, "loss_scaling": _policy_from,
+    "Product.schedule": _parsed_from,  # the optimizer's schedule is a name
+    "linear": _linear_from,
+    "levels": lambda words, kind: tuple(_linear_from(x, kind) for x in words) if isinstance(words, list) else words,
+    "loss_scaling": lambda word, _: (
+        loss_scaling_policy(word) if isinstance(word, str) else _converter().structure(word, LossScalingPolicy)
+    ),
     "overrides": _many(Override), "stored": _many(Stored), "controller": _one(Controller), "numerics": _one(Numerics),
     "optimizer": _one(OptimizerRecipe), "delayed": _one(Delayed),
     "fprop": _one(Product), "dgrad": _one(Product), "wgrad": _one(Product),

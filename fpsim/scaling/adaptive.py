@@ -151,9 +151,10 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 def _merge(
     source: Array, source_fmt: Format, encodings: list[EncodedTargets], values: Iterable[Array], fill: EncodedTargets
 ) -> Array:
-    """Fill `fill` with the encoding, of two, of each tile that has the smaller error, the first in a tie.
+    """Copy into `fill`, tile by tile, that of two encodings which has the smaller error; the first in a tie.
 
-    values: those of the elements by each encoding. Return one bool per tile, True for the second encoding.
+    source: the original array, of the format source_fmt. encodings: the two. values: the decoded float32 array of each.
+    Return one bool per tile, True where the second encoding was taken.
     """
     errors = [tile_errors(source, source_fmt, array, fill.scaling) for array in values]
     chosen = (errors[1] < errors[0]).reshape(fill.scales.shape)

@@ -51,7 +51,10 @@ def encode_into(
 def _encode(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[Array, np.float32 | None]:
-    """Fill the arrays of `fill` as `encode_into` does; return counts of tiles, and the scale of the whole array."""
+    """Encode `source` into the arrays of `fill`; the arguments are those of `encode_into`.
+
+    Return the counts of tiles that `TileTargets` describes, and the float32 scale of the whole array or None.
+    """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
         from fpsim.scaling.zero_points_and_logs import encode_log
@@ -80,7 +83,10 @@ def _encode(
 def _encode_table(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[Array, np.float32 | None]:
-    """Return the result of `_encode` for a table format."""
+    """Encode `source` into the arrays of `fill`, whose format is a table format.
+
+    Arguments and results are those of `_encode`: counts of tiles, and the float32 scale of the whole array or None.
+    """
     element, scaling = fill.fmt, fill.scaling
     assert isinstance(element, TableFormat)
     if element == HIF4:
@@ -141,8 +147,8 @@ def _plan(
     """Return the options of the elements' cast with the keywords `cast`, and the `TilePlan` that applies them.
 
     A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
-    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
-    one that writes codes.
+    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes code * scale, False
+    for one that writes codes.
     """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
@@ -154,11 +160,9 @@ def _plan(
 def _usual_plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options of the elements' cast with default keywords, and the `TilePlan` that applies them; cached.
+    """Return the options of a cast without keywords, and the `TilePlan` (loop constants) that applies them; cached.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
-    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
-    one that writes codes.
+    The arguments are those of `_plan`: formats of elements and array, and `back` to write values instead of codes.
     """
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
@@ -187,10 +191,10 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
 
 @lru_cache(maxsize=4096)
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
-    """Return whether codes of `element` can be decoded by shifts into the floats in which x / s (scale s) is computed.
+    """Return whether codes of `element` can be decoded by shifts, without a table of values; cached.
 
-    These floats, which must hold all values of `element`, are float64 if `source_fmt`, the format of x, is FP64, or if
-    float32 is too narrow to be rounded to `element`; else float32.
+    They are decoded to the floats in which elements are divided by scales: float32 or float64, as `arithmetic_width`
+    chooses by source_fmt, the format of the elements.
     """
     from fpsim.core.layouts import decode_plan
 
@@ -221,10 +225,9 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`; cached.
+    """Return the `TilePlan` (loop constants) that encodes arrays of format `source_fmt`; cached, so without a seed.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
-    format. options: those of the elements' cast, with the seed None.
+    The arguments are those of `tile_plan`, where options.seed is None.
     """
     from fpsim.scaling.plan import element_plan, scale_plan
 

@@ -211,7 +211,7 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
 def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
     """Return the error for a file that fpsim did not save.
 
-    path: that of the file. names: of its arrays. instead: the function that reads them, such as "numpy.load".
+    path: the file. names: the names of its arrays. instead: the function to read it with, such as "numpy.load".
     """
     held = reprlib.repr(sorted(names)) if names else "nothing"
     return ScaledFileError(

@@ -1,4 +1,4 @@
-"""Reading of tiles without encoding them: their amax, NaN and Inf; and encoding with scales that are given or not."""
+"""Functions that find the amax of each tile, and NaN and Inf in it, and `fill_tiles`, which encodes an array."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Return the result of `look` by the faster loops that encoding uses; tiles must fit the cache."""
+    """Return the result of `look` for an array whose tiles fit the cache, by the faster loops that encoding uses."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     tiling = job.tiling
@@ -124,10 +124,11 @@ def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
 def fill_tiles(
     job: TileJob, scales: Array, codes: Array | None, known_scales: Array | None, counts: Array
 ) -> np.float32 | None:
-    """Encode a job's array with the caller's scales, or compute them; return the scale of the whole array.
+    """Encode a job's array into `job.out`, with the caller's scales or computed ones.
 
     scales, codes: filled, one entry per tile: float32 scales, and their codes (None for FP32). known_scales: the
-    caller's, or None. counts: as in `TileTargets`. The result is None if the recipe has one level or scales are given.
+    caller's scales, or None to compute them. counts: as in `TileTargets`. Return the float32 scale of the whole array;
+    None if the recipe has one level or the scales are the caller's.
     """
     shape = job.tiling.tiles
     tile_scales = scales.reshape(shape)

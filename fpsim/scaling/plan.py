@@ -95,7 +95,7 @@ class ScalePlan(NamedTuple):
     def highest(self) -> Any:
         """Largest scale allowed for a tile times the largest element value, as float64.
 
-        It is rounded to a float of `width` bits, unless it is outside their normal range.
+        It is rounded to float32 if `width` is 32, unless float32 would overflow or have a subnormal.
         """
         real: Any = np.float32 if self.width == 32 else np.float64
         top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
@@ -110,15 +110,15 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that makes scales; tiles: the number of tiles, of which many justify compiling a faster loop.
+        """Return the loop that computes the scales of `tiles` tiles, as `settle_kernel` describes it.
 
-        For more than FEW_TILES the loop is compiled for this scaling; else it is the general loop, which reads the
-        rules at run time.
+        For more than FEW_TILES the loop is compiled for this scaling; else it is the general, slower loop, which reads
+        the rules at run time.
         """
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the last three arguments of the loop that makes scales, arrays: numbers, rules and layout.
+        """Return the arrays `numbers`, `rules` and `layout`, the last three arguments of the loop that computes scales.
 
         numbers: the result of `self.numbers(tensor)`, followed by `self.table`. tensor: the scale of the whole array.
         """
@@ -246,5 +246,5 @@ def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
 
 
 def code_of(value: float, fmt: Format) -> int:
-    """Return the code of a positive value of `fmt`, a format of up to 16 bits that holds the value."""
+    """Return the code in `fmt`, a format of up to 16 bits, of a positive value that the format can hold."""
     return int(np.flatnonzero(fmt.table() == value)[0])

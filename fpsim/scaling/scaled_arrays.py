@@ -14,10 +14,9 @@ import numpy.typing as npt
 from fpsim.errors import shown
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import Element, element_format
-from fpsim.formats.log_format import LogFMT
-from fpsim.formats.table_format import HIF4, HIF4_LEVELS
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.storage import tile_bits
 from fpsim.scaling.tiling import tile_sizes, tiling
 
 ARRAYS = ("codes", "scales", "scale_codes", "zero_points")  # all but the first with one element per tile
@@ -80,7 +79,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError: stand for every operator, as this class has no arithmetic.
+        """Refuse an arithmetic operation or comparison with a TypeError; all operators of this class are this method.
 
         If `other`, the second operand, is a NumPy array, return NotImplemented: NumPy then converts this object to its
         values.
@@ -146,13 +145,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     @property
     def scale_bits(self) -> int:
         """Bits of the scales when packed, zero points and the second-level scale included."""
-        is_log = isinstance(self.fmt, LogFMT)
-        tile_bits = 2 * 32 if is_log else self.scaling.scale_format.bits
-        if self.fmt == HIF4:
-            tile_bits += HIF4_LEVELS
-        elif self.zero_points is not None and not is_log:
-            tile_bits += self.fmt.bits
-        return self._tile_count * tile_bits + (32 if self.tensor_scale is not None else 0)
+        return self._tile_count * tile_bits(self.fmt, self.scaling) + (32 if self.tensor_scale is not None else 0)
 
     @property
     def nbytes(self) -> int:

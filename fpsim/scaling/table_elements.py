@@ -24,7 +24,7 @@ from fpsim.scaling.tiling import tiling
 def quotient_plan(
     scaling: Scaling, largest: float, source_fmt: Format, mantissa_bits: int = 0, width: int = 0
 ) -> TilePlan:
-    """Return the `TilePlan` that computes x / s without rounding it to a format; cached.
+    """Return the `TilePlan` by which `quotients` divides elements by scales, x / s, and rounds to no format; cached.
 
     largest: the value to which a tile's largest magnitude is scaled. source_fmt: the format of x. mantissa_bits: those
     of the elements, which the scale rule "even" needs. width: bits of x / s, 32 or 64; 0 for as few as x allows.
@@ -38,13 +38,14 @@ def quotient_plan(
 def quotients(
     source: Array, how: TilePlan, scales: Array, scale_codes: Array | None, known_scales: Array | None
 ) -> tuple[Array, Array, np.float32 | None]:
-    """Fill the scales s of tiles; return the quotients x / s, counts of tiles, and the array's second-level scale.
+    """Divide each element x by the scale s of its tile, after filling `scales` and `scale_codes`.
 
     source: the float array x. how: the result of `quotient_plan`. scales, scale_codes, known_scales: as for
     `fill_tiles`.
 
     Returns:
-      x / s, floats of how.width bits; the counts of tiles that `TileTargets` describes; the result of `fill_tiles`.
+      x / s, floats of how.width bits; the counts of tiles that `TileTargets` describes; the float32 scale of the whole
+      array, or None as from `fill_tiles`.
     """
     tiles = tiling(source.shape, how.scales.scaling.block)
     out = np.empty(source.shape, np.float32 if how.width == 32 else np.float64)

@@ -119,17 +119,17 @@ class TileJob(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """True if each matrix has too few elements to repay compiling one loop that finds scales and encodes."""
+        """True if each matrix is too small, with fewer than FUSED elements, to compile a loop for scales and codes."""
         return self.tiling.rows * self.tiling.columns < FUSED
 
     @property
     def is_direct(self) -> bool:
-        """True if kernels can read the source itself: contiguous, aligned, native order, floats of `width` bits."""
+        """True if kernels can read the source without a copy: contiguous, aligned, native order, `width` bits."""
         flags, source = self.source.flags, self.source
         return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
 
     def elements(self, columns: int, *, careful: bool = False) -> Elements:
-        """Return the compile-time choices of the loop over elements; columns: those of a tile.
+        """Return the compile-time choices of the loop that encodes elements; columns: number of columns of a tile.
 
         careful: True if factors, which elements are divided by or multiplied with, may be 0, Inf or NaN.
         """
@@ -141,18 +141,18 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the number of columns of a tile that is compiled into a loop, or ANY (0) for a loop that reads it.
+        """Return `columns`, a tile's number of columns, if a loop is compiled for this number, else ANY (0).
 
-        The number is compiled in if it is 1, or for large matrices also 16, 32, 64 or 128. For small ones compiling
-        takes too long.
+        A loop for ANY reads the number at run time. Loops are compiled for 1 column, and if the matrix is large for
+        16, 32, 64 and 128 columns, too.
         """
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:
-        """Return four uint64 of which the random number of an element is a function; all are 0 without a seed.
+        """Return the four uint64 from which random numbers are computed; all are 0 without a seed.
 
-        They are the flat index of the element [batch, row, column], the distance of that index to the element below,
-        and the seed's low and high 32 bits.
+        They are the flat index of the element [batch, row, column], the difference between that index and the index of
+        the element one row below, and the seed's low and high 32 bits.
         """
         if self.seed is None:
             return NO_DRAWS
@@ -172,7 +172,7 @@ class Place(NamedTuple):
     columns: tuple[int, int]
 
     def of(self, array: Array) -> Array:
-        """Return the view of this part in an array of shape (batch, rows, columns)."""
+        """Return the rows and columns of this part of an array of shape (batch, rows, columns), as a 2-D view."""
         part: Array = array[self.batch, slice(*self.rows), slice(*self.columns)]
         return part
 
@@ -188,7 +188,7 @@ def load(job: TileJob, part: Array) -> Array:
 
 
 def widened(part: Array, fmt: Format, width: int) -> Array:
-    """Return bit patterns of the format `fmt` as contiguous ones, in native order, of floats of `width` bits."""
+    """Convert bit patterns of `fmt` to those of floats of `width` bits, 32 or 64, contiguous and in native order."""
     native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
     if fmt.bits == width:
         return native
@@ -199,11 +199,10 @@ def widened(part: Array, fmt: Format, width: int) -> Array:
 
 
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
-    """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
+    """Split `place` into parts that fit the cache: at most PIECE elements each, or one step if that has more.
 
-    The multiples count from the corner of `place`. A part has at most PIECE elements, so that it fits the cache, or
-    more if one step has. A place that kernels can read directly is yielded whole. job: the array of which `place` is a
-    part.
+    They start at multiples of `step` (rows, columns), counted from the corner of `place`. A place that kernels can read
+    without a copy is yielded whole. job: the array of which `place` is a part.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
@@ -220,17 +219,18 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return (first, stop) of the tiles in a span of rows or columns that begins at a tile's edge.
+    """Return (first, stop) of the tiles that cover the rows or columns `span`, (first, stop).
 
-    span: (first, stop) of the rows or columns. size: the rows or columns of a tile.
+    size: the rows or columns of a tile. With a size of 4, the span (8, 13) gives (2, 4). The span must begin at the
+    edge of a tile.
     """
     return span[0] // size, -(-span[1] // size)
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call `work` for parts of `place` that together cover it and start at multiples of `step` (rows, columns).
+    """Split `place` into parts, one for each thread, and call `work` with each part.
 
-    Several threads work on a large place at once. The multiples count from the corner of `place`.
+    Parts start at multiples of `step` (rows, columns), counted from the corner of `place`. A small place is one part.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left

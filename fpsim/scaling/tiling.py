@@ -27,7 +27,7 @@ class Tiling(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Shape of the array viewed as a batch of matrices."""
+        """Shape of the array viewed as a batch of matrices: (batch, rows, columns)."""
         return self.batch, self.rows, self.columns
 
     @property

@@ -51,7 +51,8 @@ def encode_affine(
 ) -> Array:
     """Encode an array to integers with zero points; return the counts of tiles that `TileTargets` describes.
 
-    source_fmt: the format of source. known_scales: the caller's scales, one per tile, or None to compute them.
+    fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast. known_scales: the
+    caller's scales, one per tile, or None to compute them.
     """
     element, scaling, tiling = fill.fmt, fill.scaling, tiling_of(source.shape, fill.scaling.block)
     assert isinstance(element, IntegerFormat)
@@ -104,9 +105,10 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached.
+    """Return the plan of the scales (high - low) / steps, for tiles whose elements range from low to high; cached.
 
-    scaling: the recipe. width: bits, 32 or 64, of the float in which elements are divided by scales.
+    scaling: the recipe. steps: the largest integer minus the smallest, 255 for INT8. width: bits, 32 or 64, of the
+    float in which elements are divided by scales.
     """
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 

@@ -21,9 +21,9 @@ COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
 
 
 def tile_shape(columns: int) -> int:
-    """Return the number of columns of a tile that loops compile in, or ANY (0) if they read it at run time.
+    """Return `columns`, a tile's number of columns, if loops are compiled for it: 1, 16, 32, 64 or 128; else ANY (0).
 
-    The numbers 1, 16, 32, 64 and 128 are compiled in and returned unchanged.
+    A loop for ANY reads the number at run time.
     """
     return columns if columns == 1 or columns in COMMON else ANY
 
@@ -41,10 +41,10 @@ SMALLEST_FOLD = 4
 
 @cache
 def _fold(word: Any, factor: int, mask: Any) -> Any:
-    """Return the loop (source, target) -> None that sets target[i] to the largest of the i-th group of source & mask.
+    """Return the loop (source, target) -> None that sets target[i] to the largest magnitude of the i-th group.
 
-    factor: the number of neighbouring words in a group, 2 or 4. word: their type, np.uint32 or np.uint64. mask: all
-    bits but the sign.
+    A group is `factor`, 2 or 4, neighbouring bit patterns of `source`. word: their type, np.uint32 or np.uint64. mask:
+    all bits but the sign.
     """
 
     def by_two(source: Any, target: Any) -> None:

@@ -138,7 +138,7 @@ class DelayedScaling(_ScaleState):
         history = self._arrays["amax_history"] if self._arrays else np.zeros((self.history, *grid), np.float32)
         run = steps.quantize_with_factors if back else steps.encode_with_factors
         result = run(step.source, self.fmt, self.scaling, steps.inverse(factors), factors, **step.keywords)
-        newest = steps.newest(*look(step.job())).reshape(grid)
+        newest = steps.amax_of(*look(step.job())).reshape(grid)
         history, encode_scales, computed = self._updated(history, factors, newest)
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 

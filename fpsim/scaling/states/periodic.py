@@ -67,7 +67,7 @@ class PeriodicScaling(_ScaleState):
         from fpsim.scaling.states import steps
 
         if self._counts.steps % self.every == 0:
-            result, scales, factors = steps.found(step, back=back)
+            result, scales, factors = steps.encode_with_own_scales(step, back=back)
             return result, factors, {"scales": scales}, True
         scales = self._arrays["scales"]
         run = quantize_scaled if back else encode_scaled
@@ -113,5 +113,5 @@ class OnlineScaling(_ScaleState):
         """
         from fpsim.scaling.states import steps
 
-        result, _, factors = steps.found(step, back=back)
+        result, _, factors = steps.encode_with_own_scales(step, back=back)
         return result, factors, {}, True

@@ -145,7 +145,7 @@ class _ScaleState:
         return result
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
-        """Return the keywords of a step's cast with the defaults of this class filled in; here unchanged."""
+        """Return the keywords of a step's cast, `cast`; subclasses may add defaults of their own."""
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
@@ -218,7 +218,7 @@ class _ScaleState:
         self._arrays, self._counts, self._last = arrays, counts, last
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved state's arrays have shapes or values that no step produces; here never.
+        """Accept any arrays of a saved state; subclasses raise a ValueError for those that no step produces.
 
         arrays: the arrays by the names in ARRAYS.
         """

@@ -61,7 +61,10 @@ def quantize_with_factors(
 
 
 def _multiplying_step(x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords) -> EncodingStep:
-    """Return the step that encodes x, in which factors multiply elements whatever the scaling says."""
+    """Return the step that encodes x with a scaling changed to division="multiply": factors multiply elements.
+
+    fmt, scaling: as for `fpsim.encode_scaled`. cast: keywords of the elements' cast.
+    """
     element, source, source_fmt = checked(x, fmt, scaling)
     options = element_options_of(element, scaling, cast)
     return EncodingStep(source, source_fmt, element, scaling.replace(division="multiply"), options, cast)
@@ -107,7 +110,7 @@ class EncodingStep(NamedTuple):
         return TileJob(bits, out, tiles, how, self.options.seed)
 
 
-def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
+def encode_with_own_scales(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
     """Encode a step's array with scales computed from the array itself.
 
     Returns:
@@ -145,7 +148,7 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
     return wide if job.plan.applied == BY_SCALE else inverse
 
 
-def newest(tops: Array, specials: Array) -> Array:
+def amax_of(tops: Array, specials: Array) -> Array:
     """Return each tile's amax (largest magnitude) in float32, ignoring NaN; Inf if the tile has an infinite element.
 
     tops: bit patterns (uint32 or uint64) of the finite amax. specials: flags of the same shape, the sum of HAS_NAN and
