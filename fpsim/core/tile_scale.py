@@ -32,9 +32,10 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: bits of floats, 32 or 64. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE (factors divide
-    elements) or BY_INVERSE (they multiply). levels: 2 if the whole array has a scale too, else 1. mode, kind: Rounding
-    and encoder of scales (core/encode.py). is_single: scales are FP32. encodes: max / amax is computed first.
+    width: bits of the elements' floats, 32 or 64. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE (a
+    tile's factor divides its elements) or BY_INVERSE (it multiplies them). levels: 2 if the whole array has a scale
+    too, else 1. mode, kind: the Rounding and the encoder (core/encode.py) that round scales. is_single: True if scales
+    are FP32. encodes: True if max / amax is computed first, whose reciprocal is the scale.
     """
 
     width: int
@@ -60,9 +61,11 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 class ScaleRules(NamedTuple):
     """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
 
-    nan, infinity: for tiles with NaN, NAN_TILE or NAN_ELEMENT; with Inf, SKIP, PROPAGATE or ONE. infinite_top: bits of
-    the amax that Inf counts as. emax: exponent of the largest element. half_place: number that rule EVEN adds to amax's
-    bits. nan_code, one_code, smallest_code, largest_code: codes of scales. zero_code: that of a tile of zeros.
+    nan: NAN_TILE (a NaN makes the tile's scale NaN) or NAN_ELEMENT (it does not). infinity: an Inf in a tile does not
+    count in amax (SKIP), makes amax the float with the bits infinite_top (PROPAGATE), or makes the scale 1 (ONE). emax:
+    exponent of the largest element. half_place: number that rule EVEN adds to amax's bits. nan_code, one_code: codes of
+    the scales NaN and 1. smallest_code, largest_code: codes of the smallest and the largest scale. zero_code: code of
+    the scale of a tile of zeros.
     """
 
     nan: Any
@@ -84,9 +87,10 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: the largest element; inverse: 1 / largest. amax_floor: smaller amaxes count as this. smallest, scale_max:
-    the smallest and the largest scale; half_smallest: smallest / 2. zero_scale: scale of a tile of zeros. tensor: scale
-    of the whole array, or 1; inverse_tensor: 1 / tensor. tensor_factor: rule INVERSE_OF_ENCODE multiplies amax by it.
+    largest: the largest value of the element format; inverse: 1 / largest. amax_floor: a smaller amax counts as this.
+    smallest, scale_max: the smallest and the largest scale; half_smallest: smallest / 2. zero_scale: scale of a tile of
+    zeros. tensor: scale of the whole array, or 1; inverse_tensor: 1 / tensor. tensor_factor: number by which the rule
+    INVERSE_OF_ENCODE multiplies amax.
     """
 
     largest: Any
@@ -182,7 +186,8 @@ class ScaleSteps(NamedTuple):
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
     """Return the ScaleSteps for floats of type `real`, whose bit patterns have the unsigned integer type `word`.
 
-    power_quotient: for the same width. The steps don't call `max`, which treats NaN differently on CPUs and GPUs.
+    power_quotient: the function that `_make_power_quotient` returns for these types. The steps don't call `max`, which
+    treats NaN differently on CPUs and GPUs.
     """
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single, largest_real = real(np.nan), real(LARGEST), real(np.finfo(real).max)
@@ -203,9 +208,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
         """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; top: bits of amax.
 
-        n: a ScaleNumbers. emax: exponent of the element format's largest value. half_place: what rounds the bits of an
-        amax to the element's mantissa bits, ties away. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). levels: 2 if the
-        whole array has a scale too, else 1.
+        n: a ScaleNumbers. emax: exponent of the element format's largest value. half_place: number that the rule EVEN
+        adds to amax's bits, to round it to the element's mantissa bits. rule: AMAX_BY_MAX to EVEN (docs/scaling.md).
+        levels: 2 if the whole array has a scale too, else 1.
         """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
@@ -225,9 +230,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return a quotient rounded to float32, as a float of type `real`.
+        """Return a tile's scale, `quotient` rounded to float32, as a float of type `real`.
 
-        A finite quotient gives at most n.scale_max. n: a ScaleNumbers.
+        It is at most n.scale_max if the quotient is finite. n: a ScaleNumbers.
         """
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale

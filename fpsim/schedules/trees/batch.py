@@ -124,7 +124,7 @@ def depends_on_batch(
     choose = _Choice(schedule, accumulate)
     if terms > MOST_TERMS and not choose.is_fixed:
         raise ValueError(f"k must be at most {MOST_TERMS} for a function, which is asked for every K up to k; got {k}.")
-    trees = {(i, j): choose.tree(i, j, terms) for i in rows for j in columns}
+    trees = {(i, j): choose.tree(choose(i, j, terms), j, terms) for i in rows for j in columns}
     on_m = any(trees[i, j] != trees[rows[0], j] for i in rows for j in columns)
     on_n = any(trees[i, j] != trees[i, columns[0]] for i in rows for j in columns)
     wide = columns[-1]
@@ -138,7 +138,7 @@ def depends_on_batch(
 
 
 class _Choice:
-    """A schedule, or a function that chooses one for each shape, with a cache of the trees of additions."""
+    """A function (m, n, k) -> schedule, made of a schedule or such a function, with a cache of trees of additions."""
 
     def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
         if not isinstance(schedule, Schedule) and not callable(schedule):
@@ -157,22 +157,18 @@ class _Choice:
             raise TypeError(f"the function must return a schedule for {m}, {n}, {k}; got {shown(schedule)}.")
         return schedule
 
-    def tree(self, m: int, n: int, k: int) -> Tree:
-        """Return the tree of additions for m rows, n columns and k terms."""
-        return self._tree(self(m, n, k), n, k)
-
-    def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
-        """Return the tree of a schedule for n columns and k terms, from the cache if possible."""
+    def tree(self, schedule: Schedule, n: int, k: int) -> Tree:
+        """Return the tree of a schedule for n columns and k terms, from the cache if it was built before."""
         key = (schedule, n == 1, k)
         if key not in self.trees:
             self.trees[key] = tree(schedule, k, n=n, accumulate=self.accumulate)
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K at which dividing K into slices changes the tree, for any of the shapes; else None.
+        """Return the smallest K at which dividing K into slices changes the tree of any of the shapes; else None.
 
-        rows, columns: numbers of rows and columns to combine. k: largest K to try; if one schedule is used for all
-        shapes, at least all K up to FURTHEST (16384) are tried.
+        rows, columns: the shapes' numbers of rows, and of columns, of which the first and the last are tried. k:
+        largest K to try; if one schedule is used for all shapes, all K up to FURTHEST (16384) are tried in any case.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
@@ -182,7 +178,7 @@ class _Choice:
         for terms in range(1, max(k, FURTHEST if self.is_fixed else k) + 1):
             chosen = {(self(i, j, terms), j == 1): j for i, j in shapes}
             for (schedule, _), j in chosen.items():
-                if _is_split(schedule) and self._tree(schedule, j, terms) != self._tree(_in_one(schedule), j, terms):
+                if _is_split(schedule) and self.tree(schedule, j, terms) != self.tree(_in_one(schedule), j, terms):
                     return terms
             self.trees.clear()
         return None
