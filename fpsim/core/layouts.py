@@ -42,7 +42,7 @@ def source_width(fmt: Format) -> int:
 
 @reloadable
 class Wide(NamedTuple):
-    """The layout of source numbers to be rounded: mantissa_bits, exponent `bias`, and `bits` of a word."""
+    """The layout of source numbers to be rounded: their mantissa_bits, exponent bias, and bits of a word, 32 or 64."""
 
     mantissa_bits: int
     bias: int

@@ -1,6 +1,6 @@
 """Scalar core: products and fused sums of numbers with up to 53 significant bits, in pairs of 64-bit words.
 
-A wide number (high, low) has the value of the 128-bit word times 2**(field - BIAS - 2 * TOP).
+A wide number (field, high, low) has the value (high * 2**64 + low) * 2**(field - BIAS - 2 * TOP).
 """
 
 from __future__ import annotations

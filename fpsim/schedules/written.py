@@ -44,7 +44,7 @@ MAKERS: dict[str, Callable[..., Schedule | ShapedSchedule | Accumulator]] = (
 
 
 def no_schedule(got: object) -> TypeError:
-    """Return the error for an argument that is not a schedule; for a string it suggests the schedules with a similar name.
+    """Return the error for an argument that is not a schedule; a string gets a suggestion of similarly named ones.
 
     Example:
       >>> from fpsim.schedules.written import no_schedule
@@ -53,7 +53,7 @@ def no_schedule(got: object) -> TypeError:
       (fp.schedules.ROWS has an example of each); got 'cutlas_2xacc'. Did you mean fp.schedules.cutlass_2xacc(...)?
       >>> [str(no_schedule(got)).partition("mean ")[2] for got in ("flat", "cutlass", 3)]
       ['fp.schedules.FLAT?', 'fp.schedules.cutlass_2xacc(...) or fp.schedules.cutlass_blockwise(...)?', '']
-    """  # noqa: E501
+    """
     if isinstance(got, ShapedSchedule):
         return TypeError(
             f"schedule must be that of one shape here; got {got}, which chooses one by the shape. Pass "

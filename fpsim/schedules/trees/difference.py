@@ -76,7 +76,7 @@ def difference(x: Any, y: Any, names: tuple[str, str]) -> Comparison:
         return _steps(in_x, in_y, names)
     if in_x.kind == in_y.kind == "begin":
         words = f"{names[0]} adds in {_value(in_x.how)}, {names[1]} in {_value(in_y.how)}."
-        return Comparison(False, f"{_terms(_about(in_x))}: {words}", _about(in_x), "partial sum")
+        return _differ(_about(in_x), words, "partial sum")
     # an operation that begins a separate sum is described by all the terms of that sum
     opens = [operation for operation in (in_x, in_y) if operation.kind == "begin"]
     about = _about(opens[0] if len(opens) == 1 else max((in_x, in_y), key=lambda operation: _about(operation).terms))
@@ -84,7 +84,12 @@ def difference(x: Any, y: Any, names: tuple[str, str]) -> Comparison:
     if said[0] == said[1]:
         said = [f"{words} ({tree.depth} levels of additions)" for words, tree in zip(said, (x, y), strict=True)]
     level = LEVELS[in_x.kind if in_x.kind in ("round", "scale", "begin") else in_y.kind]
-    return Comparison(False, f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}.", about, level)
+    return _differ(about, f"{names[0]} {said[0]}, {names[1]} {said[1]}.", level)
+
+
+def _differ(about: Extent, words: str, level: Level) -> Comparison:
+    """Return the Comparison of two trees that differ first in the terms `about`; words: the difference, a sentence."""
+    return Comparison(False, f"{_terms(about)}: {words}", about, level)
 
 
 def _first_scaled(node: Node) -> ScaledSum | None:
@@ -102,10 +107,8 @@ def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, st
     """
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
-    words = (
-        f"{_terms(about)}: {scales} multiplies their sum by its scales before it joins the total, {without} does not."
-    )
-    return Comparison(False, words, about, "scale")
+    words = f"{scales} multiplies their sum by its scales before it joins the total, {without} does not."
+    return _differ(about, words, "scale")
 
 
 def _about(operation: StackOperation) -> Extent:
@@ -157,8 +160,7 @@ def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: t
     operation = in_x or in_y
     assert operation is not None
     about = _about(operation)
-    words = f"{_terms(about)}: {goes} {_said(operation, about)}, where {done} is done."
-    return Comparison(False, words, about, LEVELS[operation.kind])
+    return _differ(about, f"{goes} {_said(operation, about)}, where {done} is done.", LEVELS[operation.kind])
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
@@ -173,8 +175,7 @@ def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -
     words = (
         f"{names[0]} adds {spans[0]} {'next' if same_size else 'in one step'}{hows[0]}, {names[1]} {spans[1]}{hows[1]}."
     )
-    words = f"{_terms(about)}: {words}"
-    return Comparison(False, words, about, "instruction")
+    return _differ(about, words, "instruction")
 
 
 WORDS = {
@@ -198,8 +199,7 @@ def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, s
     else:
         name = next(f.name for f in fields(Arithmetic) if getattr(pair[0], f.name) != getattr(pair[1], f.name))
         said = [WORDS.get(name, name + " {}").format(_value(getattr(arithmetic, name))) for arithmetic in pair]
-    words = f"{_terms(about)}: {names[0]} {said[0]}, {names[1]} {said[1]}."
-    return Comparison(False, words, about, "instruction")
+    return _differ(about, f"{names[0]} {said[0]}, {names[1]} {said[1]}.", "instruction")
 
 
 def _value(value: object) -> str:
