@@ -20,7 +20,7 @@ Draw = Callable[[np.random.Generator, tuple[int, int], str, int], Words]  # (gen
 
 FORMATS: dict[str, Format] = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16, "tf32": FP32, "fp32": FP32}
 DROPPED = np.uint32(0x1FFF)  # bits of a float32 that TF32 does not keep
-SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40}  # binades below and above 1 from which `wide` draws
+SPAN = {"e4m3": 7, "e5m2": 13, "fp16": 12, "bf16": 40, "tf32": 40, "fp32": 40}  # largest exponents in "wide"
 
 
 def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int = 0) -> tuple[Words, Words]:
@@ -33,7 +33,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
         a few large terms among small ones. "ties": powers of two. Short sums rounded to BF16 show their order with
         "cancelling", but not with "normal", "positive" and "wide".
       shape: (M, N, K).
-      pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
+      pair: formats of a and b: e4m3, e5m2, fp16, bf16, fp32, or tf32 (float32 patterns whose low 13 bits are zero).
       seed: seed of the random numbers.
 
     Returns:
@@ -101,7 +101,7 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
     return np.asarray(mantissas * 2.0**exponents, np.float32)
 
 
-# ---- the sets: functions of a generator, a shape (rows, columns), the name of a format, and K
+# ---- draws: functions of a generator, a shape (rows, columns), the name of a format, and K
 
 
 def _encoded(values: Floats, kind: str) -> Words:
@@ -115,35 +115,21 @@ def _encoded(values: Floats, kind: str) -> Words:
 
 
 def _both(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], name: str) -> tuple[Words, Words]:
-    """Return the codes of a, (M, K), and of b, (K, N), for the kind of values `name`; shape: (M, N, K)."""
+    """Return random codes of a, (M, K), and of b, (K, N), of the kind `name`, such as "wide".
+
+    shape: (M, N, K). pair: names of the formats of a and b, such as ("e4m3", "e5m2").
+    """
     m, n, k = shape
     of_a, of_b = DRAWS[name]
     return of_a(rng, (m, k), pair[0], k), of_b(rng, (k, n), pair[1], k)
 
 
-def _normal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of N(0, 1).
+def _codes_of(values: Callable[[np.random.Generator, tuple[int, int], int], Floats]) -> Draw:
+    """Return a function (generator, shape, name of a format, K) -> codes of random values in that format.
 
-    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
+    values: function (generator, shape, largest exponent of the factors of "wide" in that format) -> float64 values.
     """
-    return _encoded(rng.standard_normal(size), kind)
-
-
-def _positive(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of U[0, 1), whose sums only grow, so that truncation errors accumulate.
-
-    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
-    """
-    return _encoded(rng.random(size), kind)
-
-
-def _wide(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values of N(0, 1) times random powers of two, whose exponents SPAN limits.
-
-    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
-    """
-    span = SPAN[kind]
-    return _encoded(rng.standard_normal(size) * 2.0 ** rng.integers(-span, span, size), kind)
+    return lambda rng, size, kind, k: _encoded(values(rng, size, SPAN[kind]), kind)
 
 
 def _subnormal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
@@ -167,13 +153,13 @@ def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int)
     specials = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
     specials[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
     chosen = specials[rng.integers(0, len(specials), size)]
-    return np.where(rng.random(size) < 0.7 / k, chosen, _normal(rng, size, kind, k)).astype(fmt.storage)
+    return np.where(rng.random(size) < 0.7 / k, chosen, _encoded(rng.standard_normal(size), kind)).astype(fmt.storage)
 
 
 def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes of a for values from 2**-6 to 2**-3, but from 2**6 to 2**7 in one column in a hundred, at least one.
+    """Return codes for values from 2**-6 to 2**-3, with values from 2**6 to 2**7 in about 1 % of the columns (or one).
 
-    Most bits of the small terms are below a sum's last place. size: (rows, columns) of the result. kind: the codes'
+    Sums with large terms lose most bits of the small ones. size: (rows, columns) of the result. kind: the codes'
     format, such as "e4m3". k: number of columns.
     """
     tiny = rng.uniform(1, 2, size) * 2.0 ** rng.integers(-6, -3, size) * rng.choice([-1.0, 1.0], size)
@@ -181,22 +167,6 @@ def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: in
     at = rng.random(k) < 0.01
     at[rng.integers(0, k)] = True
     return _encoded(np.where(at[None, :], large, tiny), kind)
-
-
-def _similar(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values from 2**-3 to 2**4.
-
-    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
-    """
-    return _encoded(rng.uniform(1, 2, size) * 2.0 ** rng.integers(-3, 4, size), kind)
-
-
-def _ties(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for powers of two from 2**-5 to 2**5, of both signs, whose sums often are ties or next to ties.
-
-    size: (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: not read.
-    """
-    return _encoded(rng.choice([-1.0, 1.0], size) * 2.0 ** rng.integers(-5, 6, size), kind)
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
@@ -218,9 +188,15 @@ def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -
 
 # Kind of values -> the functions that draw a and b.
 DRAWS: dict[str, tuple[Draw, Draw]] = {
-    "normal": (_normal, _normal), "positive": (_positive, _positive), "wide": (_wide, _wide),
-    "subnormal": (_subnormal, _subnormal), "special": (_special, _special), "adversarial": (_few_large, _similar),
-    "ties": (_ties, _ties),
+    "normal": (_codes_of(lambda g, size, _: g.standard_normal(size)),) * 2,
+    "positive": (_codes_of(lambda g, size, _: g.random(size)),) * 2,  # sums grow, and truncation errors accumulate
+    "wide": (_codes_of(lambda g, size, span: g.standard_normal(size) * 2.0 ** g.integers(-span, span, size)),) * 2,
+    "subnormal": (_subnormal, _subnormal),
+    "special": (_special, _special),
+    "adversarial": (
+        _few_large, _codes_of(lambda g, size, _: g.uniform(1, 2, size) * 2.0 ** g.integers(-3, 4, size)),
+    ),
+    "ties": (_codes_of(lambda g, size, _: g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size)),) * 2,
 }  # fmt: skip
 OPERAND_SETS = ("normal", "positive", "wide", "cancelling", "subnormal", "special", "adversarial", "ties")
 

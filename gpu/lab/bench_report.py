@@ -99,17 +99,17 @@ class BenchReport:
 
 
 def plain(row: Speed) -> dict[str, Any]:
-    """Return a measured speed as a dict for JSON, with its verdict `met`."""
+    """Return the attributes of a measured speed as a dict for JSON, with "met", whether it reaches its target."""
     return asdict(row) | {"met": row.met}
 
 
 def speed_of(read: dict[str, Any]) -> Speed:
-    """Return the measured speed that `plain` turned into a dict."""
+    """Return a measured speed from its dict in a report's JSON: the attributes of Speed, and "met"."""
     return Speed(**{name: value for name, value in read.items() if name != "met"})
 
 
 def outcome(rows: tuple[Speed, ...]) -> str:
-    """Return a text on how many speeds reach their targets, and how many measurements failed."""
+    """Return, as a clause of text, how many speeds reach their targets and how many measurements failed."""
     judged = [row for row in rows if row.wanted]
     failed = sum(bool(row.error) for row in rows)
     met = sum(row.met is True for row in judged)
@@ -128,7 +128,7 @@ def table(rows: tuple[Speed, ...]) -> list[str]:
 def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str]:
     """Return a table of cells as aligned lines of text: the first row, a rule of dashes, and the other rows.
 
-    cells: rows of texts. widest: the most characters of the rule.
+    cells: the texts of each row. widest: the most dashes of the rule.
     """
     shown = tables.aligned(cells, len(cells[0]))
     return [shown[0], "-" * min(max(map(len, shown)), widest), *shown[1:]]

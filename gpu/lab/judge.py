@@ -49,7 +49,8 @@ class Judgement(NamedTuple):
 def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
     """Run the products of a case on the hardware, compare them with models, and return the result.
 
-    Models are tried until the time `deadline` (of time.monotonic()); beyond it only until one fits or four were tried.
+    case: the products, and the models to try. deadline: a time of time.monotonic(), after which no further models are
+    tried once one fits or four were tried.
     """
     outputs: list[Words | None] = []
     errors: list[str] = []
@@ -93,11 +94,11 @@ Tried = tuple[LibraryModel, list[WordDifference]]
 
 
 def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
-    """Return (model, its difference for each product) of each model that can be computed, in the order of trying.
+    """Return pairs (model, differences of its result from the hardware's for each product), in the order of trying.
 
-    case: the products and their models. known: what the library reported on its algorithm. done: pairs (product, output
-    of the hardware). deadline: time of time.monotonic() beyond which models are tried only until one fits or four were
-    tried. If no model can be computed, the first error is raised.
+    Models that raise an error are left out; if all do, the first error is raised. case: the products, and the models to
+    try. known: what the library reported on its algorithm. done: pairs (product, output of the hardware). deadline: a
+    time of time.monotonic(), after which no further models are tried once one fits or four were tried.
     """
     tried: list[Tried] = []
     failure: Exception | None = None
@@ -117,7 +118,7 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """Return a model without the number of slices of K and their merging, which a library's heuristic chooses."""
+    """Return a model without split_k and merge (slices of K), which a heuristic of the library chooses."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 

@@ -56,9 +56,9 @@ class Entry(NamedTuple):
 
 
 def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
-    """Write the entries that fit into MOST_BYTES to an .npz file; return a sentence for each entry that does not fit.
+    """Write recorded products to an .npz file of at most 2 MB; return a sentence for each one that does not fit.
 
-    about: facts on the GPU, and left_out: sentences on products that were left out before, which the file stores too.
+    about: name -> text on the GPU. left_out: sentences on products that were left out before. The file has both, too.
     """
     chosen: list[Entry] = []
     without: list[str] = []

@@ -150,7 +150,7 @@ class ValidationReport:
         return "\n".join([*lines, *speeds, "", self.summary()])
 
     def summary(self) -> str:
-        """Return a line on the outcome of each part, and one on all comparisons."""
+        """Return text with a line on the outcome of each part of the validation, and one on all comparisons."""
         lines = []
         for part in dict.fromkeys(row.part for row in self.rows):
             rows = [row for row in self.rows if row.part == part]

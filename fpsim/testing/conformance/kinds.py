@@ -66,7 +66,7 @@ def _format(vectors: Vectors, word: str = "format") -> Format:
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
-    """Return the cast policy of a set of test vectors as keywords of `encode`; a ValueError for stochastic rounding."""
+    """Return the cast policy of a set of test vectors as keywords of `encode`; raise a ValueError if stochastic."""
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
@@ -84,7 +84,7 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return the fields of a cast; raise a ValueError unless its source is FP32 or FP64."""
+    """Return (input fields, output fields) of a cast; raise a ValueError unless its source is FP32 or FP64."""
     source = _format(vectors, "from")
     if source.name not in ("FP32", "FP64"):
         raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
@@ -92,21 +92,25 @@ def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def _stochastic_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return the fields of a stochastic cast; its random integers are marked FP32, as no format of integers fits."""
+    """Return (input fields, output fields) of a stochastic cast: a float and a 32-bit random number, and a code.
+
+    The field of the random number names FP32, since a field needs a format.
+    """
     takes, gives = _cast_fields(vectors)
     return (*takes, Field(FP32, 1)), gives
 
 
 def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return the fields of an arithmetic operation: one code for each operand, and one for the result."""
+    """Return (input fields, output fields) of an operation such as "add": a code per operand, and one of the result."""
     field = Field(_format(vectors), 1)
     return (field,) * COUNTS.get(vectors.kind, 2), (field,)
 
 
 def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]:
-    """Return the input fields of one case of a matrix unit: k codes of a, k of b, the accumulator's start, the scales.
+    """Return (input fields, output fields) of one case of a matrix unit that adds k products to a start value.
 
-    The scales, k / block codes for each operand, exist only if the unit has block scales.
+    The inputs are k codes of a, k of b, the start, and with block scales k / block scale codes of a and of b. The
+    output is a code of the accumulator.
     """
     if isinstance(unit, IntegerUnit):
         return (Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)), (Field(unit.d, 1),)
@@ -117,19 +121,19 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]
 
 
 def _matmul_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return the fields of a product: K codes of a and K of b, and one float32 pattern."""
+    """Return (input fields, output fields) of a product: K codes of a and K of b, and one float32 pattern."""
     unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
     return (Field(unit.a.carrier, k), Field(unit.b.carrier, k)), (Field(FP32, 1),)
 
 
 def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return the fields of a tile: its float32 values, and its codes and the code of its scale."""
+    """Return (input fields, output fields) of a tile: its float32 values, and their codes and the code of its scale."""
     size = _integer(vectors, "elements")
     return (Field(FP32, size),), (Field(_format(vectors), size), Field(_scaling(vectors).scale_format, 1))
 
 
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of one scaled matrix as a test case.
+    """Return (input fields, output fields) of a case that encodes a matrix with two levels of scales.
 
     The inputs are its float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale
     of the whole array.
@@ -146,7 +150,11 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
 
 def _matrix_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return the fields of scaled matrices; raise a ValueError unless their scaling has a scale of the array."""
+    """Return (input fields, output fields) of a set of scaled matrices, as `matrix_fields` does.
+
+    Raises:
+      ValueError: the set's scaling has no scale of the whole array.
+    """
     if not _scaling(vectors).tensor_scale:
         raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
     sizes = _integer(vectors, "rows"), _integer(vectors, "elements")

@@ -16,8 +16,8 @@ SKIPPED = "?"  # the answer of an implementation that does not support a case
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
     """Run `command` once on the inputs of all sets, and return the outputs that it writes.
 
-    The command reads the lines of each set, its title and then a line per case, and writes a line per case. The result
-    is, for each set, (output codes, uint64, (answered cases, numbers); indices of these cases). timeout: seconds.
+    The command reads a title line and a line per case of each set, and writes a line per case. The result has for each
+    set the pair (output codes, uint64 (answered cases, numbers); indices of these cases). timeout: seconds.
 
     Raises:
       ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers or "?".

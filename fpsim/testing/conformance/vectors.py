@@ -1,4 +1,4 @@
-"""Set of test vectors: the operation, and the codes of its inputs and outputs."""
+"""Sets of test vectors (an operation, and codes of its inputs and outputs) and their lines of text."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class Vectors(NamedTuple):
 
 
 def in_words(fields: tuple[Field, ...]) -> str:
-    """Return fields as text, such as "E4M3*16,FP32"."""
+    """Return the fields of a test case as text, such as "E4M3*16,FP32" for 16 codes of E4M3 and one of FP32."""
     return ",".join(map(str, fields))
 
 
 def read_line(line: str) -> tuple[Vectors, int]:
-    """Return the set that a line of text begins, without its cases, and the number of its cases.
+    """Return (a set of test vectors without cases, the number of its cases) from the line of text that begins the set.
 
     Raises:
       ValueError: the line does not begin a set, or names an unknown format or too many cases or numbers.
@@ -94,7 +94,7 @@ def read_line(line: str) -> tuple[Vectors, int]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    """Return the fields that a text such as "E4M3*16,FP32" lists.
+    """Return the fields of a test case that a text such as "E4M3*16,FP32" lists.
 
     Raises:
       ValueError: an unknown format, or a wrong count.
@@ -117,24 +117,24 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the cases of a set of test vectors as a uint64 array, (cases, numbers).
+    """Return the codes of test cases, one list per case, as a uint64 array (cases, numbers).
 
-    lines: the codes of each case. fields: the fields of a case, which have as many numbers.
+    fields: the fields of a case, whose numbers of codes add up to the length of each list.
     """
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 
 def text_of(row: Words, fields: tuple[Field, ...]) -> str:
-    """Return the codes of a case as hexadecimal text, separated by spaces, with all digits of each field's format.
+    """Return the codes of a test case as hexadecimal text, separated by spaces, with all digits of their formats.
 
-    row: uint64 (numbers,). fields: formats of the numbers.
+    row: the codes, uint64 (numbers,). fields: their formats, and how many consecutive codes have each.
     """
     widths = [field.digits for field in fields for _ in range(field.numbers)]
     return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
 
 
 def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
-    """Return the codes that a line of hexadecimal text contains for the given fields.
+    """Return the codes of a test case from a line of hexadecimal text; fields: their formats and numbers.
 
     Raises:
       ValueError: the line has more or fewer numbers than the fields, or one is not a code of its field's format.
@@ -151,11 +151,11 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
     return codes
 
 
-def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
+def split(codes: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
     """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype.
 
-    row: the codes of all fields, (cases, numbers).
+    codes: uint64 (cases, numbers), whose columns the fields divide in order.
     """
     ends = np.cumsum([field.numbers for field in fields])[:-1]
-    parts = np.split(row, ends, axis=1)
+    parts = np.split(codes, ends, axis=1)
     return [part.astype(field.storage) for part, field in zip(parts, fields, strict=True)]

@@ -135,7 +135,7 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
-    """Return whether a kernel's bits for the inputs x differ from those that `promise` says are right.
+    """Return whether a kernel's bits for the inputs x differ from those that follow from `promise`.
 
     Return False if the kernel raises a ValueError or TypeError.
     """
@@ -148,7 +148,7 @@ def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
 
 
 def kernel_of(**promise: Any) -> Kernel:
-    """Return a kernel, from NumPy arrays a, b and any scales and bias, that keeps `promise` (as for `check_kernel`)."""
+    """Return a correct kernel, from NumPy arrays a, b, scales and bias; promise: keywords of `check_kernel`."""
     names = [name for name in EXTRAS if promise.get(name)]
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 
@@ -162,7 +162,10 @@ def kernel_of(**promise: Any) -> Kernel:
 
 
 def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
-    """Return a kernel called `name` that takes JAX arrays and tensors, too, and returns tensors for tensors."""
+    """Return `kernel`, a function of NumPy arrays, as one called `name` that takes JAX arrays and torch tensors, too.
+
+    It returns tensors for tensors.
+    """
 
     def any_arrays(*operands: Any) -> Any:
         arrays = [as_array(x.detach().cpu() if is_torch(x) else np.asarray(x)) for x in operands]
@@ -194,7 +197,10 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
 
 def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that add the terms `order(indices of K)`; it returns None if scales vary along K."""
+    """Return a factory of kernels that add only the terms of K in `order(indices of K)`, in that order.
+
+    The factory takes a promise, keywords of `check_kernel`; it returns None if scales of the promise vary along K.
+    """
 
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
@@ -211,14 +217,15 @@ def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel 
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether no scale of a promise varies along K, so that scales multiply whole sums."""
+    """Return whether no scale of a promise (keywords of `check_kernel`) varies along K, so that it multiplies sums."""
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
 def _flushes(promise: Keywords) -> Kernel | None:
-    """Return a kernel that treats subnormal operands as zeros; None if operands have block scales.
+    """Return a kernel that keeps a promise, except that it treats subnormal operands as zeros.
 
-    The kernel raises a ValueError for operands passed as codes.
+    Return None if operands have block scales. The kernel raises a ValueError for operands passed as codes. promise:
+    keywords of `check_kernel`.
     """
     checked = checked_promise(promise)
     if checked.scale_a == "block":
@@ -240,7 +247,8 @@ def _flushes(promise: Keywords) -> Kernel | None:
 def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
     """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms, or never.
 
-    It returns None if the promise has no promotion, or has scales that vary along K.
+    The factory takes a promise, keywords of `check_kernel`. It returns None if the promise has no promotion (adding
+    of partial sums to a float32 total), or has scales that vary along K. interval: a number, or None for never.
     """
 
     def factory(promise: Keywords) -> Kernel | None:
@@ -251,9 +259,10 @@ def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total of partial sums is rounded to FP16 whenever a partial sum is added to it.
+    """Return a kernel that keeps a promise, except that it rounds the total of partial sums to FP16 at each addition.
 
     Return None for promises without promotion of partial sums, with scales or bias, or with results other than float32.
+    promise: keywords of `check_kernel`.
     """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
@@ -271,7 +280,10 @@ def _half_total(promise: Keywords) -> Kernel | None:
 
 
 def _half_accumulator(promise: Keywords) -> Kernel | None:
-    """Return a kernel of the promised unit's variant with an FP16 accumulator, or None if there is no such unit."""
+    """Return a kernel that adds in FP16, by the unit called like the promised one but with "_f16" instead of "_f32".
+
+    Return None if there is no such unit. promise: keywords of `check_kernel`.
+    """
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
     if narrow not in [candidate.name for candidate in units()]:
@@ -282,7 +294,8 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 def _split(promise: Keywords) -> Kernel | None:
     """Return a kernel that cuts K into two slices, as cuBLAS does, and adds their two sums.
 
-    Return None if the promise has no matrix unit, or if it has a promotion, a schedule, scales or a bias.
+    Return None if the promise has no matrix unit, or if it has a promotion, a schedule, scales or a bias. promise:
+    keywords of `check_kernel` that the kernel keeps otherwise.
     """
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
@@ -290,15 +303,19 @@ def _split(promise: Keywords) -> Kernel | None:
 
 
 def _rounds_products(promise: Keywords) -> Kernel | None:
-    """Return a kernel that rounds products to the sums' format first; None unless fused multiply-adds are promised."""
+    """Return a kernel that rounds each product to the format of the sums before it adds it.
+
+    Return None unless fused multiply-adds are promised. promise: keywords of `check_kernel`.
+    """
     how = promise["accumulate"]
     return _otherwise(promise, accumulate=Sequential(how.fmt)) if isinstance(how, FusedMultiplyAdd) else None
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
-    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both.
+    """Return a kernel that keeps a promise, except that it reads the scales of b with the strides of their transpose.
 
-    The kernel raises a ValueError for scales of b that are not a matrix.
+    Return None unless a and b have scales. The kernel raises a ValueError for scales of b that are not a matrix.
+    promise: keywords of `check_kernel`.
     """
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
@@ -314,9 +331,9 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the bias before it multiplies by the scales.
+    """Return a kernel that keeps a promise, except that it adds the bias before it multiplies by the scales.
 
-    Return None unless the promise has a bias, and scales that do not vary along K.
+    Return None unless the promise has a bias, and scales that do not vary along K. promise: keywords of `check_kernel`.
     """
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
@@ -332,7 +349,10 @@ def _bias_first(promise: Keywords) -> Kernel | None:
 
 
 def _truncates(promise: Keywords) -> Kernel | None:
-    """Return a kernel that rounds results toward zero, or None if no format of the results is promised."""
+    """Return a kernel that keeps a promise, except that it rounds results toward zero.
+
+    Return None if no format of the results is promised. promise: keywords of `check_kernel`.
+    """
     if not promise.get("out_fmt"):
         return None
     out, sums_of = checked_promise(promise).out, kernel_of(**{**promise, "out_fmt": None})

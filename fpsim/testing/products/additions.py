@@ -154,9 +154,9 @@ def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
 
 
 def promoted_parts(adding: Adding) -> JoinedParts | None:
-    """Return the arithmetic of a unit that adds partial sums to a float32 total, as `JoinedParts`.
+    """Return the arithmetic `adding`, which adds partial sums to a float32 total, as `JoinedParts`.
 
-    Return None if `adding`, a unit with its schedule or an accumulator, has no such partial sums.
+    Return None if it has no such partial sums. adding: a unit with its schedule, or an accumulator.
     """
     interval = _interval(adding)
     chained = isinstance(adding.how, MatrixUnit) or adding.schedule is not None
@@ -178,7 +178,7 @@ def _interval(adding: Adding) -> int:
 
 
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
-    """Yield the schedule with K cut into slices, for each number of slices, rule of cutting and order of merging.
+    """Yield `schedule` with K cut into slices, for several numbers of slices, rules of cutting and orders of merging.
 
     unit: the matrix unit, whose terms per step some rules keep together; it must add in FP32, else nothing is yielded.
     out: the format of the results, in which some merges round.
@@ -235,7 +235,7 @@ def _of_processors() -> Iterator[Addition]:
 
 
 def _lanes(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics of 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add.
+    """Yield arithmetics that add terms to 2 to 64 running sums (chains) in float32, as threads or SIMD lanes do.
 
     Terms are given to n chains in one of three ways. Chain i adds the terms k with k mod n = i; or part i of n equal
     parts of K; or the runs j with j mod n = i, where a run has 2, 4 or 8 neighbouring terms. The chains' sums are then

@@ -45,7 +45,7 @@ class CalledKernel:
         self.takes = takes or ("torch" if promise.a.tensors or promise.b.tensors else "")
 
     def settle(self, x: KernelInputs) -> Array:
-        """Call fn twice, find out which array type it accepts, and return its results for the inputs x as codes.
+        """Call the kernel `fn` twice, find out which array type it accepts, and return its results for x as codes.
 
         x: the operands, and the promised scales and bias.
 
@@ -70,7 +70,7 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
-        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts.
+        """Return the results of the kernel `fn` for x as codes; set `takes` to the first array type that it accepts.
 
         Raises:
           FunctionMisbehaved: fn accepts no array type, or breaks a rule of calls.
@@ -93,7 +93,7 @@ class CalledKernel:
         raise FunctionMisbehaved("runs", " ".join([*dict.fromkeys(said), more]))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Call fn with NumPy arrays converted to the type that it accepts, and return its result unchecked.
+        """Call the kernel `fn` with arrays converted to the type that it accepts, and return its result unchecked.
 
         A tensor on a GPU is moved to the CPU; any other result is returned unchanged.
         """
@@ -101,7 +101,7 @@ class CalledKernel:
         return got.cpu() if is_torch(got) else got
 
     def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
-        """Return the results of fn for the inputs x as codes of the promised format, with one code for all NaNs.
+        """Return the results of the kernel `fn` for x as codes of the promised format, with one code for all NaNs.
 
         x: the operands, and the promised scales and bias. layout: memory layout of a and b; None for C order. The
         result has the shape (M, N).
@@ -149,7 +149,7 @@ class CalledKernel:
         return np.asarray(x).tobytes()
 
     def _passed(self, x: Array) -> Any:
-        """Return a NumPy array converted to the type of arrays that fn accepts."""
+        """Return a NumPy array converted to the type of arrays that the kernel `fn` accepts."""
         if self.takes == "numpy":
             return x
         if self.takes == "jax":
@@ -168,7 +168,8 @@ class CalledKernel:
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
         """Return the results `got` as codes of the promised format, with one code for all NaNs.
 
-        a: the first operand as fn received it, for its device. x: the inputs of the call, for the shape and for errors.
+        a: the first operand as the kernel received it, for its device. x: the inputs of the call, for the shape and
+        for errors.
 
         Raises:
           FunctionMisbehaved: the type, dtype, shape or device is not as promised.
@@ -226,7 +227,7 @@ def _has_cuda() -> bool:
 
 
 def two_results(first: Array, again: Array) -> str:
-    """Return text on the differences between two arrays of codes that should be equal: how many, and the first."""
+    """Return, as text, how many codes of two arrays that should be equal differ, and the first difference."""
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     count = f"{int((first != again).sum()):,} of {first.size:,} elements"
     return f"{count}, first {where}: {hexadecimal(first[where])}, then {hexadecimal(again[where])}"

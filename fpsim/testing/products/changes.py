@@ -21,14 +21,14 @@ THROUGH = (BF16, FP16, TF32, E5M2, E4M3)  # formats that values may be rounded t
 
 
 class KernelChange(NamedTuple):
-    """A fault of a kernel.
+    """A fault of a kernel, in words and as a function.
 
     Attributes:
       words: clause without subject, such as "doubles a".
-      apply: function that applies the fault. Operands: (float64 values, `ProbedOperand`) -> values. Scales and bias:
-        KernelInputs -> KernelInputs. Terms: K -> (indices of a's terms, indices of b's terms). Epilogue: (promise,
-        inputs, float32 sums) -> codes. Results: (float64 values before the cast, result format) -> codes. Integer
-        kernels: (a, b) -> results.
+      apply: function that applies the fault. Its signature depends on what the fault changes. Operands: (float64
+        values, `ProbedOperand`) -> values. Scales and bias: KernelInputs -> KernelInputs. Terms: K -> (indices of a's
+        terms, indices of b's terms). Order of scales, bias and cast: (promise, inputs, float32 sums) -> codes. Results:
+        (float64 values before the cast, result format) -> codes. Integer kernels: (a, b) -> results.
     """
 
     words: str
@@ -36,7 +36,7 @@ class KernelChange(NamedTuple):
 
 
 def with_last(function: Callable[..., Any], *last: Any) -> Callable[..., Any]:
-    """Return a function that calls `function` with the arguments it receives, followed by the values `last`."""
+    """Return a function that appends the values `last` to its arguments and calls `function` with them."""
     return lambda *arguments: function(*arguments, *last)
 
 

@@ -228,7 +228,7 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet, on the fewest terms.
+    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet.
 
     fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims. variant: the
     changes of that arithmetic that explain the results, whose sums have the second tree and text; None if nothing
@@ -267,8 +267,8 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
     """Return the tree in which `adding` sums the k terms of an element, or None if it has no tree.
 
-    promise: the arithmetic that the kernel claims, for its result format. adding: an `Adding` (unit with schedule, or
-    accumulator); anything else has no tree. n: columns of the product, on which the order of some libraries depends.
+    promise: the arithmetic that the kernel claims, of which the result format is used. adding: an `Adding` (unit with
+    schedule, or accumulator); anything else has no tree. n: columns of the product, which some libraries' order uses.
     """
     if not isinstance(adding, Adding) or adding.codes:
         return None
@@ -303,7 +303,10 @@ def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: lis
 
 
 def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
-    """Return the report on a kernel whose results must be within the error bound of a promise."""
+    """Return the report on a kernel whose results must be within the error bound of its promise.
+
+    promise: the arithmetic that it claims. inputs: the operands to call it with.
+    """
     fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     outside = unbounded = 0
     share, worst, ulps = 0.0, None, 0.0

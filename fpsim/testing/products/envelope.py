@@ -111,7 +111,7 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
-    """Return an operand's array, of its dtype or of codes, with subnormals replaced by zeros of their sign."""
+    """Return an operand with subnormals replaced by zeros of their sign, in the form in which kernels receive it."""
     return operand.passed(flushed(operand_values(codes, operand), operand.fmt))
 
 
@@ -164,7 +164,8 @@ def _specials(a: Array, b: Array) -> Array:
 def outside(got: Array, of: Envelope) -> Array:
     """Return a bool mask of the results, float64 values (M, N), that are outside their bounds.
 
-    An element that must be NaN or Inf is outside if it is not that; an element without a bound never is.
+    An element that must be NaN or Inf is outside if it has another value; an element without a bound never is. of:
+    the bounds.
     """
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
@@ -176,7 +177,7 @@ def outside(got: Array, of: Envelope) -> Array:
 def shares(got: Array, of: Envelope) -> Array:
     """Return the absolute error of each result (float64 values) divided by its bound.
 
-    It is NaN if the result is not finite, must be NaN or Inf, or has no bound above 0.
+    It is NaN if the result is not finite, must be NaN or Inf, or has no bound above 0. of: the bounds.
     """
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Inputs that tell kernels apart: shapes around a schedule's boundaries, and operands that show how sums are added."""
+"""Inputs that tell kernels apart: operands of products whose results show how sums are added."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import is_integer, require_integer, shown
+from fpsim.errors import require_integer
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.keywords import given_keywords
@@ -20,10 +20,8 @@ from fpsim.probe.draws import drawn
 from fpsim.probe.model import Model
 from fpsim.probe.operands import ProbedCall, ProbedOperand
 from fpsim.probe.words import WORDS
-from fpsim.schedules.call import Call
-from fpsim.schedules.limits import refusals
-from fpsim.schedules.plan import interval_of, plan_of
-from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
+from fpsim.schedules.plan import plan_of
+from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.operands import scales as drawn_scales
 from fpsim.testing.products.promise import (
@@ -36,10 +34,8 @@ from fpsim.testing.products.promise import (
     promise_of,
     with_kernel_keywords,
 )
+from fpsim.testing.products.shapes import Shape, checked_shapes, lengths, shapes_for
 
-Shape = tuple[int, int, int]
-LEAST = 435  # smallest K of the main shape, which tells slices of 128 terms and more from their blocks
-LONGEST = 2048  # largest K of the shapes chosen by `shapes_for`
 BEYOND = 256  # rows or columns; larger shapes have two kinds of inputs and a small K
 FEW = ("masks", "uneven", "cancelling", "ties of the result")  # kinds for shapes other than the main one
 
@@ -102,8 +98,11 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield inputs that check `promise`, revealing ones first; shapes None: those of `shapes_for`; seed: for draws."""
-    chosen = _allowed_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
+    """Yield inputs that check a kernel's promised arithmetic, first those that exclude the most other arithmetics.
+
+    shapes: (M, N, K) of the products; None for those of `shapes_for`. seed: seed of the random numbers.
+    """
+    chosen = checked_shapes(shapes, promise) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
         kinds: Iterable[str] = SHOWS if place == 0 or (shapes is not None and len(chosen) <= 3) else FEW
@@ -113,7 +112,10 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
 
 
 def _unknown_kinds(promise: Promise) -> list[str]:
-    """Return the kinds of inputs for which a probed model cannot predict results; none without a model."""
+    """Return the kinds of inputs for which the promised model cannot predict results; [] for other promises.
+
+    A promise is the arithmetic that a kernel claims, here a model made by `fpsim.probe`.
+    """
     if not isinstance(promise.adding, Model):
         return []
     said = " ".join(promise.adding.unknown)
@@ -122,111 +124,11 @@ def _unknown_kinds(promise: Promise) -> list[str]:
     return unknown + more + (["tail", "zeros"] if "zeros" in unknown else [])  # a row whose terms are nearly all zeros
 
 
-def checked_shapes(shapes: Any) -> list[Shape]:
-    """Return the caller's shapes as tuples; raise an error for any but triples (M, N, K) of positive integers."""
-    refusal = f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(shapes)}."
-    try:
-        listed = [tuple(shape) for shape in shapes]
-    except TypeError:
-        raise TypeError(refusal) from None
-    if not listed or any(len(s) != 3 or not all(is_integer(x) and x >= 1 for x in s) for s in listed):
-        raise ValueError(refusal)
-    return [(int(m), int(n), int(k)) for m, n, k in listed]
-
-
-def _allowed_shapes(promise: Promise, shapes: Any) -> list[Shape]:
-    """Return the caller's shapes as tuples; raise an error for any but positive (M, N, K) that the promise allows."""
-    checked = checked_shapes(shapes)
-    block = promise.unit.block if promise.unit is not None else 0
-    for _, _, k in checked:
-        if isinstance(promise.adding, Model) and k != promise.adding.n:
-            raise ValueError(f"shapes must have K = {promise.adding.n}, which was probed; got {k}.")
-        if block and k % block:
-            raise ValueError(f"shapes must have a K that is a multiple of {block}, which share a scale; got {k}.")
-    return checked
-
-
-def shapes_for(promise: Promise) -> list[Shape]:
-    """Return allowed shapes (M, N, K) around a schedule's boundaries; every kind of inputs is made for the first."""
-    adding = promise.adding
-    if isinstance(adding, Model):
-        return [(*adding.shape, adding.n)]
-    main, terms, _ = lengths(promise)
-    few = min(main, 2 * terms[-1] if terms else main)
-    short = next((k for k in terms if k >= 8), few)
-    candidates = [
-        (16, 16, main), *((5, 7, k) for k in terms), (1, 33, main), (33, 1, main), (1, 1, few), (130, 66, few),
-        (18, 130, few), (258, 258, short), (1030, 66, short), (5, 1030, short),
-    ]  # fmt: skip
-    schedule = adding.schedule
-    if promise.along_k and promise.unit is not None and promise.unit.scale is None:
-        candidates[-5] = (130, 130, main)  # several tiles of scales across
-    if schedule is None or schedule.library == "fpsim" or not isinstance(adding.how, MatrixUnit):
-        return list(dict.fromkeys(candidates))
-    kept = [_taken(schedule, adding.how, shape, promise) for shape in candidates]
-    return list(dict.fromkeys(shape for shape in kept if shape is not None)) or [(16, 16, main)]
-
-
-def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """Return the first of three shapes that the schedule's library accepts, or None if it accepts none.
-
-    They are `shape`, `shape` rounded up to multiples of 16, and the latter with M = 1.
-    """
-    up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
-    for candidate in (shape, up, (1, *up[1:])):
-        kinds = (promise.scale_a or "none", promise.scale_b or "none")
-        if not refusals(Call(schedule, unit, *candidate, *kinds, promise.out)):
-            return candidate
-    return None
-
-
-def lengths(promise: Promise) -> tuple[int, list[int], int]:
-    """Return (K of the main shape, for which every kind of inputs is made; further K; terms of a partial sum).
-
-    The main K has several partial sums and an incomplete one; the further K, ascending, are next to multiples of a step
-    and of a partial sum. Without partial sums, the third number is a grain of slices, an instruction's terms, or 8.
-    """
-    assert isinstance(promise.adding, Adding)
-    adding, how, schedule = promise.adding, promise.chain, promise.adding.schedule or FLAT
-    if how is None:
-        chunk = getattr(adding.how, "chunk", 0)  # of Chunked
-        return *_around(1, min(chunk, LONGEST // 4), 0), chunk or 8
-    if runs := schedule.slicing.lengths:  # which add up to the only K of the schedule
-        return sum(runs), [], max(runs)
-    block = how.block
-    if isinstance(schedule.sums, Lanes):
-        lanes = min(schedule.sums.count * max(abs(schedule.sums.run), 1), LONGEST // 4)
-        return *_around(1, lanes, block), lanes
-    assert isinstance(schedule.sums, Chain)
-    interval = interval_of(schedule.sums, how) or schedule.sums.residue
-    count, grain = schedule.slicing.count, schedule.slicing.grain or 1024 // max(how.a.fmt.bits, 8)
-    main, terms = _around(how.terms, interval, block)
-    if count > 1:
-        split = min(2 * count * grain + grain // 2 + 3, LONGEST)
-        main = max(main, -(-split // block) * block if block else split)
-        terms = sorted({*terms, *(k for k in (grain, grain + 1, count * grain - 1) if k <= LONGEST and not block)})
-    return main, terms, interval or (grain if count > 1 else how.terms)
-
-
-def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
-    """Return (main K, further K): the K of the shape for which every kind of inputs is made, and those of other shapes.
-
-    The main K has four partial sums and an incomplete one, but at most 2048 terms if `block` is 0. The further K,
-    ascending, are 1 and numbers next to multiples of a step and a partial sum. step: terms of an instruction. interval:
-    terms of a partial sum; 0 counts as 4 steps, or 64 if that is more. block: all K are multiples of it, if not 0.
-    """
-    longest = interval or max(4 * step, 64)
-    main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
-    wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
-    if block:
-        rounded = {-(-k // block) * block for k in wanted if k > 0}
-        return -(-main // block) * block, sorted(rounded)
-    main = min(main, LONGEST)
-    return main, sorted(k for k in wanted if 0 < k < main)
-
-
 def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
-    """Return random inputs of `kind`, in SHOWS, and `shape` (M, N, K), with the scales and bias of `promise`."""
+    """Return random inputs of one kind for a product of `shape` (M, N, K), with any scales and bias of `promise`.
+
+    kind: a key of SHOWS, such as "masks". promise: the arithmetic that a kernel claims. seed: seed of the draws.
+    """
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
@@ -242,7 +144,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
 
 
 def _held(operand: ProbedOperand, values: Array) -> Array:
-    """Return float64 values rounded to an operand's format, as float64; infinities and NaN are unchanged."""
+    """Return float64 values rounded to the format of `operand`, as float64; infinities and NaN are unchanged."""
     finite = np.isfinite(values)
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 
@@ -276,13 +178,19 @@ Pair = tuple[Array, Array]
 
 
 def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, 2 large terms at random k cancel."""
+    """Draw float64 a (M, K) and b (K, N): in each row of a, two large terms at random indices of K cancel.
+
+    promise: the arithmetic of a kernel, for the ranges of its operands. shape: (M, N, K).
+    """
     pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
     return _large_pairs(rng, promise, shape, pairs)
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K): 2 large terms per row, at one of `boundaries(promise, K)`, cancel."""
+    """Draw float64 a (M, K) and b (K, N): in each row of a, two large terms before and after a boundary cancel.
+
+    The boundaries are those of partial sums of `promise`, a kernel's arithmetic. shape: (M, N, K).
+    """
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -294,7 +202,10 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the schedule's for k."""
+    """Return the sorted indices of K at which partial sums of k terms may begin.
+
+    They are 8, 16, ..., 2048, and 48, 96, ..., 1536, and those of the promised schedule.
+    """
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     if isinstance(promise.adding, Adding) and promise.chain is not None:
         plan = plan_of(promise.adding.schedule or FLAT, promise.chain, k)
@@ -304,9 +215,10 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, two large terms cancel.
+    """Draw float64 a (M, K) and b (K, N): in each row of a, two large terms at given indices of K cancel.
 
-    pairs: for each row of a, the indices of its large terms; if they are equal, the row has one.
+    pairs: for each row of a, these two indices; if they are equal, the row has one large term. promise: the arithmetic
+    of a kernel, for the ranges of its operands. shape: (M, N, K).
     """
     m, n, k = shape
     _, high = promise.a.exponents
@@ -323,7 +235,10 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K): partial sums of `promise` differ in exponent; adding them rounds."""
+    """Draw float64 a (M, K) and b (K, N) whose partial sums differ in exponent, so that adding these rounds.
+
+    promise: the arithmetic of a kernel, for the length of its partial sums. shape: (M, N, K).
+    """
     m, n, k = shape
     size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
     run = np.arange(k) // max(size, 1)
@@ -338,7 +253,10 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw N(0, 1) for a and b of `shape` (M, N, K); row i of a is 0 but for its last 1 + i * max(K // 24, 1) terms."""
+    """Draw N(0, 1) for a (M, K) and b (K, N), then set all but the last terms of each row of a to 0.
+
+    Row i keeps 1 + i * max(K // 24, 1) terms. shape: (M, N, K). promise: not read.
+    """
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -347,9 +265,10 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw N(0, 1) for a and b of `shape` (M, N, K); then set one element of each row of a to Inf, NaN or +-largest.
+    """Draw N(0, 1) for a (M, K) and b (K, N), then set an element of each row of a to Inf, NaN or the largest value.
 
-    Rows of b that meet these elements get values 1, -1, 0 and tiny ones. promise: the arithmetic, for its formats.
+    Rows of b that are multiplied by these elements get values 1, -1, 0 and tiny ones. promise: the arithmetic of a
+    kernel, for its formats. shape: (M, N, K).
     """
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
@@ -362,9 +281,9 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K) whose products are near the smallest value of the result of `promise`.
+    """Draw float64 a (M, K) and b (K, N) whose products are near the smallest value of the promised result format.
 
-    Only the first i + 1 elements of row i of a are not zero.
+    Only the first i + 1 elements of row i of a are not zero. shape: (M, N, K).
     """
     m, n, k = shape
     out = promise.out
@@ -382,9 +301,10 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw integers, float64 a and b of `shape` (M, N, K), whose sums are often ties of the result format of `promise`.
+    """Draw integers, as float64 a (M, K) and b (K, N), whose sums are often ties of the promised result format.
 
     Sums are around 2**(precision of that format). In half of the columns, a last term of +-1/64 moves them off ties.
+    shape: (M, N, K).
     """
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]

@@ -19,9 +19,9 @@ from fpsim.products.matmul import matmul
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of
 from fpsim.testing.products.black_box import array_of
 from fpsim.testing.products.changes import KernelChange, with_last
-from fpsim.testing.products.inputs import checked_shapes
 from fpsim.testing.products.promise import KernelInputs
 from fpsim.testing.products.report import KernelReport, ProductCoverage
+from fpsim.testing.products.shapes import checked_shapes
 from fpsim.testing.quantizers.report import explained_by
 
 TAKES = ("numpy", "torch")
@@ -132,7 +132,7 @@ def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUni
 def _inputs(
     unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
 ) -> Iterator[KernelInputs]:  # fmt: skip
-    """Yield operands of each shape (M, N, K) and of several kinds, which `_drawn` lists.
+    """Yield operands of several kinds (see `_drawn`) for products of each shape (M, N, K).
 
     shapes: None takes nine small shapes (SHAPES), and adds operands whose sums exceed 32 bits.
     """
@@ -187,7 +187,9 @@ def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name:
 
 
 def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: str) -> Array:
-    """Return the results of fn for the inputs x; takes: "numpy" or "torch", the type of arrays to pass.
+    """Return the results (M, N) of the kernel `fn` for the inputs x.
+
+    takes: "numpy" or "torch", the type of arrays to pass.
 
     Raises:
       FunctionMisbehaved: fn raises, writes into its operands, or returns another shape than (M, N) or another dtype
@@ -213,7 +215,10 @@ def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: s
 
 
 def _misses(variant: KernelChange, inputs: list[KernelInputs], results: list[Array]) -> int:
-    """Return the number of results that differ from those of a faulty kernel, over all inputs."""
+    """Return how many of a kernel's results differ from those with the fault `variant`.
+
+    results: one array (M, N) for each of the inputs.
+    """
     return sum(int(np.count_nonzero(variant.apply(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
 
 
@@ -258,15 +263,15 @@ def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
 
 
 def _square_transposed(unit: IntegerUnit, a: Array, b: Array) -> Array:
-    """Return the unit's product a @ b, transposed if it is square."""
+    """Return the product a @ b by an integer unit, transposed if it is square."""
     result = matmul(a, b, accumulate=unit)
     return result.T if result.shape[0] == result.shape[1] else result
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the function (a, b) -> product that first reads signed integers of one operand as unsigned, or vice versa.
+    """Return a function (a, b) -> product that reads the bits of one operand, "a" or "b", as another integer type.
 
-    name: the operand, "a" or "b". element: the type as which its bits are read. unit: the unit that multiplies.
+    name: the operand. element: the type as which its bits are read. unit: the unit that multiplies.
     """
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 
@@ -287,7 +292,7 @@ def _exact(a: Array, b: Array) -> Array:
 
 
 def _saturated(sums: Array, dtype: np.dtype[Any]) -> Array:
-    """Return whole numbers, int64 or float64, as integers of a dtype, saturated at the ends of its range."""
+    """Return `sums`, whole numbers as int64 or float64, as integers of a dtype, limited to its range."""
     ends = np.iinfo(dtype)
     return np.clip(sums, ends.min, ends.max).astype(dtype)
 
@@ -305,6 +310,6 @@ def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _without_tail(block: int, unit: IntegerUnit, a: Array, b: Array) -> Array:
-    """Return the unit's product without the terms of K after the last whole block of `block` terms."""
+    """Return the product a @ b by an integer unit, without the terms after the last whole block of `block` terms."""
     whole = a.shape[1] // block * block
     return matmul(a[:, :whole], b[:whole], accumulate=unit)

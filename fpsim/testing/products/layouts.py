@@ -25,11 +25,6 @@ class OperandLayout(NamedTuple):
     torch: bool = True
 
 
-def _same(x: Any) -> Any:
-    """Return x, an array or torch tensor, unchanged."""
-    return x
-
-
 def _transposed(x: Any) -> Any:
     """Return a copy of the matrix x, an array or torch tensor, whose columns are contiguous in memory."""
     if not is_torch(x):
@@ -63,8 +58,8 @@ def _reversed(x: Any) -> Any:
 
 
 LAYOUTS = (
-    OperandLayout("a transposed", _transposed, _same),
-    OperandLayout("b transposed", _same, _transposed),
+    OperandLayout("a transposed", _transposed, lambda x: x),
+    OperandLayout("b transposed", lambda x: x, _transposed),
     OperandLayout("both transposed", _transposed, _transposed),
     OperandLayout("columns of wider matrices", _widened, _widened),
     OperandLayout("every other row and column", _spaced, _spaced),

@@ -120,7 +120,7 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
 
 
 def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
-    """Compare the results `got` for operands in a layout with the observation in C order.
+    """Raise an error if the results `got` for operands in another layout do not match the observation in C order.
 
     got: codes (M, N). bounded: the promise (claimed arithmetic) whose error bounds results must be within; None
     compares bits.
@@ -172,9 +172,10 @@ def where(seen: list[Observation]) -> str:
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> tuple[str, bool]:
-    """Return (a phrase on the sizes of an axis that wrong products have, whether few right products have such a size).
+    """Return (a phrase such as "only where K is above 128" on the sizes of wrong products, whether it is selective).
 
-    The phrase is "" if no rule is known for the sizes. Few are no more right products than wrong ones.
+    The phrase is "" if the sizes follow no known rule. It is selective if no more right products than wrong ones have
+    such a size.
 
     bad, good: observations (a kernel's results for some inputs) with and without differences from the promised results.
     place, name: index of the axis in (M, N, K), and its letter.

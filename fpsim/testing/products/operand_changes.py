@@ -65,9 +65,9 @@ def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
 
 
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
-    """Return a function of (float64 values, operand) that applies `change` to the values.
+    """Return a function (float64 values, operand) -> values that applies `change` and rounds to the operand's format.
 
-    It then rounds finite ones to the operand's format.
+    Infinities and NaN that `change` returns are not rounded.
     """
 
     def changed(values: Array, operand: ProbedOperand) -> Array:
@@ -124,9 +124,9 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
-    """Return the function of inputs that replaces the array `name` by `change` of it, as float32.
+    """Return a function of inputs that returns them with `change` applied to one array, as float32.
 
-    name: "scale_a", "scale_b" or "bias".
+    name: the array, "scale_a", "scale_b" or "bias". change: function of the array.
     """
 
     def changed(x: KernelInputs) -> KernelInputs:
@@ -148,7 +148,7 @@ def _first(s: Array, axis: int) -> Array:
 
 
 def _last_stale(s: Array) -> Array:
-    """Return a matrix of scales whose last row repeats the row before it; of a single row, the last column does."""
+    """Return scales whose last row repeats the row before it; if there is one row, the last column does so."""
     flat = s.copy()
     if s.shape[0] > 1:
         flat[-1] = flat[-2]
@@ -158,9 +158,9 @@ def _last_stale(s: Array) -> Array:
 
 
 def _exchange(x: KernelInputs) -> KernelInputs:
-    """Return inputs with the scales of a and b exchanged and transposed.
+    """Return x with the scales of a and b exchanged and transposed.
 
-    The inputs are returned unchanged if the scales of b do not have the transposed shape of those of a.
+    It is returned unchanged if the scales of b do not have the transposed shape of those of a.
     """
     first, second = x.scale_a, x.scale_b
     assert first is not None

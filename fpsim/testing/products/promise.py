@@ -95,7 +95,7 @@ class KernelInputs:
 
     @property
     def extras(self) -> list[Array]:
-        """Arguments of the kernel after a and b, in order: those of scale_a, scale_b and bias that are promised."""
+        """Arguments of the kernel after a and b: scale_a, scale_b and bias, without those that are not promised."""
         return [x for x in (self.scale_a, self.scale_b, self.bias) if x is not None]
 
     def __str__(self) -> str:
@@ -105,11 +105,11 @@ class KernelInputs:
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """The arithmetic that a kernel promises, validated.
+    """The promise of a kernel: validated formats, arithmetic, scales and bias from which its result bits follow.
 
     Attributes:
       a, b: formats of the operands, and how they are passed.
-      adding: a unit with a schedule, an accumulator, or the model of a probe.
+      adding: the arithmetic of sums: a unit with a schedule, an accumulator, or a model made by `fpsim.probe`.
       out: the format of results.
       scale_a, scale_b: layouts of the scales: "tensor", "row", "1x128", "128x128" or "block"; "" without scales.
       bias: whether the kernel adds a bias.
@@ -133,7 +133,7 @@ class Promise:
 
     @property
     def along_k(self) -> bool:
-        """True if scales vary along K."""
+        """True if operands have several scales along K, so that scales cannot multiply whole sums."""
         return any(scale in ("1x128", "128x128", "block") for scale in (self.scale_a, self.scale_b))
 
     @property
@@ -149,7 +149,7 @@ class Promise:
 
     @property
     def chain(self) -> MatrixUnit | None:
-        """The matrix unit that the promised schedule chains; for accumulators with a schedule, one of single terms.
+        """The promised matrix unit; for an accumulator with a schedule, a unit that adds single terms as it does.
 
         None for accumulators without a schedule and for probed models.
         """
@@ -280,7 +280,7 @@ def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Return whether a matrix unit with the `Element` `element` accepts an operand; TF32 is passed as float32."""
+    """Return whether a unit with operands of the type `element` accepts an operand; TF32 is passed as float32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):
@@ -289,7 +289,7 @@ def takes(element: Any, operand: ProbedOperand) -> bool:
 
 
 def units_for(promise: Promise) -> list[MatrixUnit]:
-    """Return every matrix unit that accepts the promised operands and has the promised unit's block scales."""
+    """Return all matrix units that accept the promised operands and have block scales like the promised unit's."""
     unit = promise.unit
     scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
     fitting = [candidate for candidate in float_units() if (candidate.scale, candidate.block) == (scale, block)]
@@ -316,7 +316,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
                 return np.asarray(matmul(a, b, accumulate=how, fmt=fmts, **more))
             result = np.asarray(matmul(a, b, accumulate=how, fmt=fmts))
             if promise.scaled or promise.bias:
-                result = finish(promise, x, _float32(result, how.result_format))
+                result = finish(x, _float32(result, how.result_format))
                 return result if out is None else cast(result, FP32, out)
             return result if out is None else cast(result, how.result_format, out)
         plain = adding.own_format == out and not (promise.scaled or promise.bias)
@@ -336,14 +336,14 @@ def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
 
 
 def _float32(results: Array, fmt: Format) -> Array:
-    """Return results, values or codes of `fmt`, as float32 values."""
+    """Return `results`, an array of values or of codes of `fmt`, as float32 values."""
     values = decode(results, fmt, np.float64) if results.dtype.kind in "iu" else results
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(values.astype(np.float32))
 
 
-def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
-    """Return float32 results from float32 sums: multiplied by the scales of x, and with its bias added.
+def finish(x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
+    """Return float32 results from float32 sums (M, N), which are multiplied by the scales of x; its bias is added.
 
     order: "product" multiplies by scale_a * scale_b, "a_first" by scale_a and then by scale_b, "b_first" the other way
     round. fused: whether the bias is added by a fused multiply-add with the last scale.
@@ -370,7 +370,7 @@ def cast(
 
 
 def codes_of(results: Array, fmt: Format) -> Array:
-    """Return results, values in the dtype of `fmt` or codes, as codes with one code for all NaNs."""
+    """Return `results`, an array of values in the dtype of `fmt` or of codes, as codes with one code for all NaNs."""
     results = np.ascontiguousarray(results)
     return canonical(results if results.dtype.kind in "iu" else words(results), fmt)
 
@@ -393,7 +393,7 @@ def values_of(codes: Array, fmt: Format) -> Array:
 
 
 def operand_values(x: Array, operand: ProbedOperand) -> Array:
-    """Return the values of an operand's array, which has values or codes, as float64."""
+    """Return the float64 values of `x`, an array of values or of codes in the format of `operand`."""
     if x.dtype.kind in "iu":
         return operand.values(x)
     with np.errstate(all="ignore"):

@@ -187,7 +187,7 @@ class KernelReport:
         return "\n".join(lines)
 
     def _certificate(self) -> str:
-        """Return the sentence on the variants that the results exclude, and on those that they cannot exclude."""
+        """Return a sentence on the other arithmetics that the results exclude, and those that they do not exclude."""
         others = "other additions, orders, roundings and faults"
         text = f"Each of {self.excluded:,} {others} would give another result for at least one input"
         if self.rivals:
@@ -199,14 +199,17 @@ class KernelReport:
 
 
 def ulps_in_words(ulps: float) -> str:
-    """Return a distance in units of the last place as text; Inf means unlike values of which one is Inf or NaN."""
+    """Return a distance in units of the last place as text; Inf stands for different values, one of them Inf or NaN."""
     if math.isinf(ulps):
         return "different values, of which one is Inf or NaN"
     return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"
 
 
 def ordinals(codes: Array, fmt: Format) -> Array:
-    """Return codes as int64 (object for 64 bits) in the order of values, neighbours 1 apart; both zeros become 0."""
+    """Return integers that order codes by value: neighbouring values differ by 1, and 0 and -0 both give 0.
+
+    The integers are int64; Python integers for formats of 64 bits.
+    """
     wide = codes.astype(np.int64 if fmt.bits < 64 else object)
     if not fmt.signed:
         return wide
@@ -215,7 +218,7 @@ def ordinals(codes: Array, fmt: Format) -> Array:
 
 
 def distance(got: Array, want: Array, fmt: Format) -> Array:
-    """Return how many values of the format two arrays of codes are apart, float64.
+    """Return how many values of the format the codes `got` and `want` are apart, a float64 array.
 
     0 and -0 are 1 apart. The distance of an infinity or NaN is 0 from the same code, and Inf from every other code.
     """

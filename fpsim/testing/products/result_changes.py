@@ -44,7 +44,7 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
             words = f"multiplies by the scales as {order}" if promise.scaled else ""
             words += f"{' and ' if words else ''}{'fuses the bias' if fused else 'adds the bias apart'}" * promise.bias
             if words:
-                yield KernelChange(words, lambda p, x, s, o=order, f=fused: cast(finish(p, x, s, o, f), FP32, p.out))
+                yield KernelChange(words, lambda p, x, s, o=order, f=fused: cast(finish(x, s, o, f), FP32, p.out))
     if promise.bias and promise.scaled:
         yield KernelChange("adds the bias before the scales", _bias_first)
     if promise.bias:
@@ -56,7 +56,7 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return how the promise applies scales and bias: (order, fused).
+    """Return how a kernel with this promise applies scales and bias: (order, fused).
 
     order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added by a fused
     multiply-add with the last scale.
@@ -72,7 +72,7 @@ def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
     p: the promise. sums: the float32 sums of the product of x, without scales and bias.
     """
     assert x.bias is not None
-    return cast(finish(p, _without(x, "bias"), sums + x.bias), FP32, p.out)
+    return cast(finish(_without(x, "bias"), sums + x.bias), FP32, p.out)
 
 
 def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
@@ -81,8 +81,8 @@ def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     p: the promise. sums: the float32 sums of the product of x, without scales and bias.
     """
     assert x.bias is not None
-    first = finish(p, _without(x, "bias", "scale_b"), sums) + x.bias
-    return cast(finish(p, _without(x, "bias", "scale_a"), first), FP32, p.out)
+    first = finish(_without(x, "bias", "scale_b"), sums) + x.bias
+    return cast(finish(_without(x, "bias", "scale_a"), first), FP32, p.out)
 
 
 def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
@@ -91,7 +91,7 @@ def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     p: the promise. sums: the float32 sums of the product of x, without scales and bias.
     """
     assert x.bias is not None
-    codes = cast(finish(p, _without(x, "bias"), sums), FP32, p.out)
+    codes = cast(finish(_without(x, "bias"), sums), FP32, p.out)
     return cast((values_of(codes, p.out).astype(np.float32) + x.bias), FP32, p.out)
 
 
@@ -101,11 +101,11 @@ def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     p: the promise. sums: the float32 sums of the product of x, without scales and bias.
     """
     codes = cast(sums, FP32, p.out)
-    return cast(finish(p, x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
+    return cast(finish(x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
 
 
 def _without(x: KernelInputs, *names: str) -> KernelInputs:
-    """Return inputs with those of scale_a, scale_b and bias that `names` lists set to None."""
+    """Return `x` without the arrays that `names` lists, such as "scale_a" and "bias", which are set to None."""
     absent: dict[str, Any] = dict.fromkeys(names)
     return replace(x, **absent)
 
@@ -185,9 +185,9 @@ Results = Callable[[Array, Format], Array]
 
 
 def _cast(**how: str) -> Results:
-    """Return the function (float64 values, format) -> codes that casts with other keywords than promised.
+    """Return the function (float64 values, format) -> codes that casts with the keywords `how` of `fpsim.encode`.
 
-    how: rounding, overflow or subnormals, as for `fpsim.encode`.
+    how: rounding, overflow or subnormals; keywords that are left out are those of `fpsim.matmul`.
     """
     return lambda values, out: cast(values, FP64, out, **how)
 
@@ -211,9 +211,9 @@ def _on_values(change: Results) -> Results:
 
 
 def _stale(axis: int, grain: int) -> Results:
-    """Return the function (values, format) -> values that copies the row or column before an incomplete tail over it.
+    """Return a function (values, format) -> values that overwrites the rows after the last whole block of `grain` rows.
 
-    axis: 0 for rows, 1 for columns. grain: number of rows or columns of which those before the tail are a multiple.
+    They are overwritten by the row before them. axis: 0 for rows, 1 for columns instead of rows.
     """
 
     def changed(values: Array, _: Format) -> Array:
@@ -225,10 +225,10 @@ def _stale(axis: int, grain: int) -> Results:
 
 
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
-    """Return the function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
+    """Return a function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
 
-    keeps: function (indices of all rows or columns, number) -> mask of those to keep. number: its last argument, such
-    as a size of blocks.
+    keeps: function (indices of all rows or columns, number) -> mask of those that are not changed. number: passed to
+    it, such as a size of blocks.
     """
 
     def changed(values: Array, _: Format) -> Array:

@@ -75,7 +75,7 @@ class VariantSearch:
         return thread_seconds() > self.deadline
 
     def family(self) -> list[Variant]:
-        """Return the variants of the promised arithmetic with one known change, on any axis (field of `Variant`)."""
+        """Return all variants with one change of the promised arithmetic, in any attribute of `Variant`."""
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
@@ -147,7 +147,10 @@ class VariantSearch:
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant]) -> list[Variant]:
-        """Return variants with two changes of `family`, likely ones first, that explain all results; [] if none."""
+        """Return variants with two changes that explain all results; [] if there are none.
+
+        family: variants with one change, likely ones first, from which pairs are made.
+        """
         by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in Variant._fields}
         # processors can flush in operands and sums at once
         sums, operands = (
@@ -171,7 +174,7 @@ class VariantSearch:
         return []
 
     def _matches(self, x: Variant, others: list[Variant]) -> list[Variant]:
-        """Return the variants that join the change of x and one of `others`, and reproduce all wrong results."""
+        """Return those of the variants that join x and one of `others` which reproduce all wrong results."""
         matches = []
         for y in others:
             variant = _joined(x, y)
@@ -256,9 +259,9 @@ class VariantSearch:
 
 
 class _Trees:
-    """Test of arithmetics: whether they are the promised one by another name.
+    """Tells whether another arithmetic is only another name of the promised one.
 
-    They are if their trees of additions equal the promised ones for each of a set of shapes (M, N, K).
+    It is if its trees of additions equal the promised ones for each of a set of shapes (M, N, K).
     """
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
@@ -334,7 +337,8 @@ class _Trees:
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
     """Return the tree in which `adding` sums the k terms of an element of a product with n columns.
 
-    adding: a matrix unit with its schedule, or an accumulator. promise: the claimed arithmetic, for its result format.
+    adding: a matrix unit with its schedule, or an accumulator. promise: the arithmetic that a kernel claims, of which
+    only the result format is used.
 
     Raises:
       ValueError: an accumulator with a schedule, whose tree is not known.
@@ -369,6 +373,6 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 
 def _joined(x: Variant, y: Variant) -> Variant:
-    """Return a variant with the changes of both given variants; where both change the same axis, that of x."""
+    """Return a variant with the changes of x and of y; where both change the same attribute, that of x."""
     changes: list[Any] = [first if first is not None else second for first, second in zip(x, y, strict=True)]
     return Variant(*changes)

@@ -56,7 +56,7 @@ def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
 
 
 class JoinedParts(NamedTuple):
-    """Partial sums of a unit or an accumulator over parts of K, joined as no schedule does.
+    """An arithmetic that sums parts of K by a unit or an accumulator, and adds these sums in a way of no schedule.
 
     Attributes:
       inner: the arithmetic within each part.
@@ -112,7 +112,7 @@ class JoinedParts(NamedTuple):
         return f"{size}{first} by {self.inner.name}, joined{order} in {twice}{self.fmt}{rounding}"
 
     def cuts(self, k: int) -> list[slice]:
-        """Return the slice of terms of every part of a sum of k terms."""
+        """Return, for each part of a sum of k terms, the slice of the indices 0 to k - 1 that it adds."""
         if self.strided:
             return [slice(i, k, self.parts) for i in range(min(self.parts, k))]
         if self.rule:
@@ -176,9 +176,9 @@ class PartialSums:
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return the sums of the product of x by the arithmetic `how`, (M, N), without scales and bias.
+        """Return the sums (M, N) of the product of x by the arithmetic `how`, without scales and bias.
 
-        The array is float32 or float64; either represents the sums exactly.
+        They are float32 or float64, either of which represents them exactly.
         """
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
@@ -238,7 +238,7 @@ def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Arr
 
 
 def _spread(scale: Array, shape: tuple[int, int]) -> Array:
-    """Return scales expanded to one per element of an operand of the given shape.
+    """Return an array of the shape of an operand with the scale of each element.
 
     Along each axis `scale` has one number for all elements, one for each, or one for each block of 128.
     """

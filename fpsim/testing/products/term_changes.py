@@ -67,7 +67,7 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
 
 
 def _same(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the function from K to (terms of a, terms of b), both `order(terms, number)` for the terms 0 to K - 1."""
+    """Return a function from K to (terms of a, terms of b), both of which are `order(indices 0 to K - 1, number)`."""
 
     def terms(k: int) -> Terms:
         ordered = np.asarray(order(np.arange(k), number))
@@ -77,32 +77,38 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the function from K to (a's terms, b's terms): 0 to K - 1 for a, `order(those terms, number)` for b."""
+    """Return a function from K to (indices 0 to K - 1 for a, `order(these indices, number)` for b)."""
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
 
 def _sorted(terms: Array, *keys: Array) -> Array:
-    """Return terms sorted by the last of `keys`, ties by the key before, and so on, and then by index."""
+    """Return the indices `terms` sorted by the last of `keys`, then by the keys before it, then by the index itself."""
     return terms[np.lexsort((terms, *keys))]
 
 
 def last_again(terms: Array, grain: int) -> Array:
-    """Return `terms` (indices along K) with an incomplete last block of `grain` replaced by the last `grain` ones."""
+    """Return the indices `terms` with an incomplete last block of `grain` replaced by the last `grain` indices.
+
+    Blocks of 4 of the indices 0 to 5 give 0, 1, 2, 3, 2, 3, 4, 5.
+    """
     whole = terms.size // grain * grain
     return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
 
 
 def _repeated(terms: Array, grain: int) -> Array:
-    """Return terms with the last one repeated until their number is a multiple of `grain`."""
+    """Return the indices `terms` with the last one repeated until their number is a multiple of `grain`."""
     return np.concatenate([terms, np.repeat(terms[-1:], -terms.size % grain)])
 
 
 def exchanged(terms: Array, step: int) -> Array:
-    """Return terms with each two neighbouring blocks of `step` terms exchanged; terms without a partner stay."""
+    """Return the indices `terms`, 0 to K - 1, with neighbouring blocks of `step` exchanged: 2, 3, 0, 1, ... for step 2.
+
+    Indices whose partner is not below K stay where they are.
+    """
     partner = terms ^ step
     return np.where(partner < terms.size, partner, terms)
 
 
 def _shifted(terms: Array, by: int) -> Array:
-    """Return the indices of terms plus `by`, with -1 for indices outside K."""
+    """Return the indices `terms`, 0 to K - 1, plus `by`; -1 for those below 0 or above K - 1."""
     return np.where((terms + by >= 0) & (terms + by < terms.size), terms + by, -1)

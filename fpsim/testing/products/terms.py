@@ -64,7 +64,7 @@ class Fewest(NamedTuple):
 def fewest_of(
     kernel: CalledKernel, promise: Promise, elements: list[tuple[KernelInputs, tuple[int, int]]]
 ) -> Fewest | None:
-    """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
+    """Return the fewest terms with which one of some wrong elements is still wrong; None if none is wrong again.
 
     promise: the arithmetic that the kernel claims. elements: pairs of inputs and (row, column). Only the first few
     (ELEMENTS) are tried, in order, until 4 s have passed or one needs no more terms than ENOUGH (2).
@@ -136,7 +136,7 @@ def fewest_terms(
 
 
 def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:
-    """Return a subset of the terms `kept` for which `differs` is true, and from which no single term can be removed."""
+    """Return a subset of the indices `kept` for which `differs` is true, but not after removal of any one index."""
     if differs([]):
         return []
     parts = 2
@@ -200,7 +200,7 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
 
 
 def _met(operation: StackOperation) -> str:
-    """Return the clause that says in which operation of a tree terms are first added together."""
+    """Return, as a clause, what an operation of a tree adds, such as "where the sum of terms 0..31 joins the total"."""
     how = operation.how
     words = f", {how.words}" if isinstance(how, Arithmetic) else ""
     if operation.kind in ("step", "push"):
@@ -213,5 +213,5 @@ def _met(operation: StackOperation) -> str:
 
 
 def _terms(about: Extent) -> str:
-    """Return a range of K as text, such as "terms 32..63"."""
+    """Return a range of terms of K as text, such as "terms 32..63"."""
     return f"terms {about}" if about.terms > 1 else f"term {about}"

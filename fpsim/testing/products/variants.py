@@ -32,12 +32,12 @@ KEPT = 4000  # number of arrays before the cast that are cached
 
 
 class Variant(NamedTuple):
-    """Changes of a promise, one for each axis; None leaves the axis as promised.
+    """Changes of the arithmetic that a kernel promises, at most one of each kind; None leaves it as promised.
 
     Attributes:
       operands: the operands that change, "a", "b" or "ab", and the change.
       terms: change of which terms of K are added, and in which order.
-      addition: the arithmetic of sums.
+      addition: the arithmetic that sums products instead of the promised one.
       scales: change of scales or bias.
       epilogue: change of the order of scales, bias and cast.
       results: change of the cast or of finished results.
@@ -52,12 +52,12 @@ class Variant(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of changes of the promise."""
+        """Number of changes of the promised arithmetic."""
         return sum(change is not None for change in self)
 
     @property
     def clauses(self) -> tuple[str, ...]:
-        """Changes as clauses without subject, such as "doubles a"."""
+        """The changes as clauses without subject, such as "doubles a"."""
         clauses = [] if self.operands is None else [self.operands[1].words]
         clauses += [] if self.terms is None else [self.terms.words]
         clauses += [] if self.addition is None else [f"adds as {self.addition.name}"]
@@ -119,7 +119,7 @@ class Emulator:
         return self._before[key]
 
     def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
-        """Return inputs with a variant's changes of operands, terms and scales, and the arithmetic that sums them."""
+        """Return (x with a variant's changes of operands, terms and scales, the arithmetic that sums the products)."""
         changes = (variant.operands and variant.operands[1], variant.terms)
         key = id(x), *("" if change is None else change.words for change in changes)
         if key not in self._operands:
@@ -130,7 +130,7 @@ class Emulator:
         return inputs, self.promise.adding if variant.addition is None else variant.addition
 
     def _changed(self, variant: Variant, x: KernelInputs) -> KernelInputs:
-        """Return inputs with a variant's changes of operands and terms.
+        """Return x with a variant's changes of operands and terms.
 
         Raises:
           ValueError: the number of terms changes, although scales vary along K or a probed model fixes it.
@@ -195,7 +195,7 @@ class Emulator:
                 return sums, FP64
             with np.errstate(all="ignore"):
                 done = replace(x, scale_a=None, scale_b=None) if isinstance(addition, Dequantised) else x
-                return finish(promise, done, sums.astype(np.float32)), FP32
+                return finish(done, sums.astype(np.float32)), FP32
         schedule = addition.schedule
         if schedule is not None and (
             schedule.slicing.merge in NARROW_MERGES or schedule.epilogue.source == "after_cast"
@@ -217,15 +217,15 @@ class Emulator:
 
 
 def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
-    """Return whether two inputs have the same bits in all arrays."""
+    """Return whether the operands, scales and bias of x and of y have the same shapes and bits."""
     pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
     return all(p.shape == q.shape and p.tobytes() == q.tobytes() for p, q in pairs)
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Return an operand with its terms along `axis` in the order `terms`.
+    """Return the operand `x` with the elements along `axis`, that of K, in the order `terms`.
 
-    terms, others: indices of the terms of this operand and of the other one. A term is 0 where either has -1.
+    terms: indices along K in this operand. others: indices in the other one. An element is 0 where either is -1.
     """
     taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)
