@@ -1,7 +1,7 @@
 """Loops that run a tree of additions over many sums at once; an addition cuts its numbers, or rounds their sum once.
 
-They compute in float64, which represents the operands of additions in formats up to float32. A sum that needs more bits
-or comes near the end of a format's range is marked; slower code, `Specification`, computes it instead.
+They compute in float64. A sum that needs more bits, or is near the ends of a format's range, is marked for slower code,
+`Specification`, to compute.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format to round to, and the rounding mode, for the loop `node_rows`.
+    """A format to round to, with the lowest exponent of its normal values, and a `rounding` such as NEAREST_EVEN.
 
-    mantissa_bits: stored mantissa bits. min_exponent: of the smallest normal value. most: the largest value. rounding:
-    a mode such as NEAREST_EVEN. Nonzero sums of magnitude up to `least` or beyond `most` are marked for slower code to
-    compute; `least` is 0 if subnormals are kept.
+    Nonzero sums of magnitude up to `least`, or beyond the largest value, `most`, are marked for slower code to compute;
+    `least` is 0 if subnormals are kept.
     """
 
     mantissa_bits: int
-    min_exponent: int  # of normal values
-    most: float  # the largest number
+    min_exponent: int
+    most: float
     rounding: int
-    least: float  # 0 where subnormals are kept
+    least: float
 
 
 @reloadable
@@ -43,14 +42,14 @@ class Cut(NamedTuple):
     """The rounding of an addition's terms to common last bits, before they are added.
 
     Terms keep fraction_bits bits (-1: all) below their largest exponent, by the mode `rounding`; sums keep result_bits
-    mantissa bits (-1: the format's). If `of_operands`, a product's exponent is that of a plus that of b, each at least
-    least_a or least_b.
+    mantissa bits (-1: the format's). If `of_operands`, a product a * b has the exponent max(exponent of a, least_a) +
+    max(exponent of b, least_b).
     """
 
-    fraction_bits: int  # -1 for no cut
+    fraction_bits: int
     rounding: int
-    result_bits: int  # -1 for those of the format
-    of_operands: bool  # whether products are aligned by the exponents of their operands, at least least_a and least_b
+    result_bits: int
+    of_operands: bool
     least_a: int
     least_b: int
 
@@ -59,14 +58,13 @@ class Cut(NamedTuple):
 class Addition(NamedTuple):
     """The arithmetic of an addition; cut: the Cut of its terms.
 
-    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: True if zero
-    products become +0.
+    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
     """
 
     to: Target
-    product: Target  # the format of products; mantissa_bits is 0 where they are not rounded first
+    product: Target
     cut: Cut
-    begins: bool  # whether zero products are +0
+    begins: bool
 
 
 @reloadable
@@ -76,9 +74,9 @@ class NodeProgram(NamedTuple):
     rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
     """
 
-    code: Any  # int64: k >= 0 pushes term k on a stack, -n adds the n numbers on top
-    rounded: Any  # bool (n,): whether each term is rounded to the format before it is added
-    depth: int  # the largest number of values on the stack
+    code: Any
+    rounded: Any
+    depth: int
     rule: Addition
 
 
@@ -176,8 +174,7 @@ def _add_two(total: Any, line: Any) -> None:
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
     """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, rounded to odd.
 
-    rest: scratch row for the sums of the additions' errors (Boldo and Melquiond, 2008). unsure: int64 flags, set where
-    these sums are inexact.
+    rest: scratch row, sums of the additions' errors (Boldo and Melquiond, 2008). unsure: int64 flags, set if inexact.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -202,10 +199,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round the row line * powers to integers, and write them to the row `total`, or if `adds` add them to it.
-
-    rounding: TOWARD_ZERO or DOWN; any other mode rounds to nearest even.
-    """
+    """Round line * powers to integers, and write them to `total`, or add them if `adds`; rounding: as in Cut."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -219,17 +213,14 @@ def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
 
 @inner_loop
 def _raise(high: Any, line: Any) -> None:
-    """Replace each int64 exponent in the row `high` by that in the row `line` if that is larger."""
+    """Replace each int64 exponent in the row `high` by that in the row `line` if the latter is larger."""
     for r in range(high.size):
         high[r] = max(high[r], line[r])
 
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write the value of a last bit, 2**(max(high, LOWEST) - fraction_bits), to `spare`, and its inverse to `powers`.
-
-    high: int64 exponents. All three are rows.
-    """
+    """Write last bits, 2**(high - fraction_bits), to the row `spare`, and their inverses to `powers`; high: int64."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -290,10 +281,7 @@ def _align(aligned: Any, line: Any) -> None:
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Write max(exponent of x, cut.least_a) + max(exponent of y, cut.least_b) to the int64 row `aligned`.
-
-    line: the products x * y; where one is 0, NOTHING is written, an exponent below all others.
-    """
+    """Write max(exponent of x, cut.least_a) + max(exponent of y, cut.least_b) to `aligned`; NOTHING where line is 0."""
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b
@@ -348,8 +336,7 @@ def _add(
 ) -> None:  # fmt: skip
     """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, exactly or cut, and round as `rule` says.
 
-    rule: an Addition. exponents: int64, like the stack, used if the rule cuts. powers, spare: scratch rows. unsure:
-    int64 flags, set for sums that slower code must compute.
+    rule: an Addition. exponents: int64, used if it cuts. powers, spare: scratch rows. unsure: flags, as in `_push`.
     """
     size, cut = powers.size, rule.cut
     total = stack[base, :size]  # sliced, so that the compiler sees that rows have no gaps
