@@ -155,8 +155,10 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
     order in which they are added. chain: the order of instructions. interval: terms after which a partial sum ends, 0
     for one sum. step: terms of an instruction.
     """
-    runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)
+    if chain.odd_first:  # spans of single terms, the two of each pair swapped
+        ks = [k for run in runs for k in range(run.start, run.stop)]
+        runs = tuple(Span(k, k + 1) for i in range(0, terms, 2) for k in ks[i : i + 2][::-1])
     restart = (chain.restart if interval else 0) or max(terms, 1)
     blocks = tuple(
         Span(k, min(k + (interval or terms), start + restart, terms))
@@ -165,16 +167,6 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
     )
     rest = min(terms % chain.residue, terms) if chain.residue else 0
     return Slice(runs, blocks, rest if rest % step else 0)
-
-
-def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Return the terms of `runs` as single-term spans, with the two terms of each pair swapped.
-
-    The last of an odd number of terms stays last.
-    """
-    terms = [k for run in runs for k in range(run.start, run.stop)]
-    pairs = [terms[i : i + 2][::-1] for i in range(0, len(terms), 2)]
-    return tuple(Span(k, k + 1) for pair in pairs for k in pair)
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:

@@ -186,7 +186,7 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
         return CacheBlocks(k, rows, columns)
     most = max(_fitting(machine) // PEEL * PEEL, 1)
     terms = _evened(k, most, PEEL) if k > most else k
-    left = machine.l1 - _result(machine) - 4 * rows * terms  # bytes of L1 beside all rows
+    left = machine.l1 - 4 * (machine.tall * machine.panel + rows * terms)  # bytes of L1 beside a result and all rows
     in_l1 = left >= 4 * machine.panel * terms
     most_columns = left // (4 * terms) if in_l1 else 3 * BLOCK_CACHE // (16 * most)
     width = min(BLOCK_CACHE // (8 * terms), most_columns) // machine.panel * machine.panel
@@ -231,11 +231,6 @@ def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> Cach
     return CacheBlocks(terms, 0, in_l2 // machine.panel * machine.panel if in_l2 <= share else min(columns, width))
 
 
-def _result(machine: Machine) -> int:
-    """Return the bytes of the float32 results that Eigen's largest kernel computes at once."""
-    return 4 * machine.tall * machine.panel
-
-
 def _fitting(machine: Machine) -> int:
     """Return the largest number of terms of K for which L1 holds a kernel's result, rows of a and columns of b."""
-    return (machine.l1 - _result(machine)) // (4 * (machine.tall + machine.panel))
+    return (machine.l1 - 4 * machine.tall * machine.panel) // (4 * (machine.tall + machine.panel))

@@ -32,7 +32,11 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:
-        return _single(name, threads, shape)
+        if shape.layout != "nn":
+            raise declined(name, shape, "the kernel of one result of operands that are not in C order is not known")
+        order = _halved(k, "chain", threads == 2 and k >= HALVED)
+        rule = "a chain of multiply-adds over K, or over a half of it a thread"
+        return _by_result(shape, [((Span(0, 1),), order)], rule)
     along_k = shape.layout != "tn" if n == 1 else shape.layout == "nt"
     if not along_k:
         return _across(threads, shape)
@@ -51,17 +55,6 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
         spans = tuple(span for span, kind in placed if kind == lanes)
         orders.append((spans, SegmentLanes((k,), lanes, LANES)))
     return _by_result(shape, orders, ONE_THEN_TWO.format(LANES) + "; other lanes for results beyond groups of four")
-
-
-def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a 1 x 1 product with both operands in C order: a chain over K, or over two halves of K.
-
-    name: name of the ShapedSchedule, for the error. threads: 1, or 2, which may add half of K each.
-    """
-    if shape.layout != "nn":
-        raise declined(name, shape, "the kernel of one result of operands that are not in C order is not known")
-    order = _halved(shape.k, "chain", threads == 2 and shape.k >= HALVED)
-    return _by_result(shape, [((Span(0, 1),), order)], "a chain of multiply-adds over K, or over a half of it a thread")
 
 
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
