@@ -31,8 +31,8 @@ class Finish(NamedTuple):
     scale_b: Array | None = None
     scale_order: str = "product"
     alpha: np.float32 = ONE
-    bias: Array | None = None  # (N,) or (1, N); None for no bias
-    c: Matrix | None = None  # matrix (M, N); None for no C
+    bias: Array | None = None
+    c: Matrix | None = None
     beta: np.float32 = ONE
     out_fmt: Format = FP32
 

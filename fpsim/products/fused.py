@@ -49,10 +49,10 @@ class FusedPlan(NamedTuple):
         codes of b, they are True (the codes are transposed) and False; if it reads floats of b, the only key is None.
     """
 
-    unit: MatrixUnit  # the matrix unit
-    loop: Any  # the compiled kernel of `fused_product`
-    formats: tuple[Format, Format]  # those of the floats or codes of a and b that it reads
-    by_codes: bool  # whether it reads the codes of b instead of floats
+    unit: MatrixUnit
+    loop: Any
+    formats: tuple[Format, Format]
+    by_codes: bool
     facts: dict[bool | None, Array] | None
 
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:

@@ -52,15 +52,15 @@ class MatmulPlan:
       fmt: format of the result.
     """
 
-    unit: MatrixUnit  # the matrix unit
+    unit: MatrixUnit
     left: OperandShape
     right: OperandShape
-    passed: PassedFinish  # flags for the epilogue's operands that the call passes
-    schedule: Schedule  # the call's schedule, or the default one
-    along_k: SchedulePlan  # the order in which that schedule adds this K
-    scale_order: str  # "product", "a_first" or "b_first", the order in which scales multiply, as in `fpsim.matmul`
-    out_fmt: Format | None  # the argument of `fpsim.matmul`, None if it was not passed
-    fmt: Format  # format of the result
+    passed: PassedFinish
+    schedule: Schedule
+    along_k: SchedulePlan
+    scale_order: str
+    out_fmt: Format | None
+    fmt: Format
 
     @cached_property
     def shape(self) -> tuple[int, int]:

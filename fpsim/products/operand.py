@@ -36,11 +36,11 @@ class OperandShape(NamedTuple):
       has_tensor_scale: True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
     """
 
-    name: str  # "a" or "b"
-    shape: tuple[int, int]  # (M, K) of a, (K, N) of b
+    name: str
+    shape: tuple[int, int]
     tile: tuple[int, int] = (0, 0)
     along_k: int | None = None
-    factors: int | None = None  # number of float32 decode scales of the operand; None without them
+    factors: int | None = None
     has_tensor_scale: bool = False
 
     @property
@@ -78,8 +78,8 @@ class UnitOperand(NamedTuple):
       tensor_scale: a scale of the whole operand in addition to block scales (NVFP4); None without.
     """
 
-    facts: OperandShape  # the operand's shape and tiles
-    codes: Any  # array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use
+    facts: OperandShape
+    codes: Any
     block_scales: npt.ArrayLike | None = None
     factors: Array | None = None
     tensor_scale: np.float32 | None = None

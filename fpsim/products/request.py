@@ -85,14 +85,14 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
             return TypeError(
                 f"accumulate must be passed by its name; got {shown(value)} as {name}. Pass accumulate={shown(value)}."
             )
-    units = [repr(name) for name in _fitting(operands.get("a"))[:2]]
+    units = [repr(name) for name in _suggested_units(operands.get("a"))[:2]]
     return TypeError(
         f"accumulate must be a matrix unit, its name, or an accumulator; got {shown(got)}. Pass accumulate="
         f"{', '.join(units)} or fp.Sequential(fp.FP32), for instance."
     )
 
 
-def _fitting(a: Any) -> list[str]:
+def _suggested_units(a: Any) -> list[str]:
     """Return the names of common units with float32 sums that multiply the format of operand a.
 
     a: an array, a Scaled array, or anything else. If no unit multiplies its format, return the names of all common

@@ -81,13 +81,13 @@ class UnitProduct(NamedTuple):
         slice. Only units of `Rule.FUSED` or `Rule.SCALED` can have several slices.
     """
 
-    unit: MatrixUnit  # the matrix unit
+    unit: MatrixUnit
     a: Array
     b: Array
     scale_a: Array
     scale_b: Array
-    promote: int = 0  # terms of K after which a partial sum is added to a float32 total; 0 for one sum
-    factors: Factors = Factors()  # decode scales of the partial sums
+    promote: int = 0
+    factors: Factors = Factors()
     cut: int = 0
 
     def transposed(self) -> UnitProduct:

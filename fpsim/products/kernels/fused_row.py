@@ -71,11 +71,11 @@ class RowScratch(NamedTuple):
       specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
     """
 
-    e: Any  # int8, the largest exponent of a column's products
+    e: Any
     power: Any
-    scaled_power: Any  # int32 bits of that times both scales
-    sums: Any  # (4, PANEL_COLUMNS) int32, sums of up to eight truncated products
-    specials: Any  # (rows, PANEL_COLUMNS) float32, the NaN and Inf of results
+    scaled_power: Any
+    sums: Any
+    specials: Any
 
 
 @reloadable
@@ -118,14 +118,14 @@ class RowLoops(NamedTuple):
       room: function from a RowScratch to the part of it that `step` and `begin` use.
     """
 
-    columns: int  # columns of a panel, the decoded terms of one instruction of b
-    rows: int  # rows of a that one call of `step` computes
+    columns: int
+    rows: int
     panel: Any
     decode: Any
     fills: dict[str, Any]
     begin: Any
     step: Any
-    room: Any  # function from a RowScratch to the part of it that `step` and `begin` use
+    room: Any
 
 
 @scalar

@@ -38,7 +38,7 @@ class DotRoom(NamedTuple):
 
     x: Any
     y: Any
-    chains: Any  # (rows, columns, lanes) float32, the running sums of up to WIDTH (512) lanes
+    chains: Any
 
 
 def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:

@@ -51,18 +51,18 @@ class LaneFacts(NamedTuple):
       transposed: 1 if the second operand of `lane_product` is (N, K), 0 if it is (K, N).
     """
 
-    lanes: int  # lanes of a group
-    run: int  # consecutive terms that a lane adds before the next lane's turn
+    lanes: int
+    run: int
     chunk: int  # terms that a lane adds up before that sum (chain) joins the lane's total and starts again; 0 for all
-    chunks: int  # the least number of chains of a lane; those without terms add +0
+    chunks: int
     chunks_start: float
     merge: int
     lanes_start: float
-    groups: int  # number of groups
-    tile: int  # terms of a tile
+    groups: int
+    tile: int
     start: int
     stop: int
-    transposed: int  # 1 if the second operand of `lane_product` is (N, K), 0 if it is (K, N)
+    transposed: int
 
 
 @reloadable
@@ -77,12 +77,12 @@ class RowRoom(NamedTuple):
       groups: (rows, groups, PANEL_COLUMNS), the sums of the groups.
     """
 
-    panel: Any  # (TERMS, PANEL_COLUMNS), terms of the second operand
-    chains: Any  # (rows, lanes, PANEL_COLUMNS), the running sum (chain) of each lane
-    totals: Any  # of the same shape, the sums of finished chains; (rows, 1, PANEL_COLUMNS) if lanes have one chain
+    panel: Any
+    chains: Any
+    totals: Any
     terms: Any
     closed: Any
-    groups: Any  # (rows, groups, PANEL_COLUMNS), the sums of the groups
+    groups: Any
 
 
 def room_of(facts: LaneFacts, rows: int) -> RowRoom:

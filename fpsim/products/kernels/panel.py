@@ -61,12 +61,12 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Write `terms` terms of a row of a from term k on, with zeros after its end; return flags.
+    """Decode `terms` terms of a row of a, from term k on, to values and exponents; return flags.
 
     The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
     -20 .. 20, the range of the fast loops. source: (K,) float32 patterns as int32. facts: (mask of the bits that the
     unit reads, the format's smallest exponent, base). values, exponents: (terms,), filled with masked float32 patterns,
-    int32, and with exponents minus base, int8.
+    int32, and with exponents minus base, int8; with zeros after the row's end.
     """
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
@@ -78,7 +78,7 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags.
+    """Decode `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags.
 
     The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
     -20 .. 20, the range of the fast loops. source: (K, N) float32 patterns as int32. facts: (mask of the bits that the

@@ -41,7 +41,7 @@ class Joins(NamedTuple):
     """
 
     promote: Any
-    merge: Any  # (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets it to -0
+    merge: Any
 
 
 @inner_loop

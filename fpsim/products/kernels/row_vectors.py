@@ -126,7 +126,7 @@ def nearest_half(builder: Any, value: Any) -> Any:
 
 
 def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
-    """Emit the stores of new sums, a vector of 16 columns at each of some places in rows of results.
+    """Emit the stores of result vectors, 16 columns each, at their places in rows of results.
 
     results: vectors of int32, float32 patterns. places: for each, (address of a row, number of the group of 16
     columns). idle: for each, a mask of columns to which nothing is added: their old sums are stored again, `shortened`.

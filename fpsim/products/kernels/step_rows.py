@@ -313,7 +313,7 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
 
 
 def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
-    """Set met[j] to the Inf or NaN that a product in column j, or c[j], is or overflows to; else to a finite number.
+    """Set met[j] to Inf or NaN if c[j] or a product in column j is, or overflows float32; else to a finite number.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,) float32. met: (PANEL_COLUMNS,) float64. count: number of
     terms.

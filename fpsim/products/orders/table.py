@@ -28,10 +28,10 @@ class OrderTable(NamedTuple):
     """
 
     rows: Array  # (S, 5) int64, one row for each operation, which kernels/order_sums.py describes
-    sums: int  # number of running sums that are in memory at once
-    fmt: Format  # the format of all sums, FP32 or FP64
-    rounds: bool  # whether any product is rounded before it is added
-    fuses: bool  # whether any product is added by a fused multiply-add
+    sums: int
+    fmt: Format
+    rounds: bool
+    fuses: bool
 
 
 def table_of(root: Node) -> OrderTable | None:
