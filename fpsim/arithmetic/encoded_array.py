@@ -173,7 +173,10 @@ class EncodedArray:
         self._codes[index] = array(value, self._fmt)._codes
 
     def _item(self, target: str) -> float:
-        """Return the only value as a float; TypeError, naming the function `target`, if there is not exactly one."""
+        """Return the value of an array of one element as a float; TypeError for another size.
+
+        target: the function that was called, such as "int", for the error.
+        """
         if self.size != 1:
             raise TypeError(
                 f"{target}() takes an array of one element; got shape {self.shape}. Index it, such as x[0]."
@@ -251,7 +254,7 @@ class EncodedArray:
         return functools.reduce(operator.mul, [self] * (n - 1), self.copy())
 
     def sqrt(self) -> EncodedArray:
-        """Return the elementwise square root, rounded once to the array's format: `fpsim.sqrt`."""
+        """Return the elementwise square root, rounded once to the array's format, as `fpsim.sqrt` does."""
         return _rounded(sqrt, self)
 
     def round(self) -> EncodedArray:
@@ -259,11 +262,11 @@ class EncodedArray:
         return _rounded(round_to_integral, self)
 
     def remainder(self, other: EncodedArray | npt.ArrayLike) -> EncodedArray:
-        """Return self - n * other, n the integer nearest to self / other, ties to even: `fpsim.remainder`."""
+        """Return self - n * other, where n is the integer nearest to self / other, ties to even."""
         return _rounded(remainder, self, self._operand(other))
 
     def fma(self, factor: EncodedArray | npt.ArrayLike, term: EncodedArray | npt.ArrayLike) -> EncodedArray:
-        """Return self * factor + term, rounded once to the array's format: `fpsim.fma`.
+        """Return self * factor + term, rounded once to the array's format, as `fpsim.fma` does.
 
         Example:
           >>> import fpsim as fp
@@ -306,7 +309,10 @@ class EncodedArray:
         return other
 
     def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
-        """Return operation(self, other), or operation(other, self) if reflected; NotImplemented for other types."""
+        """Return operation(self, other), or operation(other, self) if reflected, rounded to the array's format.
+
+        other: an array of this format, or numbers, which are rounded to it first; NotImplemented for other types.
+        """
         if not isinstance(other, OPERANDS):
             return NotImplemented
         operands = (self, self._operand(other))
@@ -315,7 +321,11 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return bools: codes_compare of both codes, swapped if `swapped`; for numbers compare(values, other)."""
+        """Return the bools of a comparison with an array or with numbers; NotImplemented for other types.
+
+        codes_compare: the comparison of codes with `fmt`, for an array of the same format; `swapped` exchanges its
+        operands. compare: the one of float64 values, for numbers, which are not rounded.
+        """
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
@@ -369,13 +379,13 @@ def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
-    """Return operation(*operands) in the one format that they have, rounded in the mode of `with fpsim.rounding`."""
+    """Return operation(*operands), rounded to their common format in the mode of `with fpsim.rounding`."""
     fmt = operands[0].fmt
     return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
 
 
 def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
-    """Return a @ b: products and sums are rounded one by one, k ascending; ValueError for shapes of a wrong kind."""
+    """Return a @ b, with each product and each sum rounded, in ascending order of k; ValueError for unfit shapes."""
     if not (a.ndim and b.ndim):
         raise ValueError(f"@ takes arrays with axes; got shapes {a.shape} and {b.shape}. Multiply scalars with *.")
     left = a[None, :] if a.ndim == 1 else a  # (..., m, k)

@@ -23,7 +23,7 @@ from fpsim.runtime.pipeline import Stage, run_stages
 
 
 class CallPlan(NamedTuple):
-    """The plan of all calls of one operation with the same formats and keywords: the result's dtype, and loops.
+    """The result's dtype and the loops of an operation, for all calls with the same formats and keywords.
 
     A loop is `run(sources, targets, first)`: it fills targets, 1-D arrays, from sources; first: flat index of the
     arrays' first element.
@@ -51,9 +51,10 @@ class CallPlan(NamedTuple):
 
 
 def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
-    """Return the result of the operation `name` on arrays; with the keyword `flags`, a tuple (result, flags).
+    """Return the result of an operation on arrays; with the keyword `flags`, a tuple (result, flags).
 
     Args:
+      name: the operation's name in `fpsim`, such as "add".
       values: the operands: arrays of float dtypes, or unsigned codes.
       keywords: the keywords of the call, as for `fpsim.add`. With `out`, that array is filled and returned.
       target: the format that convert and from_int round to, the dtype of to_int; else None.
@@ -120,7 +121,7 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
 def _plan(
     name: str, formats: tuple[Format, ...], typed: bool, target: Any, integer: np.dtype[Any] | None, *words: Any
 ) -> CallPlan:
-    """Return the cached plan of an operation's calls: result format, dtypes and loops.
+    """Return the result's dtype and the loops for calls of an operation with given formats and options; cached.
 
     name: the operation's name. formats: the operands' formats. typed: whether all operands have float dtypes. target:
     the format that convert and from_int round to, the dtype of to_int; else None. integer: dtype that from_int reads,

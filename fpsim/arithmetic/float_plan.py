@@ -1,4 +1,4 @@
-"""Plans of float kernels: the float dtype in which an operation is exact enough, and the kernels' parameters."""
+"""The float dtype in which an operation is computed exactly enough, and the arguments of its kernels."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether an operation computed in `real`, FP32 or FP64, and rounded again to its format is correct.
+    """Return whether an operation may be computed in `real`, FP32 or FP64: rounding that again gives the right result.
 
-    The first rounding is to odd for sums and fused multiply-adds, to nearest for the other operations; the second may
-    be in any mode.
+    The first rounding is to odd for sums and fused multiply-adds, to nearest for the other operations; the second, to
+    the operation's format, may be in any mode.
     """
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
@@ -86,13 +86,13 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 
 
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
-    """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
+    """Return the magnitudes, as bits of a float of `width` bits, from which flags of results change, in 1-D.
 
-    They do not suffice if subnormal results are flushed, or if the result's format has no mantissa bits, no Inf while
-    an operand's has, or no NaN while an operand's has.
-    The 1-D array is uint32 or uint64. It holds the smallest magnitude that overflows, of positive and of negative
-    results; the smallest that is not tiny, of positive and of negative ones; and for each operand the smallest
-    magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+    In this order: the smallest magnitude that overflows, of positive and of negative results; the smallest that is not
+    tiny, of positive and of negative ones; and for each operand the smallest magnitude code of a quiet NaN, 0 if all
+    its NaNs are quiet.
+    Return None where magnitudes do not decide the flags: if subnormal results are flushed, or if the result's format
+    has no mantissa bits, no Inf while an operand's has, or no NaN while an operand's has.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
@@ -125,20 +125,14 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the Edge between the largest finite magnitude of a format and the next magnitude.
-
-    The next one is what an unbounded exponent would give.
-    """
+    """Return the Edge between the largest finite magnitude and the next one that an unbounded exponent would give."""
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the Edge between the smallest normal magnitude of a format and the next smaller one.
-
-    The smaller one has as many significant bits as normal values: it is what an unbounded exponent would give.
-    """
+    """Return the Edge between the smallest normal magnitude and the one below that an unbounded exponent would give."""
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
@@ -153,9 +147,9 @@ def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) ->
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:
-    """Return the bits of the positive float significand * 2**exponent, of `width` bits (32 or 64); it must be exact.
+    """Return the bits of the float of `width` bits (32 or 64) that equals significand * 2**exponent, which is positive.
 
-    A magnitude that is too large becomes Inf.
+    There must be such a float, except that a magnitude that is too large becomes Inf.
     """
     real = FP32 if width == 32 else FP64
     place = max(exponent + significand.bit_length() - 1, real.min_exponent) - real.mantissa_bits  # of the last bit
@@ -168,9 +162,9 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
     """Return the float32 bits of the smallest magnitude that is not tiny in `fmt`, rounding to nearest even.
 
-    tininess: "before" or "after" rounding. scaled: True if the caller computes results times 2**n and subtracts n from
-    the exponent field of their bits. Below 2**-126 this field is then 0 or negative, and the leading 1 stays hidden, so
-    that the result of this function, to be compared as int32, is not the bits of a float32 subnormal.
+    tininess: "before" or "after" rounding. scaled: True for results that are computed times 2**n, and n then subtracted
+    from the exponent field of their bits. Magnitudes below 2**-126 thus keep a hidden leading 1, and a field of 0 or
+    less; so does the result of this function, which is to be compared with them as int32.
     """
     below, unit, _ = _edge_of_tininess(fmt)
     first = 2 * below + (2 if tininess == "before" else 1)

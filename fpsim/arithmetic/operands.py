@@ -89,7 +89,7 @@ def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -
 
 
 def integers(n: npt.ArrayLike) -> Operands:
-    """Return an array of integers as Operands without a format; codes: int64 if its dtype is signed, else uint64.
+    """Return the operand of from_int, an array of integers, converted to int64 if its dtype is signed, else to uint64.
 
     Raises:
       TypeError: n does not have an integer dtype of up to 64 bits.
@@ -123,10 +123,10 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 
 def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) -> tuple[Array, Format, bool]:
-    """Return (codes, format, typed) of an operand; nothing is rounded.
+    """Return (codes, format, typed) of one operand of an operation.
 
-    codes: array of unsigned integers, a view of the operand if possible. typed: True if the operand came as an array of
-    a float dtype, False if it held codes.
+    codes: array of unsigned integers, a view of the operand if possible. typed: True if the operand was passed as an
+    array of a float dtype, False if it holds codes.
 
     Args:
       value: codes, or an array of a dtype that stores a format.
@@ -184,9 +184,9 @@ def full_dtype(fmt: Format) -> np.dtype[Any] | None:
 def broadcast_shape(
     name: str, shapes: Sequence[tuple[int, ...]], whole: Sequence[tuple[int, ...]] = ()
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the shape that `shapes` broadcast to; name: the operation, for errors.
+    """Return the shape to which `shapes` broadcast by NumPy's rules.
 
-    whole: the shapes to show in errors instead of `shapes`.
+    name: the operation, for errors. whole: the shapes that errors show instead of `shapes`.
 
     Raises:
       ValueError: the shapes do not broadcast, or have more axes than NumPy broadcasts.
@@ -218,10 +218,10 @@ def _is_same(codes: Array, out: Array) -> bool:
 
 
 def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
-    """Raise a ValueError unless results can be written to `out` element by element while the operands are read.
+    """Check that the results of an operation can be written to `out` element by element while operands are read.
 
-    out: the argument of a call, of any type. inputs: the operands. accepted: dtypes that `out` may have. name: the
-    argument that errors name.
+    out: the array, or whatever a caller passed. inputs: the operands. accepted: dtypes that `out` may have. name: the
+    argument's name, for errors.
 
     Raises:
       ValueError: out is not an array, has another dtype or shape, is read-only, or shares memory with an operand,

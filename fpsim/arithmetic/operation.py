@@ -80,7 +80,7 @@ NARROW_ONLY = ("multiply", "divide", "remainder", "fma")  # operations on signif
 
 
 def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keywords: Any) -> Operation:
-    """Return the operation `name` after checking its keywords.
+    """Return an operation after checking its formats and options.
 
     Args:
       name: the function's name in `fpsim`, such as "add".
@@ -104,10 +104,10 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
-    """Return the operation after checking its keywords, from a cache.
+    """Return an operation after checking its formats and options, from a cache whose key is all arguments.
 
-    name, formats, out_fmt: as for `operation`. words: keyword, value, keyword, value, ...; all arguments together are
-    the key of the cache.
+    name: the operation. formats, out_fmt: the formats of the operands and of the result. words: keyword, value,
+    keyword, value, ...
 
     Raises:
       ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not accept.
@@ -155,7 +155,7 @@ deciding = itemgetter("out_fmt", *WORDS)  # those of a call's complete keywords 
 def operation_of(
     name: str, formats: tuple[Format, ...], target: Any, integer: np.dtype[Any] | None, out_fmt: Any, *words: Any
 ) -> Operation:
-    """Return the operation of a call after checking its options.
+    """Return the operation of a call after choosing the result's format and checking the options.
 
     name: the operation's name. formats: the operands' formats. target: the format that convert and from_int round
     to, not read for other operations. integer: the dtype of from_int's operand or to_int's result, else None. out_fmt:

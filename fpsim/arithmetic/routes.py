@@ -21,6 +21,7 @@ from fpsim.casts.loops import random_words
 from fpsim.core.layouts import order_layout, pack_plan, unpack_layout
 from fpsim.core.operations import BINARY, COMPARISONS
 from fpsim.core.pack import LOSES_INFINITY
+from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.elementwise import Run
 from fpsim.runtime.pipeline import PIECE, wrapping
@@ -43,15 +44,15 @@ Call = Callable[[list[Array], Array, Array, Array], None]
 def route(operation: Operation, size: int) -> Run:
     """Return the fastest loop that computes `size` results of an operation.
 
-    The loop is run(operands, targets, first) -> None. operands: tuple of 1-D code arrays of unsigned integers. targets:
-    (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, which random
-    numbers depend on. If the operation is stochastic without a seed, the loop takes a keyword argument `seed`, too.
+    The loop is run(operands, targets, first) -> None. operands: tuple of 1-D arrays of codes, unsigned integers.
+    targets: (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, on
+    which random numbers depend. If the operation is stochastic without a seed, the loop has a keyword argument `seed`.
     """
     if operation.result.seed is not None:
         return with_seed(route(operation.with_seed(None), size), operation)
-    if operation.name in ELEMENTARY and not _has_table(operation):
-        return by_core(operation)
     tabulated, floats_first = _preference(operation)
+    if operation.name in ELEMENTARY and not tabulated:
+        return by_core(operation)
     if size >= FLOAT_FROM and floats_first:
         return _by_float(operation)
     if tabulated and size >= _table_from(operation):
@@ -77,17 +78,12 @@ def _table_from(operation: Operation) -> int:
 
 @lru_cache(maxsize=4096)
 def _preference(operation: Operation) -> tuple[bool, bool]:
-    """Return (whether a table of all results is small enough, whether a float loop is faster than that table)."""
-    return _has_table(operation), operation.name == "sqrt" and _nearest(operation) is not None
+    """Return (whether a table can hold all possible results, whether a float loop is faster than that table); cached.
 
-
-def _has_table(operation: Operation) -> bool:
-    """Return whether all possible results of an operation fit in a table of 2**16 entries at most.
-
-    It must not be stochastic, and have one or two operands with at most 16 bits together.
+    A table has at most 2**16 entries: one or two operands of 16 bits together, and no stochastic rounding.
     """
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
-    return few and not operation.is_stochastic
+    return few and not operation.is_stochastic, operation.name == "sqrt" and _nearest(operation) is not None
 
 
 # ---- the integer core
@@ -96,9 +92,10 @@ def _has_table(operation: Operation) -> bool:
 def by_core(operation: Operation) -> Run:
     """Return the loop in exact integer arithmetic, or in float64 for an elementary function of float32.
 
-    The loop is run(operands, targets, first) -> None, as `route` describes it.
+    The loop is run(operands, targets, first) -> None. operands: tuple of 1-D arrays of codes. targets: (results,), or
+    (results, uint8 flags), which it fills. first: flat index of the arrays' first element.
     """
-    if float32.serves(operation):
+    if operation.name in ELEMENTARY and operation.formats == (FP32,):
         return float32.loop(operation)
     if operation.result.seed is not None:
         return with_seed(_by_core(operation.with_seed(None)), operation)
@@ -106,14 +103,14 @@ def by_core(operation: Operation) -> Run:
 
 
 def with_seed(run: Run, operation: Operation) -> Run:
-    """Return the loop `run` with its argument `seed` fixed to the operation's if that is stochastic, else unchanged."""
+    """Return the loop `run` with the operation's seed as its argument `seed`; unchanged if nothing is stochastic."""
     draw: Any = run
     return partial(draw, seed=operation.result.seed) if operation.is_stochastic else run
 
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """Return the loop in exact integer arithmetic, which works in pieces; cached.
+    """Return the loop that computes an operation in exact integer arithmetic; cached.
 
     The loop is run(operands, targets, first, seed=None) -> None. operands: tuple of 1-D code arrays. targets:
     (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, on which
@@ -142,10 +139,10 @@ def _by_core(operation: Operation) -> Run:
 
 
 def _core_call(operation: Operation) -> Call:
-    """Return the loop in exact integer arithmetic as a function (operands, random, results, flags) -> None.
+    """Return the kernel of an operation in exact integer arithmetic, as (operands, random, results, flags) -> None.
 
     It fills results, uint64, and flags, uint8. operands: list of 1-D uint64 arrays of codes (of integers for from_int).
-    random: uint32, empty unless stochastic.
+    random: a uint32 per element, empty unless stochastic.
     """
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
@@ -191,11 +188,11 @@ def _core_call(operation: Operation) -> Call:
 
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
-    """Return the fastest float loop of an operation, or the loop in exact integer arithmetic if there is none.
+    """Return the fastest loop of float operations, or the loop in exact integer arithmetic if there is none; cached.
 
-    The loop is run(operands, targets, first, **seed) -> None, as `route` describes it. It uses integer arithmetic if
-    the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if it cannot compute
-    flags.
+    The loop, run(operands, targets, first, **seed) -> None, has the arguments that `route` describes. It computes with
+    integers after all if the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if
+    flags are wanted that float operations do not give.
     """
     exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
@@ -210,10 +207,10 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True that runs the loop for FP16 or BF16 to nearest even.
+    """Return a function (operands, targets) -> True that computes an operation on FP16 or BF16 to nearest even.
 
-    Return None if no such loop computes the operation. operands: tuple of 1-D uint16 code arrays. targets: (results,),
-    or (results, uint8 flags), which the function fills; they may be operands. True says that it did.
+    Return None unless the operation is such a one. operands: tuple of 1-D uint16 arrays of codes. targets: (results,),
+    or (results, uint8 flags), which the function fills; they may be operands. It always returns True: done.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -223,7 +220,8 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     edge = tiny_below(fmt, tininess, scaled=name != "fma")
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
-        if any(_same_memory(source, targets[0]) for source in sources):
+        address = targets[0].__array_interface__["data"][0]
+        if any(source.__array_interface__["data"][0] == address for source in sources):
             for start in range(0, targets[0].size, PIECE):  # the loops read operands after they wrote results
                 piece = slice(start, start + PIECE)
                 run(tuple(source[piece].copy() for source in sources), tuple(target[piece] for target in targets))
@@ -245,10 +243,10 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible.
+    """Return a function (operands, targets) -> True that computes a comparison, minimum or maximum of integer codes.
 
-    It is for comparisons, minimum and maximum. operands: tuple of 1-D code arrays. targets: (results,), or (results,
-    uint8 flags), which the function fills. True says that it did.
+    Return None for other operations, and if the order of the codes is not enough. operands: tuple of 1-D arrays of
+    codes. targets: (results,), or (results, uint8 flags), which the function fills. It always returns True: done.
     """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
@@ -270,16 +268,11 @@ def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     return run
 
 
-def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays begin at the same address."""
-    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
-
-
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> bool of the float loop for any mode and policy; None if there is none.
+    """Return a function (operands, targets) -> bool that computes an operation by floats, in any mode and policy.
 
-    operands: tuple of 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. It returns True,
-    or False, without results, if targets include flags that it cannot compute.
+    Return None if no float is precise enough. operands: tuple of 1-D arrays of codes. targets: (results,), or (results,
+    uint8 flags), which it fills. It returns False, without results, if it cannot compute the flags, else True.
     """
     plan = float_plan(operation)
     if plan is None:
@@ -316,10 +309,10 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
-    """Return the loop that looks results up in a table of all of them, run(operands, targets, first) -> None.
+    """Return the loop run(operands, targets, first) -> None that looks results up in a table of all of them; cached.
 
-    operands: tuple of one or two 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. first
-    is not used. The table is computed at the first call for an operation, and cached.
+    The table is computed first. operands: tuple of one or two 1-D arrays of codes. targets: (results,), or (results,
+    uint8 flags), which the loop fills. first is not used.
     """
     results, flags = _tables(operation)
     if len(operation.formats) == 1:

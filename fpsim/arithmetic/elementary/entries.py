@@ -150,10 +150,10 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the ExactResult of a number whose magnitude is less than |limit| by less than 2**-70 of |limit|.
+    """Return the ExactResult of a number that is nearer to 0 than `limit`, by less than 2**-70 of |limit|.
 
-    All such numbers, with the sign of `limit`, have one: the next smaller significand after limit's, whose lowest bit
-    is set, as if nonzero bits followed.
+    All such numbers have the same one: the next smaller significand after limit's, whose lowest bit is set, as if
+    nonzero bits followed.
     """
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:

@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.kernels import elementary
-from fpsim.arithmetic.operation import ELEMENTARY, Operation
+from fpsim.arithmetic.operation import Operation
 from fpsim.arrays import Array
-from fpsim.formats.named import FP32
 from fpsim.runtime.pipeline import PIECE
 from fpsim.runtime.processor import ieee_arithmetic
 
 u32 = np.uint32
-
-
-def serves(operation: Operation) -> bool:
-    """Return whether an operation is an elementary function whose operand is FP32."""
-    return operation.name in ELEMENTARY and operation.formats == (FP32,)
 
 
 @lru_cache(maxsize=64)

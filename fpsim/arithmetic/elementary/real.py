@@ -76,12 +76,6 @@ def _expm1(x: Real, precision: int) -> Real:
     return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]
 
 
-def _log2(x: Real, precision: int) -> Real:
-    """Return log2(x) with a relative error below 2**(8 - precision); x and the result are mpmath's number tuples."""
-    working = precision + 8
-    return mpf_div(mpf_log(x, working), mpf_ln2(working), precision)  # type: ignore[no-any-return]
-
-
 def _log1p(x: Real, precision: int) -> Real:
     """Return log(1 + x) with a relative error below 2**(8 - precision); x and the result are mpmath's number tuples.
 
@@ -99,19 +93,13 @@ def _log1p(x: Real, precision: int) -> Real:
 
 
 def _logistic(top: Real, x: Real, precision: int) -> Real:
-    """Return top / (1 + exp(-x))."""
+    """Return top / (1 + exp(-x)) with a relative error below 2**(8 - precision); all are mpmath's number tuples."""
     working = precision + 8
     return mpf_div(top, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
 
 
-def _softplus(x: Real, precision: int) -> Real:
-    """Return log(1 + exp(x)) with a relative error below 2**(8 - precision), as an mpmath number tuple, like x."""
-    working = precision + 8
-    return _log1p(mpf_exp(x, working), working)
-
-
 def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
-    """Return (the sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)), parts of erf.
+    """Return two factors of erf: (sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)).
 
     square: x**2 as an mpmath number tuple, as exp(-square) is. The sum is an integer in units of 2**-working; `working`
     is the precision in bits.
@@ -177,19 +165,21 @@ def _gelu(x: Real, precision: int) -> Real:
 
 
 def _plain(function: Any) -> Function:
-    """Return a function of mpmath.libmp as a function of exactly two arguments, (x, precision)."""
+    """Wrap a function of mpmath.libmp, which has optional arguments, as one of exactly two, (x, precision)."""
     return lambda x, precision: function(x, precision)
 
 
 FUNCTIONS: dict[str, Function] = {
-    "exp": _plain(mpf_exp), "exp2": _exp2, "expm1": _expm1, "log": _plain(mpf_log), "log2": _log2, "log1p": _log1p,
+    "exp": _plain(mpf_exp), "exp2": _exp2, "expm1": _expm1, "log": _plain(mpf_log), "log1p": _log1p,
+    "log2": lambda x, precision: mpf_div(mpf_log(x, precision + 8), mpf_ln2(precision + 8), precision),
     "sin": _plain(mpf_sin), "cos": _plain(mpf_cos), "tan": _plain(mpf_tan), "tanh": _plain(mpf_tanh),
     "sigmoid": lambda x, precision: _logistic(fone, x, precision),
     "erf": lambda x, precision: _erf_of(x, mpf_mul(x, x), precision),
     "erfc": lambda x, precision: _erfc_of(x, mpf_mul(x, x), precision),
     "rsqrt": lambda x, precision: mpf_div(fone, mpf_sqrt(x, precision + 8), precision),
     "reciprocal": lambda x, precision: mpf_div(fone, x, precision), "cbrt": _plain(mpf_cbrt),
-    "softplus": _softplus, "gelu": _gelu, "silu": lambda x, precision: _logistic(x, x, precision),
+    "softplus": lambda x, precision: _log1p(mpf_exp(x, precision + 8), precision + 8),
+    "gelu": _gelu, "silu": lambda x, precision: _logistic(x, x, precision),
 }  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def _path(name: str, fmt: Format) -> Path | None:
 
 
 def _computed(name: str, fmt: Format) -> ExactTable:
-    """Compute the ExactTable of function `name` for a format, code by code."""
+    """Compute the exact results of function `name` for every code of a format."""
     from fpsim.arithmetic.elementary.entries import exact_result
 
     values = fmt.table().tolist()
@@ -129,9 +129,9 @@ def _computed(name: str, fmt: Format) -> ExactTable:
 
 
 def _limit(name: str, x: float) -> tuple[int, int, int] | None:
-    """Return an entry of ExactTable, (significand, field, state), for x that needs no evaluation, else None.
+    """Return the entry of an ExactTable, (significand, field, state), of function `name` at a special x, else None.
 
-    name: the function. Such x are infinities, zeros, poles and values outside the domain.
+    Special are infinities, zeros, poles and values outside the domain: their results need no evaluation.
     """
     if math.isinf(x):
         limit = AT_INFINITY[name][x < 0]
@@ -153,7 +153,10 @@ def _limit(name: str, x: float) -> tuple[int, int, int] | None:
 
 
 def _special(value: float, raised: Flags = Flags.NONE) -> tuple[int, int, int]:
-    """Return an entry of ExactTable, (significand, field, state), for a result that is a float; raised: its flags."""
+    """Return the entry of an ExactTable, (significand, field, state), for a result that float64 holds exactly.
+
+    value: the result. raised: the flags of the operation.
+    """
     state = int(math.copysign(1.0, value) < 0) | int(raised) << RAISED_SHIFT
     if math.isnan(value):
         return 0, FIELD_OF_ZERO, NAN << KIND_SHIFT | int(raised) << RAISED_SHIFT
