@@ -89,8 +89,7 @@ def plain_axes(ax: Axes, grid: Literal["both", "x", "y", ""] = "both", *, left: 
 def to_svg(figure: Any, name: str, title: str) -> str:
     """Return a matplotlib figure as an <svg> element to be put into an HTML page.
 
-    name: beginning of all ids in it. title: text that screen readers read. Colours and fonts are CSS variables of the
-    page.
+    name: beginning of all ids in it. title: text that screen readers read. Colours become CSS variables of the page.
     """
     text = io.StringIO()
     with figure_style():
@@ -104,14 +103,10 @@ def to_svg(figure: Any, name: str, title: str) -> str:
         'xmlns="http://www.w3.org/2000/svg"',
         f'xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}"',
     )
-    svg = re.sub(r"#[0-9a-f]{6}\b(?=[;\"])", lambda match: _themed(match.group()), svg)
+    themed = {value: f"var(--{name}, {value})" for value, name in THEME.items()}  # the colour is the fallback
+    svg = re.sub(r"#[0-9a-f]{6}\b(?=[;\"])", lambda match: themed.get(match[0], match[0]), svg)
     svg = svg.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans', sans-serif")
     return re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg)).strip()
-
-
-def _themed(value: str) -> str:
-    """Return a colour, #rrggbb, as a CSS variable of the page with the colour as fallback; other colours unchanged."""
-    return f"var(--{THEME[value]}, {value})" if value in THEME else value
 
 
 def blank_figure(height: float, layout: str = "constrained") -> Any:

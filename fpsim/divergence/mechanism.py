@@ -48,10 +48,7 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Protocol of the arithmetic of a product, such as `fpsim.torch.plan.Adds`.
-
-    If torch multiplies, unit and accumulator are None.
-    """
+    """Protocol of a product's arithmetic, such as `fpsim.torch.plan.Adds`; torch has no unit and no accumulator."""
 
     @property
     def unit(self) -> MatrixUnit | None:
@@ -180,18 +177,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(product: Product, row: int, column: int, *, finished: bool = True) -> Array:
-    """Compute element (row, column) of a product again, as float32 (1,).
-
-    finished: also add the bias and round to `adds.out_fmt`.
-    """
+    """Compute element (row, column) again, as float32 (1,); finished: also add the bias and round to `out_fmt`."""
     return _multiplied(product.adds, operands_of(product, row, column), finished)[0, :1]
 
 
 def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
-    """Return operands.a @ operands.b, float32, computed by the unit or accumulator of `adds`.
-
-    finished: also add the bias and round to `adds.out_fmt`.
-    """
+    """Return operands.a @ operands.b by `adds`, float32; finished: also add the bias and round to `adds.out_fmt`."""
     out_fmt, bias = (adds.out_fmt, operands.bias) if finished else (None, None)
     if adds.unit is None:
         total = _float32(matmul(operands.a, operands.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -256,12 +247,11 @@ def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Ar
 
     both: each product, with the operands of the element. stops: ascending.
     """
-    x, y = (
-        _multiplied(product.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[
-            :, 0
-        ]
-        for product, pair in both
-    )
+
+    def cut(operands: LinePair) -> LinePair:
+        return operands._replace(a=_cut_rows(operands.a, stops), b=_cut_columns(operands.b, stops[-1]))
+
+    x, y = (_multiplied(product.adds, cut(operands), False)[:, 0] for product, operands in both)
     return x, y
 
 
@@ -364,10 +354,7 @@ def _rounding_clause(product: Product, name: str) -> str:
 
 
 def schedule_of(product: Product) -> Schedule:
-    """Return the order in which a matrix unit adds a product along K.
-
-    It is the recorded schedule, else one with a new chain at every promotion or scale block along K, else one chain.
-    """
+    """Return the recorded schedule of a unit's product; else a new chain at every promotion or scale block of K."""
     if product.adds.schedule is not None:
         return product.adds.schedule
     assert product.adds.unit is not None

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.lazy import deferred
 from fpsim.runtime.threads import over_spans
+
+numba = deferred("numba")
 
 Array = npt.NDArray[Any]
 PIECE = 1 << 17  # elements
@@ -69,15 +71,7 @@ def wrapping() -> AbstractContextManager[Any]:
 
     They do if numba's compiler is disabled. Kernels rely on integers that wrap around.
     """
-    return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
-
-
-@cache
-def _settings() -> Any:
-    """Return numba's configuration; numba is imported at the first call."""
-    import numba
-
-    return numba.config
+    return np.errstate(all="ignore") if numba().config.DISABLE_JIT else AS_IT_IS
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:

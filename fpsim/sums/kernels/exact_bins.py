@@ -23,7 +23,7 @@ from fpsim.core.sums.long_sum import add_term, add_word, clear, total
 from fpsim.core.sums.sum_order import Randomness, Rows
 from fpsim.core.sums.term import term_of
 from fpsim.runtime.compile import inner_loop, kernel, scalar
-from fpsim.sums.kernels.steps import fma
+from fpsim.runtime.float_steps import fused as fma
 
 i64, f64, u64 = np.int64, np.float64, np.uint64
 

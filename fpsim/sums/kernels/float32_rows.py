@@ -31,9 +31,9 @@ import numpy as np
 from fpsim.core.decode import decode_bits_32, decode_fields
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
+from fpsim.runtime.float_steps import fused as fma
 from fpsim.runtime.processor import exchange_control, has_control
 from fpsim.runtime.records import fields_of
-from fpsim.sums.kernels.steps import fma
 from fpsim.sums.kernels.vector_rows import vector_rows
 
 f32, f64, u32, i64, u64 = np.float32, np.float64, np.uint32, np.int64, np.uint64

@@ -8,15 +8,10 @@ added in integer arithmetic ("core"). All have the same three functions, so that
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from fpsim.arithmetic.kernels.float_arithmetic import real_width
 from fpsim.core.decode import decode_bits_64, decode_fields
@@ -26,6 +21,7 @@ from fpsim.core.sums.running_sum import DECODING, code_lanes
 from fpsim.core.sums.sum_order import AdditionTargets, LaneSteps, Rows, SumTile, Targets
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.runtime.float_steps import fused as fma
 from fpsim.sums.kernels.settle import ONE_LEFT, SETTLING, Settling, settled, settling_fields
 
 f64, u64 = np.float64, np.uint64
@@ -124,33 +120,6 @@ def _float_lanes(way: str) -> LaneSteps:
 
 
 # ---- FP64 by the processor
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _fma_intrinsic(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of three floats of one width, rounded once."""
-
-    def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return x(x, x, x) if isinstance(x, types.Float) else None, build
-
-
-def _fma_in_fractions(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of three floats, rounded once, by exact fractions in plain Python."""
-    real = type(x)
-    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
-        return x * y + z
-    exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
-    if exact == 0:
-        return real(x * y + z)
-    try:
-        return real(float(exact))  # Python divides integers with one rounding
-    except OverflowError:
-        return real(math.copysign(math.inf, exact))
-
-
-fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 
 def _double_lanes() -> LaneSteps:

@@ -22,9 +22,10 @@ from fpsim.core.philox import LOW, philox_abreast
 from fpsim.core.sums.sum_order import RUN, ChainOrder, Randomness, Rows, SumTile, Targets, first_of_sums
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import inner_loop, scalar
+from fpsim.runtime.float_steps import fused as fma
 from fpsim.runtime.processor import exchange_control, has_control, has_fma, rounding_control
 from fpsim.sums.kernels.settle import INVERSE, ONE, SETTLING, Settling, settling_fields
-from fpsim.sums.kernels.steps import TILE_COLUMNS, fma
+from fpsim.sums.kernels.steps import TILE_COLUMNS
 
 f64, u64 = np.float64, np.uint64
 
@@ -213,10 +214,7 @@ def _times(t: Any, factor: Any) -> None:
 
 @inner_loop
 def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
-    """Return the largest magnitude of float64 patterns; NaN if one is NaN, or if multiplying one by `scale` is inexact.
-
-    inverse: 1 / scale.
-    """
+    """Return the largest magnitude of float64 patterns; NaN if one is NaN or inexact times `scale` = 1 / inverse."""
     most = f64(0)
     for k in range(a.size):
         x = u64(a[k]).view(f64)

@@ -1,4 +1,4 @@
-"""The step ROUNDED of float32_rows.py, the specification, for four rows of a, with the sums in registers.
+"""Vector code for the step ROUNDED of float32_rows.py, which specifies its bits: sums of four rows, in registers.
 
 The processor must have AVX-512 or AVX2 (`has_avx2`). Measured: docs/performance.md.
 """
