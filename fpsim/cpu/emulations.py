@@ -55,7 +55,10 @@ def emulation_of(name: str) -> Emulation:
 
 
 def _of_unit(name: str) -> Emulation:
-    """Return the emulation of the matrix unit `name`; its rivals are other units with the same operands and results."""
+    """Return the emulation of the matrix unit `name`.
+
+    Its rivals, the arithmetics that test inputs must tell apart from it, are other units for the same formats.
+    """
     of = unit(name)
     if isinstance(of, IntegerUnit):
         return _of_integers(of)
@@ -70,7 +73,11 @@ def _of_unit(name: str) -> Emulation:
 
 
 def _of_integers(of: IntegerUnit) -> Emulation:
-    """Return the emulation of an integer unit; rivals wrap where it saturates or read signed bytes as unsigned."""
+    """Return the emulation of an integer unit.
+
+    Its rivals, the arithmetics that test inputs must tell apart from it, treat overflow otherwise (wrap or saturate),
+    or read bytes of one operand as signed instead of unsigned or the reverse.
+    """
     other = {"s8": INTEGER_ELEMENTS["u8"], "u8": INTEGER_ELEMENTS["s8"]}
     rivals = {
         "wrapping" if of.saturates else "saturating": replace(of, saturates=not of.saturates),
@@ -123,7 +130,10 @@ def _from_double(x: Array, through: bool = False) -> Array:
 
 
 def _arithmetic(operation: str) -> Emulation:
-    """Return the emulation of an FP16 operation such as "add"; rivals have other roundings or flush subnormals."""
+    """Return the emulation of an FP16 operation such as "add".
+
+    Its rivals, the arithmetics that test inputs must tell apart from it, round otherwise or flush subnormals.
+    """
     options: tuple[dict[str, str], ...] = (
         {"rounding": "nearest_away"}, {"rounding": "toward_zero"}, {"rounding": "up"}, {"subnormals": "flush"}
     )  # fmt: skip

@@ -61,9 +61,9 @@ def missing_features(needed: tuple[str, ...]) -> str:
 
 @cache
 def tile_refusal() -> str:
-    """Ask the operating system, once in a process, for permission to use tile registers.
+    """Ask the operating system for permission to use AMX's tile registers; return why it refused, "" if it did not.
 
-    Return the reason of a refusal, "" if it is permitted.
+    It is asked once in a process.
     """
     if sys.platform != "linux":
         return f"fpsim cannot ask {sys.platform} for the use of tiles"

@@ -97,8 +97,9 @@ def _thinned(operands: Operands, count: int, seed: int) -> Operands:
 def store(path: str | Path, entries: Sequence[RecordedInstruction], about: dict[str, str]) -> None:
     """Write recorded instructions, `entries`, to the .npz file `path`, whole or not at all.
 
-    The file has the arrays "i.j" for operand j of entry i, "i.d" for its result, and "meta": JSON text as uint8 bytes
-    with the keys format, about and entries (pairs of name and counts).
+    The file has the arrays "i.j" for operand j of entry i, "i.d" for its result, and "meta", a dict as JSON text in
+    uint8 bytes: "format" names the version of the file, "about" has facts on the processor as name -> text, and
+    "entries" has a pair (name, counts) for each instruction.
     """
     data: dict[str, Any] = {}
     for i, entry in enumerate(entries):
@@ -145,7 +146,7 @@ def replay(path: str | Path) -> CpuReport:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording, opened as `data` from `path`: a dict of format, about and entries.
+    """Return the metadata of a recording, opened as `data` from `path`: the dict that `store` describes.
 
     Raises a ValueError if there is none, or if its format is another one.
     """

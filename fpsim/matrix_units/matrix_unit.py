@@ -69,7 +69,7 @@ class Element:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of an array of such codes: the storage dtype of `carrier`."""
+        """Dtype of an array of codes of this type, such as uint8 for "e4m3": the storage dtype of `carrier`."""
         return self.carrier.storage
 
 

@@ -43,7 +43,7 @@ Hardware = str | MatrixUnit | Schedule | ShapedSchedule | Accumulator | None  # 
 
 
 def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
-    """Return a linear recipe whose products are computed by the given hardware, with the same operands.
+    """Return a linear recipe whose products are computed by the given hardware, with the same operands, and notes.
 
     Args:
       recipe: a recipe of linear layers.

@@ -21,7 +21,7 @@ def _row(name: str, *first: Any, **fields: Any) -> LinearRecipe:
 
 
 def _products(accumulate: str, forward: dict[str, Any], backward: dict[str, Any]) -> dict[str, Product]:
-    """Return {"fprop", "dgrad", "wgrad": Product} on a chip, with y and dx rounded to BF16 and dw in float32.
+    """Return a `Product` on a chip for each of "fprop", "dgrad" and "wgrad"; y and dx are rounded to BF16, dw is not.
 
     accumulate: the chip's name, such as "hopper". forward, backward: further keyword arguments of `Product` for fprop,
     and for dgrad and wgrad.

@@ -266,7 +266,7 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return (an operand's cast as text, "" for none; whether its second product reuses the values of the first).
+        """Return an operand's cast as text, "" for none, and whether its second product reuses the first's codes.
 
         The text is JSON, as fpsim.recipes.cast_text.spec_text returns it. operand: "input", "weight" or "grad".
         backward: False for the cast for its first product, which adds along the operand's last axis; True for the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fpsim.formats.float_format import Format
@@ -27,10 +28,10 @@ def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recip
 
 
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
-    """Add a 16-bit recipe that casts the head too, as torch.autocast does, to the table TRAINING and return it.
+    """Add a recipe that casts all linear layers, as torch.autocast does, to the table TRAINING and return it.
 
-    FP8 recipes leave the head in float32. name, source: its name, and the library or paper that it comes from. of: the
-    name of its linear recipe. fields: further fields of `Recipe`.
+    Other recipes leave the head, the model's last linear layer, in float32. name, source: its name, and the library or
+    paper that it comes from. of: the name of its linear recipe. fields: further fields of `Recipe`.
     """
     return _row(name, source, of, keep=(), **fields)
 
@@ -106,17 +107,15 @@ UNIT_SCALING = _row(
 BF16_MOMENTS = _autocast("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in BF16", "BF16", optimizer=_BF16_MOMENTS)
 
 
-def _without_masters(update_rounding: str) -> OptimizerRecipe:
-    """Return optimizer settings for BF16 weights without float32 masters; update_rounding: as in OptimizerRecipe."""
-    return OptimizerRecipe(weights="bf16", masters=False, update_rounding=update_rounding)
-
-
 _ZAMIRAI = "Zamirai et al., arXiv:2010.06192: BF16 weights without masters"
-BF16_WEIGHTS_NEAREST = _autocast("BF16_WEIGHTS_NEAREST", _ZAMIRAI, "BF16", optimizer=_without_masters("nearest_even"))
+_WITHOUT_MASTERS = partial(OptimizerRecipe, weights="bf16", masters=False)
+BF16_WEIGHTS_NEAREST = _autocast("BF16_WEIGHTS_NEAREST", _ZAMIRAI, "BF16", optimizer=_WITHOUT_MASTERS())
 BF16_WEIGHTS_STOCHASTIC = _autocast(
-    "BF16_WEIGHTS_STOCHASTIC", _ZAMIRAI, "BF16", optimizer=_without_masters("stochastic")
+    "BF16_WEIGHTS_STOCHASTIC", _ZAMIRAI, "BF16", optimizer=_WITHOUT_MASTERS(update_rounding="stochastic")
 )
-BF16_WEIGHTS_KAHAN = _autocast("BF16_WEIGHTS_KAHAN", _ZAMIRAI, "BF16", optimizer=_without_masters("kahan"))
+BF16_WEIGHTS_KAHAN = _autocast(
+    "BF16_WEIGHTS_KAHAN", _ZAMIRAI, "BF16", optimizer=_WITHOUT_MASTERS(update_rounding="kahan")
+)
 
 # "Mixed-precision training with Adam": 2 bytes of weights, 2 of gradients, and 12 of masters and moments.
 FP16_MASTERS = _autocast(

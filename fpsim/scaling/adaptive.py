@@ -26,7 +26,7 @@ from fpsim.scaling.run_tiles import decode_tiles, no_codes, run_scales, run_tile
 from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
-from fpsim.scaling.tile_jobs import TileJob, TilePlan, TileTargets
+from fpsim.scaling.tile_jobs import TilePlan, TileTargets, tile_job
 from fpsim.scaling.tiling import tiling
 from fpsim.scaling.zero_points_and_logs import bands_of
 
@@ -40,13 +40,13 @@ def encode_four_or_six(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
-    source_fmt: the format of source. options: those of the elements' cast. known_scales: the caller's scales for tiles
-    whose largest magnitude becomes 6, one per tile; None to compute them. Return the counts of tiles that `TileTargets`
-    describes, as if all tiles used 6, and the scale of the whole array, or None.
+    fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast. known_scales: the
+    caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them. Return the counts
+    of tiles that `TileTargets` describes, as if all tiles used 6, and the scale of the whole array, or None.
     """
     scaling = fill.scaling
     tiles = tiling(source.shape, scaling.block)
-    shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
+    width = 64 if source_fmt == FP64 else 32
     encoder = element_plan(options, width, integer=False)
     encodings, tallies = [], []
     tensor = None
@@ -57,7 +57,7 @@ def encode_four_or_six(
         encoded = fill._replace(
             codes=np.empty_like(fill.codes), scales=np.empty_like(fill.scales), scale_codes=scale_codes
         )
-        job = TileJob(words(source).reshape(shape), encoded.codes.reshape(shape), tiles, how, options.seed)
+        job = tile_job(source, encoded.codes, how, options.seed)
         counts, scales = np.zeros(COUNTERS, np.int64), encoded.scales.reshape(tiles.tiles)
         encodings.append(encoded)
         tallies.append(counts)
@@ -79,9 +79,9 @@ def encode_if4(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
-    source_fmt: the format of source. options: those of the elements' cast to IF4. The sign bit of a scale's code marks
-    a tile of integers. Return the counts of tiles that `TileTargets` describes, and the scale of the whole array, or
-    None.
+    fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast to IF4. The sign
+    bit of a scale's code marks a tile of integers. Return the counts of tiles that `TileTargets` describes, and the
+    scale of the whole array, or None.
     """
     fmt = options.fmt
     assert isinstance(fmt, TwoTableFormat)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, words
+from fpsim.arrays import Array
 from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -20,7 +20,6 @@ from fpsim.scaling.arguments import element_options_of, given_scales, refuse_opt
 from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import tiling
 
 # Modules that describe and run the loops; they import numba.
 tile_jobs = deferred("fpsim.scaling.tile_jobs")
@@ -66,7 +65,7 @@ def _encode(
     if scaling.symmetric and not scaling.adaptive:
         options, how = _plan(element, scaling, source_fmt, cast, back=False)
         known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
-        job, counts = _job(source, fill.codes, scaling, how, options.seed), np.zeros(5, np.int64)
+        job, counts = tile_jobs().tile_job(source, fill.codes, how, options.seed), np.zeros(5, np.int64)
         return counts, look().fill_tiles(job, fill.scales, fill.scale_codes, known_scales, counts)
 
     options = element_options_of(element, scaling, cast)
@@ -131,7 +130,7 @@ def quantize_into(
       scales: the caller's scales, one per tile, or None to compute them.
     """
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
-    job = _job(source, target, scaling, how, options.seed)
+    job = tile_jobs().tile_job(source, target, how, options.seed)
     shape, dtype = job.tiling.tiles, how.scales.code_dtype
     if scales is not None:
         tile_scales = given_scales(scales, source.shape, scaling).reshape(shape)
@@ -200,12 +199,6 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
     return decode_plan(fmt, arithmetic_width(source_fmt, fmt)) is not None
-
-
-def _job(source: Array, out: Array, scaling: Scaling, how: Any, seed: int | None) -> Any:
-    """Return the `TileJob` that encodes `source` into `out` by the `TilePlan` `how`; seed: None unless stochastic."""
-    tiles = tiling(source.shape, scaling.block)
-    return tile_jobs().TileJob(words(source).reshape(tiles.shape), words(out).reshape(tiles.shape), tiles, how, seed)
 
 
 def tile_plan(

@@ -83,15 +83,9 @@ class Scaled(ScaledArrays[Array]):
 
     @staticmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
-        """Return whether a NumPy array has a dtype."""
         return bool(array.dtype == dtype)
 
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
-        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None.
-
-        Raises:
-          ValueError: `out` does not fit, or shares memory with this object's arrays.
-        """
         from fpsim.scaling.decode import decode_scaled
 
         target = output(out, self.shape, dtype, self.codes)
@@ -101,15 +95,12 @@ class Scaled(ScaledArrays[Array]):
         return target
 
     def _encoded(self, values: Array, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Scaled:
-        """Return float32 values encoded by `encode_scaled(values, fmt, scaling, **cast)`, as a new Scaled."""
         return encode_scaled(values, fmt, scaling, **cast)
 
     def _flipped(self, array: Array) -> Array:
-        """Return the transpose of a 2-D NumPy array as a new array in C order."""
         return np.ascontiguousarray(array.T)
 
     def _with(self, arrays: dict[str, Any], tiles: int) -> Scaled:
-        """Return a copy with other arrays, by their names, and a report that counts `tiles` tiles and nothing else."""
         return dataclasses.replace(self, report=ScaleReport(tiles=tiles), **arrays)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:

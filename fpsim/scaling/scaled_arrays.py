@@ -128,7 +128,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """Return a copy of this object with the given arrays, by name, and a report that counts `tiles` tiles only."""
+        """Return a copy of this object with other arrays, given by name, whose report counts `tiles` tiles only."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -16,8 +16,7 @@ from fpsim.runtime.pipeline import run_stages
 from fpsim.scaling.look import fill_tiles
 from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tile_jobs import TileJob, TilePlan
-from fpsim.scaling.tiling import tiling
+from fpsim.scaling.tile_jobs import TilePlan, tile_job
 
 
 @lru_cache(maxsize=1024)
@@ -47,11 +46,9 @@ def quotients(
       x / s, floats of how.width bits; the counts of tiles that `TileTargets` describes; the float32 scale of the whole
       array, or None as from `fill_tiles`.
     """
-    tiles = tiling(source.shape, how.scales.scaling.block)
     out = np.empty(source.shape, np.float32 if how.width == 32 else np.float64)
     counts = np.zeros(COUNTERS, np.int64)
-    job = TileJob(words(source).reshape(tiles.shape), words(out).reshape(tiles.shape), tiles, how)
-    return out, counts, fill_tiles(job, scales, scale_codes, known_scales, counts)
+    return out, counts, fill_tiles(tile_job(source, out, how), scales, scale_codes, known_scales, counts)
 
 
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, words
 from fpsim.casts import pipelines
 from fpsim.core.decode import DecodeLayout
 from fpsim.core.layouts import EncodePlan, decode_plan
@@ -22,7 +22,7 @@ from fpsim.runtime.threads import over_spans
 from fpsim.scaling.kernels.amax import ANY, tile_shape
 from fpsim.scaling.kernels.elements import Elements
 from fpsim.scaling.plan import ScalePlan
-from fpsim.scaling.tiling import Tiling
+from fpsim.scaling.tiling import Tiling, tiling
 
 FUSED = 1 << 18  # elements of a matrix from which compiling one loop for each rule and format pays off
 SHORT = 1 << 14  # elements up to which one loop serves all modes: compiling another takes longer than many calls
@@ -103,11 +103,6 @@ class TileJob(NamedTuple):
     seed: int | None = None
 
     @property
-    def source_fmt(self) -> Format:
-        """The format of the source."""
-        return self.how.source_fmt
-
-    @property
     def plan(self) -> ScalePlan:
         """The plan of the scales."""
         return self.how.scales
@@ -161,6 +156,15 @@ class TileJob(NamedTuple):
         return np.array((index, columns, self.seed & 0xFFFFFFFF, self.seed >> 32), np.uint64)
 
 
+def tile_job(source: Array, out: Array, how: TilePlan, seed: int | None = None) -> TileJob:
+    """Return the job that encodes `source` into `out`, an array of the same shape, by the plan `how`.
+
+    seed: that of stochastic rounding, or None.
+    """
+    tiles = tiling(source.shape, how.scales.scaling.block)
+    return TileJob(words(source).reshape(tiles.shape), words(out).reshape(tiles.shape), tiles, how, seed)
+
+
 class Place(NamedTuple):
     """A rectangular part of one matrix of a batch.
 
@@ -184,7 +188,7 @@ def load(job: TileJob, part: Array) -> Array:
     """
     if job.is_direct and part.flags.c_contiguous:
         return part
-    return widened(part, job.source_fmt, job.width)
+    return widened(part, job.how.source_fmt, job.width)
 
 
 def widened(part: Array, fmt: Format, width: int) -> Array:
@@ -193,9 +197,9 @@ def widened(part: Array, fmt: Format, width: int) -> Array:
     if fmt.bits == width:
         return native
     wide = FP32 if width == 32 else FP64
-    words = np.empty(part.shape, wide.storage)
-    run_stages(pipelines.decoding(fmt, wide, fmt.storage), native, words)
-    return words
+    wide_bits = np.empty(part.shape, wide.storage)
+    run_stages(pipelines.decoding(fmt, wide, fmt.storage), native, wide_bits)
+    return wide_bits
 
 
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:

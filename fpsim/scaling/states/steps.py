@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, words
+from fpsim.arrays import Array
 from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY
 from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
@@ -23,8 +23,7 @@ from fpsim.scaling.look import look, over_job, ruled
 from fpsim.scaling.run_tiles import run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tile_jobs import TileJob
-from fpsim.scaling.tiling import tiling
+from fpsim.scaling.tile_jobs import tile_job
 
 
 def encode_with_factors(
@@ -103,11 +102,8 @@ class EncodingStep(NamedTuple):
         target: of the source's shape. Without a target, the job can only be used to read the source.
         """
         assert not isinstance(self.element, (LogFMT, TableFormat))
-        tiles = tiling(self.source.shape, self.scaling.block)
-        bits = words(self.source).reshape(tiles.shape)
-        out = bits if target is None else words(target).reshape(tiles.shape)
         how = tile_plan(self.element, self.scaling, self.options, self.source_fmt, back)
-        return TileJob(bits, out, tiles, how, self.options.seed)
+        return tile_job(self.source, self.source if target is None else target, how, self.options.seed)
 
 
 def encode_with_own_scales(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
