@@ -53,7 +53,7 @@ class LaneFacts(NamedTuple):
 
     lanes: int
     run: int
-    chunk: int  # terms that a lane adds up before that sum (chain) joins the lane's total and starts again; 0 for all
+    chunk: int
     chunks: int
     chunks_start: float
     merge: int

@@ -27,7 +27,7 @@ class OrderTable(NamedTuple):
       fuses: whether any product is added by a fused multiply-add.
     """
 
-    rows: Array  # (S, 5) int64, one row for each operation, which kernels/order_sums.py describes
+    rows: Array
     sums: int
     fmt: Format
     rounds: bool
