@@ -40,7 +40,7 @@ class NormBackend(Protocol):
         """
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values reshaped to a shape with the same number of elements."""
+        """Return the operand x reshaped to `shape`, which has as many elements."""
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
         """Return the result of an operation on codes, rounded to nearest even to the format `fmt`.
@@ -57,7 +57,7 @@ class NormBackend(Protocol):
         """
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return values rounded to nearest even to the format `fmt`."""
+        """Return the operand x rounded to nearest even to the format `fmt`."""
 
     def largest(self, x: Values, axis: int) -> Values:
         """Return the largest element along an axis, whose length becomes 1.

@@ -12,7 +12,7 @@ from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import DTYPES, FP32, Format
 from fpsim.lazy import deferred
-from fpsim.norms.backend import Values
+from fpsim.norms.backend import NormBackend, Values
 from fpsim.norms.lane_sum import LaneSum
 from fpsim.products.reduce import dot
 from fpsim.products.reduce import sum as sum_of
@@ -21,48 +21,29 @@ from fpsim.sums.accumulators import Accumulator
 processor = deferred("fpsim.runtime.processor")  # imports numba
 
 
-class CpuNorms:
+class CpuNorms(NormBackend):
     """The CPU as a backend of softmax and norms; `NormBackend` describes the methods."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (codes of x with their format, whether x has a float dtype).
-
-        fmt: format of x if it holds codes; None if its float dtype determines the format. name: argument in errors.
-        """
         codes, of_codes, typed = read_operand(x, fmt, name)
         return Values(codes, of_codes), typed
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values reshaped to a shape with the same number of elements."""
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`.
-
-        operands: codes with their formats, which broadcast against each other.
-        """
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of the operation `name`, such as "divide", rounded with `options`, as a NumPy array.
-
-        operands: codes with their formats, which broadcast. options: format and rounding of the result. typed: True for
-        an array of the result format's dtype, if NumPy has one; False for codes.
-        """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         codes = _evaluated(name, operands, {"out_fmt": fmt, **keywords})
         return codes.view(DTYPES[fmt]) if typed and fmt in DTYPES else codes
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return values rounded to nearest even to the format `fmt`."""
         return Values(encode(decode(x.codes, x.fmt, np.float64), fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, whose length becomes 1; NaN if an element is NaN.
-
-        It is +0 if the largest elements are zeros of both signs.
-        """
         values = decode(x.codes, x.fmt, np.float32 if FP32.holds(x.fmt) else np.float64)
         with processor().ieee_arithmetic():
             largest = values.max(axis=axis, keepdims=True)
@@ -72,20 +53,12 @@ class CpuNorms:
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the FP32 sums of elements of x along an axis, in the order of `accumulate`; the result lacks the axis.
-
-        squares: True adds the squares of the elements instead.
-        """
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of elements of x along an axis, in the accumulator's result format, without the axis.
-
-        squares: True adds the squares of the elements instead.
-        """
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)
