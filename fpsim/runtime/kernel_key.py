@@ -88,23 +88,16 @@ class _Parts:
         parts = [_code_text(code, function.__doc__, self), self.describe(function.__defaults__, names)]
         parts.append(self.describe(function.__kwdefaults__, names))
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            parts.append(f"{name}={self._cell(cell, names)}")
+            try:
+                parts.append(f"{name}={self.describe(cell.cell_contents, names)}")
+            except ValueError:  # not bound yet: a function that refers to itself
+                parts.append(f"{name}=empty")
         for name in names:
             if name in function.__globals__:
                 parts.append(f"{name}={self.describe(function.__globals__[name], names)}")
             elif name.startswith("fpsim"):
                 raise UnknownPart(f"{function.__qualname__} imports {name} when it runs.")
         return " ".join(parts)
-
-    def _cell(self, cell: Any, names: list[str]) -> str:
-        """Return the description of the value in a closure cell, or "empty" if it has none yet.
-
-        names: names of attributes in the function's code; of a module or enumeration, only these members are described.
-        """
-        try:
-            return self.describe(cell.cell_contents, names)
-        except ValueError:  # not bound yet: a function that refers to itself
-            return "empty"
 
     def describe(self, value: Any, names: list[str]) -> str:
         """Return a value as text that is the same in every process.
