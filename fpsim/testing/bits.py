@@ -116,7 +116,7 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """Return a sentence on the first difference between two objects, or "" if they are equal.
+    """Return a sentence on the first difference between two compared objects, or "" if they are equal.
 
     fmt: the format that the caller of `assert_bits_equal` passed, or None.
     """
@@ -189,7 +189,7 @@ def _transposed(part: str, got: Array, want: Array) -> str:
 def _shown(value: Any, fmt: Element | None) -> str:
     """Return an array element (a NumPy scalar) as text: its bit pattern and value.
 
-    fmt: the format of the element, which adds a hexadecimal float and a code to the text; or None.
+    fmt: the format of the element, in which the text also shows a hexadecimal float and a code; or None.
     """
     bits = words(np.asarray(value))
     pattern = hexadecimal(bits)
@@ -203,7 +203,7 @@ def _shown(value: Any, fmt: Element | None) -> str:
 
 
 def _value_of(code: int, fmt: Element) -> str:
-    """Return the value of a code as text in brackets; "" for LogFMT, whose values depend on the tile."""
+    """Return the value of a code in parentheses, such as " (-3)"; "" for LogFMT, whose values depend on the tile."""
     if isinstance(fmt, IntegerFormat):
         return f" ({code - (1 << 8) if fmt.signed and code >= 1 << 7 else code})"  # a byte holds each
     if not isinstance(fmt, Format):

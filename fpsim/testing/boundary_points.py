@@ -128,7 +128,7 @@ def _seams(source: Format) -> Doubles:
 
 
 def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int = 0) -> Array:
-    """Return the inputs that checks add to `points`: values near ties, which show lost sticky bits, and random values.
+    """Return inputs that checks add to `points`: values near ties, which show lost sticky bits, and random values.
 
     Args:
       fmt, dtype: the target format and the dtype of the inputs, as for `points`.
@@ -155,7 +155,7 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return float64 values (n,) on both sides of four ties: the first two above 1 and above the smallest subnormal.
+    """Return float64 values (n,) on both sides of the first two ties above 1, and above the smallest subnormal.
 
     Their distances from the tie are 1/4, 1/8, ... of the spacing. The smallest is 2**-(p - 1) of it, where p is the
     number of significand bits of `source`, at least 24. fmt: the format that has the ties. source: the format of the

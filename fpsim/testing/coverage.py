@@ -33,7 +33,7 @@ class InputCoverage:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of elements of the smallest and of the largest array; (0, 0) without calls."""
+        """Numbers of elements of the smallest and of the largest array, as a pair; (0, 0) without calls."""
         sizes = [math.prod(shape) for shape in self.shapes]
         return min(sizes, default=0), max(sizes, default=0)
 
@@ -66,27 +66,21 @@ class CoverageRecord:
         self.smallest, self.largest = math.inf, 0.0
 
     def note(self, x: Array, layout: str = "", *, values: bool = True) -> None:
-        """Add one call to the record.
+        """Add a call of the tested function with the array `x` to the record.
 
         Args:
-          x: the input array.
-          layout: the name of its memory layout, "" for C order.
-          values: whether to include its values in the ranges of magnitudes and the specials; False for an array that
-            repeats the values of an earlier one.
+          x: the input.
+          layout: name of its memory layout, "" for C order.
+          values: whether its magnitudes, zeros, infinities and NaNs count; False for an array that repeats the values
+            of an earlier one. They count only in arrays of floats and integers.
         """
         self.calls += 1
         self.shapes.setdefault(x.shape)
         self.dtypes.setdefault(x.dtype.name)
         if layout:
             self.layouts.setdefault(layout)
-        if values and x.size and (format_of(x.dtype) is not None or x.dtype.kind in "iu"):
-            self._note_values(x)
-
-    def _note_values(self, x: Array) -> None:
-        """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs.
-
-        Arrays of other elements than floats and integers are ignored.
-        """
+        if not values or not x.size or (format_of(x.dtype) is None and x.dtype.kind not in "iu"):
+            return
         with np.errstate(all="ignore"):
             magnitude = np.abs(x.astype(np.float64))
         finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]

@@ -169,7 +169,7 @@ def dtype_name(x: Any) -> str:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Any:
-    """Return a new uninitialised array of the library of the array `like`; the dtype is replaced as by `kept_dtype`.
+    """Return a new uninitialised array of the library of the array `like`; its dtype is `kept_dtype(dtype, like)`.
 
     torch allocates it on the device of `like`, cupy and numba on their current device.
     """

@@ -16,10 +16,10 @@ class GpuArray(NamedTuple):
     """An array on the GPU, as kernels read it.
 
     Attributes:
-      words: its memory as a flat contiguous array of unsigned integers.
+      words: its elements as a flat contiguous numba array of unsigned integers with the same bits.
       shape: its shape.
-      fmt: the format of its dtype; None for integers.
-      like: the caller's array.
+      fmt: the format of its elements; None for integers.
+      like: the caller's array, whose library and stream are used.
     """
 
     words: Any
@@ -29,7 +29,7 @@ class GpuArray(NamedTuple):
 
     @property
     def matrix(self) -> Any:
-        """Words in the shape of the array, or as an array of one element on one axis if it has no axes."""
+        """The words in the shape of the array; in the shape (1,) if the array has no axes."""
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property

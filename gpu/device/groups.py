@@ -20,7 +20,7 @@ WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 class Grouping(NamedTuple):
-    """The number of elements in a group (`length`), and of groups that a thread loads before it computes (`depth`)."""
+    """Size of a group, `length` elements, and number of groups that a GPU thread loads before it computes, `depth`."""
 
     length: int
     depth: int
@@ -53,10 +53,10 @@ def _no_groups(bits: int, device: int) -> Any:
 
 
 def as_groups(arrays: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Return flat numba arrays of the same size as arrays of groups: unsigned integers that hold `count` elements each.
+    """Return flat numba arrays as arrays of groups: unsigned integers, each of which is `count` neighbouring elements.
 
-    Elements after the last whole group are left out. All results are empty if there is no whole group, or if the memory
-    of one array is not aligned to its groups.
+    All arrays have equally many elements; those after the last whole group are left out. All results are empty if there
+    is no whole group, or if the memory of one array is not aligned to its groups.
     """
     whole = arrays[0].size // count
     bits = [8 * array.dtype.itemsize * count for array in arrays]

@@ -58,7 +58,7 @@ def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, ea
 
 
 def _configured(kernel: Any, *configuration: Any) -> Any:
-    """Return a kernel ready to be called, without numba's warning about too few blocks.
+    """Return a kernel configured for a launch, without numba's warning about too few blocks.
 
     configuration: number of blocks, threads of a block, stream, and optionally bytes of dynamic shared memory.
     """

@@ -36,9 +36,9 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result of a case: for each product a report row and the hardware's output, and the best model of all.
+    """The result of a `ProductCase`: a report row and the hardware's output for each product, and the best model.
 
-    An output is None where the call failed, the model if none could be computed.
+    `outputs` has None where the call failed; `best` is None if no model could be computed.
     """
 
     rows: list[ValidationRow]

@@ -85,25 +85,25 @@ def sets_for(shape: Shape) -> tuple[str, ...]:
 
 
 def always(models: Sequence[LibraryModel]) -> Models:
-    """Return a function that returns `models` whatever algorithm the library reports."""
+    """Return a function that returns `models` for every algorithm that the library may report."""
     return lambda _: models
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return those numbers in SPLITS into which K can be divided so that a slice has at least `grain` terms.
+    """Return the numbers of slices of K to try: 1, and others in SPLITS that leave at least `grain` terms per slice.
 
-    k: number of terms, K. The number 1 is always included.
+    k: number of terms.
     """
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 
 def named(shape: Shape, *words: str) -> str:
-    """Return the name of a product: its shape "M x N x K" and further words."""
+    """Return the name of a product of shape (M, N, K), such as "16 x 16 x 64 bias"; words: texts after the shape."""
     return " ".join([f"{shape[0]} x {shape[1]} x {shape[2]}", *filter(None, words)])
 
 
 def titled(call: str, options: Mapping[str, Any]) -> str:
-    """Return the name of a comparison: the call, and the values of its keyword arguments."""
+    """Return the name of a comparison, such as "encode E4M3": the function `call`, and the values of its keywords."""
     return " ".join([call, *map(str, options.values())])
 
 

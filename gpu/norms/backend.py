@@ -32,7 +32,7 @@ class GpuNorms:
     """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand: its codes with their format, whether x has a float dtype).
+        """Return (x as an operand, that is, its codes with their format; whether x has a float dtype).
 
         x: array on the GPU. fmt: the format of codes; None if x has a float dtype. name: the argument that errors name.
         """

@@ -24,7 +24,7 @@ def lanes_kernel(squares: bool) -> Any:
     """Return the GPU kernel `(terms, totals, count, lanes, behind)` that adds terms, or their squares, in lanes.
 
     Lane l adds the terms l, l + lanes, l + 2 * lanes, ... along the axis, one after another from +0, as `fp.LaneSum`
-    does.
+    does. lanes: number of lanes.
 
     squares: whether squares are added. terms: float32 bits in the shape (before, count, behind): the axes before the
     one summed together, that axis, and the axes after it together. totals: receives the sums, (before, lanes, behind),

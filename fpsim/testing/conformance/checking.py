@@ -41,7 +41,7 @@ class ConformanceRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The answers of an implementation to sets of test vectors; the report is true if `.ok`.
+    """Report on how an implementation answers sets of test vectors; it is true if `.ok`.
 
     Attributes:
       name: name of the implementation.
@@ -180,7 +180,7 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    """Return the report on an implementation called `name`.
+    """Return the report on the answers of an implementation called `name` to sets of test vectors.
 
     results: for each set of test vectors, (outputs of the answered cases, indices of these cases).
     """
@@ -188,7 +188,7 @@ def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) 
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
-    """Return the row of the report for one set of test vectors.
+    """Return the row of the report that compares an implementation's answers to one set of test vectors.
 
     result: (outputs of the answered cases, codes (cases, numbers); indices of these cases).
     """

@@ -37,7 +37,7 @@ TILE, ROWS_OF_TILES, MATRICES = 32, 2, 6
 
 
 def chosen() -> list[Vectors]:
-    """Return every standard set of test vectors, with inputs and outputs."""
+    """Return every standard set of test vectors, with inputs, and with outputs computed by fpsim."""
     empty = [*_casts(), *_decodings(), *_arithmetic(), *_dots(), *_products(), *_tiles(), *_stochastic(), *_matrices()]
     return [vectors._replace(outputs=computed(vectors)) for vectors in empty]
 
@@ -53,7 +53,7 @@ def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tupl
 
 
 def _rng(*key: object) -> np.random.Generator:
-    """Return a generator of random numbers that depends on `key` alone."""
+    """Return a generator of random numbers that is seeded by the values `key` alone."""
     return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
@@ -94,10 +94,10 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the results of an overflow policy in `fmt`; policies with equal tuples cast equally.
+    """Return the names of the results of an overflow policy in `fmt`; policies with equal tuples cast equally.
 
-    The tuple names the results for finite values that are too large, for Inf, for negative values in an unsigned format
-    ("" in signed formats), and for NaN in a format without NaN ("" in formats with NaN). outcome: the policy's results.
+    The four results are those of finite values that are too large, of Inf, of negative values in an unsigned format
+    ("" in signed formats), and of NaN in a format without NaN ("" in formats with NaN). outcome: the policy's results.
     """
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
@@ -119,9 +119,9 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Return bit patterns of `source`, (cases, 1): the ends of the range of `fmt`, and random boundary points.
+    """Return inputs of casts from `source` to `fmt`, as bit patterns (cases, 1): ends of range, random boundary points.
 
-    case: name that seeds the random choice.
+    case: text that seeds the random choice.
     """
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
@@ -219,8 +219,8 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 def _products() -> Iterator[Vectors]:
     """Yield sets of test vectors, without outputs, for products whose partial sums are added to a float32 total.
 
-    PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is the number of terms of two partial
-    sums and one instruction.
+    There is a set for each row of PROMOTED, a matrix unit and the number of terms of a partial sum. K is the number of
+    terms of two partial sums and one instruction.
     """
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)

@@ -70,7 +70,7 @@ def right(fmt: FormatLike) -> Quantizer:
 
 
 def _model(**changes: Any) -> Callable[[Format], Quantizer]:
-    """Return a factory of broken quantizers; `changes`: the wrong parameters of their `QuantizerModel`."""
+    """Return a function from a format to a quantizer whose `QuantizerModel` has the wrong parameters `changes`."""
 
     def make(fmt: Format) -> Quantizer:
         model: QuantizerModel = model_of(cast_options(fmt)).replace(**changes)
@@ -86,9 +86,9 @@ def _model(**changes: Any) -> Callable[[Format], Quantizer]:
 
 
 def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quantizer]:
-    """Return a factory of broken quantizers: the right one, whose results `change` then overwrites.
+    """Return a function from a format to a quantizer that rounds correctly, but then overwrites results by `change`.
 
-    change: function of the flat input and the flat results, which it changes in place.
+    change: function of the flat input and the flat results, which changes the results in place.
     """
 
     def make(fmt: Format) -> Quantizer:
@@ -106,9 +106,9 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
 
 
 def _last_of_eight(x: Array, results: Array) -> None:
-    """Set to 0, in place, some results after the last whole group of eight, as a kernel's remainder loop may do.
+    """Set results in an incomplete last group of eight to 0, in place, where their magnitude exceeds the input's.
 
-    They are those whose magnitude exceeds the input's.
+    A kernel's remainder loop may do so. x, results: flat arrays of one size.
     """
     rest = x.size % 8
     if rest:
@@ -130,7 +130,7 @@ def _writes(fmt: Format) -> Quantizer:
 def _remembers(fmt: Format) -> Quantizer:
     """Return a quantizer that flushes subnormal results in all calls after one with large values.
 
-    Such a call has an array of two or more elements that are all infinite, or an element that equals 30,000.
+    Large values are two or more elements that are all infinite, or an element 30,000.
     """
     correct, seen = right(fmt), [False]
 

@@ -136,7 +136,7 @@ def mutation_score(
 
 
 def breaking(promise: object) -> list[KernelMutant]:
-    """Return the mutants of `mutants.KERNELS` that break a promise, given as keywords of `check_kernel`.
+    """Return the broken kernels of `mutants.KERNELS` that violate a promise, given as keywords of `check_kernel`.
 
     Raises:
       TypeError, ValueError: `check_kernel` does not accept the promise.
@@ -146,7 +146,10 @@ def breaking(promise: object) -> list[KernelMutant]:
 
 
 def _scored(trials: Sequence[Trial], correct: Sequence[tuple[Function, Test]]) -> MutationReport:
-    """Run the tests on the broken functions of `trials` and the functions of `correct`, and return the report."""
+    """Run tests on broken and on correct functions, and return the report.
+
+    trials: (mutant, its broken function, the test to run on it). correct: pairs (correct function, its test).
+    """
     said = [_run(test, function) for function, test in correct]
     complaints = [complaint for outcome, complaint in said if outcome != "missed"]
     verdicts = tuple(Verdict(mutant.name, mutant.wrong, *_run(test, broken)) for mutant, broken, test in trials)
@@ -154,7 +157,10 @@ def _scored(trials: Sequence[Trial], correct: Sequence[tuple[Function, Test]]) -
 
 
 def _run(test: Test, made: Function) -> tuple[str, str]:
-    """Return a test's outcome on the function `made`, "caught", "missed" or "error", and the exception's first line."""
+    """Return (outcome of a test on the function `made`, first line of the exception or "").
+
+    The outcome is "caught" for an AssertionError, "error" for other exceptions, and "missed" without an exception.
+    """
     try:
         test(made)
     except AssertionError as failure:

@@ -270,7 +270,7 @@ def in_order(x: Doubles) -> Doubles:
 
 
 def _order(x: Doubles) -> npt.NDArray[np.intp]:
-    """Return the indices that sort floats by binary digits after the point, then by magnitude, then by sign."""
+    """Return the indices that sort floats by number of binary digits after the point, then magnitude, then sign."""
     mantissas, exponents = np.frexp(np.abs(x))
     integers = np.ldexp(mantissas, 53).astype(np.int64)
     zeros = np.where(integers == 0, 53, np.frexp((integers & -integers).astype(np.float64))[1] - 1)
@@ -326,7 +326,10 @@ def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any])
 def _next_to(
     centres: list[float], far: list[float], fmt: Format, source: np.dtype[Any]
 ) -> st.SearchStrategy[float]:  # fmt: skip
-    """Return a strategy of `centres`, their neighbours in `source`, and `far`; of both signs if `fmt` is signed."""
+    """Return a strategy of the floats `centres`, their neighbours in the dtype `source`, and the floats `far`.
+
+    If `fmt` is signed, their negatives are included.
+    """
     with np.errstate(all="ignore"):
         near = np.array(centres).astype(source)
         outward = np.nextafter(near, source.type(np.inf))

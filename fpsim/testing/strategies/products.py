@@ -61,7 +61,8 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
 def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[Any, Any]:
     """Draw the operands a, (m, k), and b, (k, n), of a product: codes, or `fp.Scaled` for a block-scaled unit.
 
-    All codes are of one kind (DATA). Some parts of the arrays are then replaced by ones, and a few codes by any others.
+    All codes are of one kind, drawn from DATA: "ones", "cancelling", "wide" or "any codes" (see `products`). Some parts
+    of the arrays are then replaced by ones, and a few codes by any others. draw: Hypothesis's function.
     """
     kind = draw(st.sampled_from(DATA))
     rng = np.random.default_rng(draw(st.integers(0, 999)) if kind != "ones" else 0)
@@ -100,9 +101,9 @@ def _one(element: Element) -> int:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by the code of 1, in place, except a run of them in the middle.
+    """Replace codes by the code of 1, in place, except those among both the last `last` and the first `first`.
 
-    Of N codes in C order, those with indices from N - `last` (0 if that is negative) to `first` - 1 stay. element: the
+    Codes are counted in C order. element: the
     element type of the codes.
     """
     kept = np.zeros(codes.size, np.bool_)
@@ -120,7 +121,7 @@ def _carried(code: Any, element: Element) -> Any:
 
 
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
-    """Replace half of the terms of K, at random indices, by the others with the sign of a's code changed, in place.
+    """Make terms of K cancel in pairs: replace a random half by the other half with the sign of a changed, in place.
 
     a, b: codes, (m, K) and (K, n). element: the element type of a.
     """
@@ -131,7 +132,10 @@ def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> N
 
 
 def _scaled(draw: st.DrawFn, codes: Array, unit: MatrixUnit, element: Element) -> Scaled:
-    """Return codes (rows, k) as a Scaled array with a random power of two as scale of every block along k."""
+    """Return codes (rows, k) as a Scaled array whose blocks along k have powers of two, random or all 1, as scales.
+
+    draw: Hypothesis's function. unit, element: the block-scaled unit, and the type of the operand with these codes.
+    """
     scale_format = unit.scale_format
     assert scale_format is not None
     grid = codes.shape[0], codes.shape[1] // unit.block

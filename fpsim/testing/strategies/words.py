@@ -60,7 +60,7 @@ def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
 
 @st.composite
 def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
-    """Draw the keywords of a cast: rounding, overflow, subnormals, and a seed if the rounding is "stochastic".
+    """Draw the keywords of a cast: rounding, overflow, subnormals, and with the rounding "stochastic" a seed.
 
     stochastic: whether the rounding may be "stochastic".
     """
