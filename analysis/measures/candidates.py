@@ -186,6 +186,7 @@ class FloatCast:
     """A cast to a float format, of x or of x / scale.
 
     Args:
+      options: the format, rounding and other options of the cast.
       wide: whether the source, and therefore the arithmetic, is float64 instead of float32.
       scale: the decode scale, or None to cast x itself.
       from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's largest

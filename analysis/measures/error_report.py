@@ -230,9 +230,7 @@ class ErrorReport:
 
     @property
     def beyond_rate(self) -> float:
-        """Share of elements whose x is finite and beyond the format's range, whether the result is Inf, NaN or the
-        largest value.
-        """
+        """Share of elements whose x is finite and beyond the format's range, so that they overflow or saturate."""
         beyond = int(self.sums["overflow"]) + int(self.sums["finite_saturation"])
         return beyond / self.count if self.count else math.nan
 

@@ -37,6 +37,7 @@ MAX_ULP, MAX_RELATIVE = range(len(MAXIMA))
 
 NEAR_ONE = 1.0 - 2.0**-50  # smallest ratio of a product with a rounded reciprocal to the quotient
 INFINITE = i64(0x7FF0000000000000)  # `in_order` of Inf; `in_order` of NaN is larger
+MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may become zero in float32
 
 
 @scalar
@@ -101,7 +102,8 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return the ulp of a float64 `value` in a format with `precision` mantissa bits, as a float64, possibly subnormal;
+    """Return the ulp of a float64 `value` in a format with `precision` mantissa bits, as a float64, possibly subnormal.
+
     lowest, highest: the float64 exponent fields of the format's normal range, to which the value's field is clamped.
     """
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
@@ -109,9 +111,6 @@ def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
     normal = u64(u64(max(field, i64(1))) << u64(52))
     subnormal = u64(u64(1) << u64(max(i64(51) + min(field, i64(0)), i64(0))))
     return u64(normal if field > 0 else subnormal).view(f64)
-
-
-MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may become zero in float32
 
 
 @cache
@@ -180,8 +179,9 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes x / scales to `exact`, where
-    magnitudes in (top, limit] become top, and values * scales to `results`; all arrays have the shape of x.
+    """Return the loop `(x, values, scales, exact, results, top, limit)` over 1-d arrays of equal size.
+
+    It writes x / scales to `exact`, where magnitudes in (top, limit] become top, and values * scales to `results`.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
@@ -235,7 +235,6 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
     be below the format's normal range. rare: whether some may be Inf, NaN or beyond the range; if False, the body sets
     sums[SIGNAL] to 0 and does not count compared and nonzero values.
     """
-
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps
     single = width == 32 and not (scaled or small or rare)
 
@@ -331,9 +330,10 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 
 @cache
 def measure_kernel(width: int, scaled: bool) -> Any:
-    """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)` that adds the
-    errors of `rounded`, a RoundedPiece of x (groups, length), to the arrays of an ErrorSums (groups,). done: uint8
-    (groups, blocks); blocks with a nonzero number are left out. reciprocals, descriptions: as `describe_kernel` writes
+    """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)` over x.
+
+    It adds the errors of `rounded`, a RoundedPiece of x (groups, length), to the arrays of an ErrorSums (groups,), but
+    skips blocks with a nonzero `done`, uint8 (groups, blocks). reciprocals, descriptions: as `describe_kernel` writes
     them. facts: `FormatFacts.floats`. width: bits of a float. scaled: whether the piece has scales.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)

@@ -40,6 +40,7 @@ class Layout:
     """The division of an array into channels or blocks.
 
     Args:
+      shape: shape of the array.
       axis: the axis along which every index is a channel; None for blocks.
       block: the shape of a block in the last axes, as for `fpsim.Scaling`; -1 is a whole axis; None for channels.
 

@@ -82,7 +82,7 @@ class ErrorSums:
         return ErrorSums(counts, totals, maxima).over_first_axis()
 
     def over_first_axis(self) -> ErrorSums:
-        """Return the sums without the first axis of parts, added in the order of this axis."""
+        """Return the sums of all parts along the first axis together, added in their order."""
         if len(self.counts) == 1:  # small arrays, for which the operations below would take most of the time
             return ErrorSums(self.counts[0], self.totals[0], self.maxima[0])
         total, rest = self.totals[0, ..., 0].copy(), self.totals[0, ..., 1].copy()

@@ -1,8 +1,7 @@
-"""Revealed orders as trees of `fp.schedules`, which can be drawn and compared."""
+"""Orders of additions found by a probe, as trees of `fp.schedules`, which can be drawn and compared."""
 
 from __future__ import annotations
 
-from fpsim.probe.order import Branch
 from fpsim.probe.programs.program import Program
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, Steps, Sum, add_steps
@@ -24,27 +23,14 @@ def tree_of(program: Program) -> Tree:
         rule.rounding, rule.fraction_bits, result_bits=rule.result_bits,
         subnormals="flush" if "sums" in rule.flushes else "keep",
     )  # fmt: skip
-    root = _node(program.order.branch, how)
+    branch = program.order.branch
+    sums: dict[int, Sum | int] = branch.folded(lambda n: None if n.children else n.lowest, lambda x: _sum(x, how))
+    root = sums[id(branch)]
     if isinstance(root, int):
         root = Sum(how, "zero", "chain", (Steps(root, 1, 1, 0),))
     lost = sorted(set(range(program.n)) - {term for term in program.order.program if term >= 0})
     whole: Node = root if program.out == rule.fmt else Round(program.out, root)
     return Tree(program.n, whole, tuple(Span(k, k + 1) for k in lost))
-
-
-def _node(branch: Branch, how: Arithmetic) -> Sum | int:
-    """Return a branch as a `Sum` node; for a branch that is a single term, return the term's index.
-
-    Consecutive additions to one running sum become one `Sum`. how: the arithmetic of every addition.
-    """
-
-    def term(node: Branch) -> Sum | int | None:
-        return None if node.children else node.lowest
-
-    def add(parts: list[Sum | int]) -> Sum | int:
-        return _sum(parts, how)
-
-    return branch.folded(term, add)[id(branch)]
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:

@@ -86,7 +86,7 @@ def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] 
 
 
 def _span(operand: ProbedOperand) -> int:
-    """Return s, if values of an operand are drawn in the binades from s below to s above the middle of its range."""
+    """Return s: values of an operand are drawn from s binades below to s binades above the middle of its range."""
     low, high = operand.exponents
     return max(min(SPAN, (high - low) // 3), 1)
 

@@ -1,4 +1,4 @@
-"""Reveals the order of a sum: M and -M hide every term that is added to either of them before they cancel.
+"""Finds the order of a sum's additions: M and -M hide every term that is added to either before they cancel.
 
 With M at term i, -M at term j and a small number at other terms, the terms below the node that adds i and j are lost,
 and the result counts the other terms. FPRev (Xie et al., arXiv:2411.00442) reads binary and fused trees off these
@@ -152,11 +152,11 @@ class _TreeSearch:
         return done
 
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
-        """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
+        """Return `members` in groups with which equally many of the terms `small` are lost, the fewest first.
 
-        The count of a member is the number of terms that rounding removes with M at the term `pivot` and -M at that
-        member. Return None if a group does not lose all terms of `small` in groups before it. All arguments are indices
-        of terms.
+        A term is lost with a member if it is not in the result with M at the term `pivot` and -M at that member. Return
+        None unless exactly the terms of `small` in a group and in those before it are lost with each of its members,
+        judged by their number. All arguments are indices of terms.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]

@@ -274,7 +274,7 @@ class Model:
         return self._passed(self.program.run_product(x, y))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return a copy that returns values of `out` in a wider format `fmt` and counts `calls` more calls."""
+        """Return a copy of the model whose results have a wider format, `fmt`, with `calls` more calls counted."""
         return Model(
             self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
             calls=self.calls + calls, returned=fmt,
@@ -298,7 +298,10 @@ class Model:
         return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return an argument as float64 (..., n), after checks; which: its operand, 0 or 1; name: for messages."""
+        """Return the argument x of a call as float64 (..., n); raise a ValueError if the model cannot take it.
+
+        which: the operand, 0 or 1, for which x is passed. name: the argument's name, for error messages.
+        """
         self._refuse_nothing()
         return self.operands[which].read(x, self.n, name)
 

@@ -15,12 +15,12 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 def arithmetic_of(
     kind: str, order: Order | None, traits: AdditionTraits, alike: tuple[AdderCandidate, ...]
 ) -> str | None:
-    """Return the arithmetic of a model as text, operation and order; None if terms are cut or the order is unusual.
+    """Return the operation and order of a model's additions as text; None if terms are cut or the order is unusual.
 
     Args:
       kind: "sum", "dot" or "matmul".
       order: the order of the additions; None if unknown.
-      traits: the traits of the additions.
+      traits: the properties of the additions.
       alike: the candidates with the model's bits; if there are none, None is returned.
 
     Example:

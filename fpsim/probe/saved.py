@@ -91,13 +91,13 @@ def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[st
 
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
-    """Return (unit, schedule) or (accumulator, None) for a saved pair of texts.
+    """Return (matrix unit, schedule), or (accumulator, None), for a pair of texts in a saved model.
 
-    name: the unit's name, or the accumulator as a Python expression; schedule: a Python expression, "" for an
-    accumulator.
+    name: the unit's name, or the accumulator as a Python expression. schedule: the schedule as a Python expression; ""
+    for an accumulator.
 
     Raises:
-      ValueError: a text does not describe one.
+      ValueError: a text does not describe a unit, schedule or accumulator.
     """
     if not schedule:
         accumulator = parsed(name)

@@ -294,8 +294,8 @@ def _aligning_unit_bounds(
     plan: the schedule applied to the terms. chance: probability with which the probabilistic bounds hold. random_signs:
     whether the products have independent random signs; otherwise the probabilistic bounds are NaN.
     """
-    exponents = _product_exponents(unit, terms)
-    parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
+    powers = _aligning_powers(unit, terms)
+    parts = [_slice_part(unit, plan, part, terms.products, powers) for part in plan.slices]
     total = _joined(parts) if len(parts) > 1 else parts[0]
     if not random_signs:
         reason = "cuts toward zero are biased, unless the signs of the products are known to be random"
@@ -304,7 +304,7 @@ def _aligning_unit_bounds(
     return Bounds(total.everything * SLACK, np.minimum(total.everything, random) * SLACK)
 
 
-def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
+def _aligning_powers(unit: MatrixUnit, terms: Terms) -> Floats:
     """Return 2^e of every product, (trials, K), with the exponent e by which the unit aligns it; 0 for products of 0.
 
     e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value. It is 0
@@ -323,15 +323,15 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     return terms.aligned[(grouped, *formats)]
 
 
-def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
+def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, powers: Floats) -> PartialSum:
     """Return the partial sum of a slice of K, `part`, which is one block of terms, or several added in float32.
 
-    plan: the schedule to which the slice belongs. products, exponents: (trials, K) exact products, and the powers of
+    plan: the schedule to which the slice belongs. products, powers: (trials, K) exact products, and the powers of
     two by which `unit` aligns them.
     """
     runs = [slice(run.start, run.stop) for run in part.runs]
     terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
-    p, e = products[:, terms], exponents[:, terms]
+    p, e = products[:, terms], powers[:, terms]
     blocks = [part for alike in _alike(part, plan.step) for part in _block_parts(unit, alike, p, e)]
     if not blocks:  # a slice without terms
         return PartialSum(*(np.zeros(len(products)) for _ in PartialSum._fields))
@@ -355,11 +355,11 @@ def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
 
 
 def _block_parts(
-    unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, exponents: Floats
+    unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, powers: Floats
 ) -> list[PartialSum]:
     """Return the partial sum of each of `blocks`, one of the groups that `_alike` returns for a slice of K.
 
-    products, exponents: (trials, terms of the slice) exact products, and the powers of two by which `unit` aligns them.
+    products, powers: (trials, terms of the slice) exact products, and the powers of two by which `unit` aligns them.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop
@@ -369,7 +369,7 @@ def _block_parts(
     magnitude = np.add.reduceat(np.abs(inside), starts, axis=1).reshape(shape)
     after = np.cumsum(np.add.reduceat(inside, starts, axis=1).reshape(shape), axis=2)  # the sum after each step
     before = np.concatenate([np.zeros((*shape[:2], 1)), after[:, :, :-1]], axis=2)
-    largest = np.maximum.reduceat(exponents[:, first:last], starts, axis=1).reshape(shape)
+    largest = np.maximum.reduceat(powers[:, first:last], starts, axis=1).reshape(shape)
     largest = np.maximum(largest, 2.0**unit.floor_exponent)
     grid = np.maximum(largest, magnitude if cuts.apart else np.abs(before)) * 2.0**-cuts.fraction_bits
     rounded = (1 + cuts.result) * (1 + cuts.inner)

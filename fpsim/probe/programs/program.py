@@ -85,7 +85,7 @@ class Program:
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """`PairSteps.chain_starts` of the order; [] if it has no such steps."""
+        """For each running sum, (its first term, whether the next number is an unrounded product); [] if none."""
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The rule of the additions of a revealed order, and the factor of a scaled sum, as data."""
+"""Records of the arithmetic of additions in an order that a probe found, and of the factor of a scaled sum."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ class ShapeThresholds:
 
     @staticmethod
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
-        """Return (measure, largest value before an edge, smallest value after one) that explain all edges; else None.
+        """Return (measure, its largest value before a change of bits, its smallest value after one), or None.
 
-        The measure, such as "M x N", is the first of MEASURES of which one threshold lies between the two shapes of
-        every edge. same: pairs of shapes with equal bits, which must not be on both sides of the threshold. None if
-        there are no edges.
+        The measure, such as "M x N", is the first of MEASURES for which one threshold separates the two shapes of each
+        pair in `edges`, between which bits change, and of no pair in `same`, which have equal bits. Return None if
+        there is no such measure, or no edge.
         """
         if not edges:
             return None
@@ -193,7 +193,7 @@ class _Boxes:
         return False
 
     def _product(self, shape: Shape, kind: str, seed: int) -> Array:
-        """Return the function's product (M, N) of a shape (M, N, K), for operands of a kind, as "wide", and a seed."""
+        """Return the function's product (M, N) for operands of a shape (M, N, K), drawn with a kind and a seed."""
         m, n, k = shape
         if shape not in self._boxes:
             self._boxes[shape] = BlackBox(self.fn, ProbedCall("matmul", k, self.operands, (m, n), layout=self.layout))
@@ -208,9 +208,9 @@ class _Boxes:
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
     """Yield (pair of shapes, whether bits change between them), while M or N grows: 1, 2, 4, ... up to `largest`.
 
-    If bits change between two such sizes, the pair that is yielded has neighbouring sizes between them, found by
-    bisection. boxes: the function's products. k: the size K. axis: 0 to vary M, 1 to vary N. other: the fixed size of
-    the other one.
+    The shapes of a pair have successive sizes of this list. If bits change between them, bisection finds neighbouring
+    sizes between which they change, and the pair has these. boxes: the function's products. k: the size K. axis: 0 to
+    vary M, 1 to vary N. other: the fixed size, N or M.
     """
 
     def shape(size: int) -> Shape:
