@@ -101,10 +101,9 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> tuple[DelayedScaling, dict[str, Any]]:
-    """Return a delayed scaling for an element format; it is cached.
+    """Return (a delayed scaling for an element format, the parts of its state dict that no step changes); cached.
 
-    delayed: (history, amax, margin): the number of earlier steps whose amax is used, "max" or "most_recent" for which
-    amax sets the scale, and the number of times that the format's largest value is halved first.
+    delayed: (history, amax, margin) as in `LayerPlan`.
     """
     history, amax, margin = delayed
     scaling = DelayedScaling(element, history=history, amax=amax, margin=margin)

@@ -100,7 +100,7 @@ def export(
     companions, model_config = None, dict(config or {})
     if isinstance(model_or_tensors, (str, os.PathLike)):
         checkpoint = open_checkpoint(path_of(model_or_tensors))
-        companions, model_config = _beside(path_of(model_or_tensors), target, model_config, config is None)
+        companions, model_config = _folder_and_config(path_of(model_or_tensors), target, model_config, config is None)
         model_or_tensors = checkpoint
     tensors, notes = _tensors(model_or_tensors)
     if full.startswith(GGUF):
@@ -141,7 +141,10 @@ def _is_module(model: Any) -> bool:
 
 
 def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
-    """Return (the tensors of a model, a mapping or a checkpoint, a sentence for each that is left out)."""
+    """Return (the tensors of `source`, sentences on those that are left out).
+
+    source: a model, a mapping of names to arrays or tensors, or an open checkpoint.
+    """
     if isinstance(source, CheckpointTensors):
         return [source.tensor(name) for name in source], list(source.notes)
     if _is_module(source):
@@ -232,9 +235,10 @@ def _matches(pattern: Any, name: str) -> bool:
 
 
 def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str], keep: Sequence[str]) -> None:
-    """Raise a ValueError if a layout cannot store tensors of these names; quantised: those of weights to quantise.
+    """Raise a ValueError if a layout cannot store tensors of these names.
 
-    keep: the patterns that name other tensors.
+    quantised: names of the weights to quantise. names: names of all tensors. keep: the patterns of tensors that are not
+    to be quantised, for the message.
     """
     if layout.startswith(GGUF):
         long = [name for name in names if len(name.encode()) > GGUF_NAME]
@@ -249,12 +253,14 @@ def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str], k
         )
 
 
-def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return (the folder of a checkpoint that is exported, the configuration of the model).
+def _folder_and_config(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
+    """Return (the folder of a checkpoint to export, the configuration of its model).
 
-    path: the checkpoint's folder or a file in it. The configuration is that in the folder's config.json if `read` is
-    True and the file exists, else `config`. A ValueError is raised if `out`, the path of the export, is that folder or
-    `path`, or if config.json is not JSON.
+    path: the folder of the checkpoint or a file in it. out: the path of the export. The configuration is that in the
+    config.json of the folder if `read` is True and the file exists, else `config`.
+
+    Raises:
+      ValueError: `out` is that folder or `path`, or config.json is not JSON.
     """
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():
@@ -270,7 +276,10 @@ def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[
 
 
 class _Run:
-    """A model's outputs on a batch before an export; `inputs` is {weight: largest magnitude of its layer's inputs}."""
+    """The outputs of a model on a batch before its export, with which `losses` compares those after it.
+
+    inputs: {name of a weight to quantise: largest magnitude of its layers' inputs}.
+    """
 
     def __init__(self, model: Any, batch: Any, quantised: Sequence[str]) -> None:
         import torch
@@ -300,7 +309,7 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return {"output_error": ..., "output_kl": ...} of the outputs with a checkpoint's weights.
+        """Run the model with a checkpoint's weights, and return {"output_error": ..., "output_kl": ...} of its outputs.
 
         output_error: the norm of the change of all outputs, relative to the outputs before. output_kl: the mean of
         KL(softmax before || softmax after) of the first output whose last axis is longer than 1, in nats, or None. A

@@ -102,7 +102,7 @@ class QuantLinear(torch.nn.Linear):
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
         """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it.
 
-        name: the layer's, on which stochastic draws depend. backend: the backend that multiplies, such as "emulated".
+        name: the layer's name, on which random draws depend. backend: the backend that multiplies, such as "emulated".
         """
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
@@ -157,6 +157,7 @@ class QuantLinear(torch.nn.Linear):
         """Convert or move the layer as torch does, but keep its scales float32 (the layer may become bfloat16).
 
         Buffers that leave the meta device, which has no values, get those of a new layer. fn: converts a tensor.
+        recurse: whether to convert submodules as well.
         """
         steps, scales = self.steps, self.scales
         module = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -194,9 +195,10 @@ class QuantLinear(torch.nn.Linear):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _counted(self, x: Tensor, trains: bool) -> tuple[ForwardPass, bool]:
-        """Return (`steps` and `scales` for a forward pass, copied; whether the pass must update the buffers).
+        """Return (copies of the buffers for a forward pass, whether the pass must update the buffers).
 
-        x: the input. trains: whether the layer is in training, with gradients enabled.
+        A pass that torch.utils.checkpoint repeats gets the copies of the pass that it repeats. x: the input. trains:
+        whether the layer is in training, with gradients enabled.
         """
         if self.steps is None and self.scales is None:
             return ForwardPass(b"", None, None), False
@@ -233,7 +235,7 @@ class QuantLinear(torch.nn.Linear):
             raise ValueError(f"input must have {self.in_features} features in its last axis; got {tuple(x.shape)}.")
 
     def extra_repr(self) -> str:
-        """Return the sizes and the recipe, for `repr`."""
+        """Return the layer's sizes and recipe as text, for `repr`."""
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

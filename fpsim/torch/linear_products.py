@@ -52,7 +52,9 @@ def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return (dx, dw, the state of delayed scales after the backward pass); one that is not needed is a 0 of shape ().
+    """Return the gradients of x and of the weight, and the state of delayed scales after the backward pass.
+
+    Each is a 0 of shape () if it is not needed.
 
     Args:
       dy: gradient of the result, (tokens, out).
@@ -60,10 +62,10 @@ def _gradients(
       step: number of the forward pass, which seeds stochastic rounding; None without.
       state: delayed scales from before the forward pass, float32 (3, 1 + history), or None. The rows are for x, weight
         and gradient; each holds the encode scale and then the history of amax, oldest first.
-      live: the layer's present state of delayed scales, or None if it must not change. The returned copy has new rows
-        for dy, and for x and w where only the backward pass scales them.
+      live: the layer's present state of delayed scales, or None if it must not change. The returned copy has a new row
+        for dy, and for x and weight where only the backward pass scales them.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
-      of_x, of_weight: whether dx and dw are needed.
+      of_x, of_weight: whether the gradients of x and of the weight are needed.
     """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
@@ -71,7 +73,11 @@ def _gradients(
     held = state if live is None else live
 
     def cast_back(tensor: Tensor, cast: OperandCast, row: int, forward: OperandCast = NO_CAST) -> CastOperand:
-        """Cast an operand; keep its new row of delayed scales, unless the forward pass has scaled it, by `forward`."""
+        """Cast an operand of the backward pass, and put its new row of delayed scales, if any, into `rows`.
+
+        row: INPUT, WEIGHT or GRAD. forward: the same tensor's cast in the forward pass. If that has delayed scales,
+        they are used again, and `rows` gets none.
+        """
         operand, after = quantized(tensor, cast, step, casts, _row(state if forward.delayed else held, row))
         if after is not None and not forward.delayed:
             rows.setdefault(row, after)
@@ -118,7 +124,7 @@ def _(
 
 
 def _refuse_second(ctx: Any, *_: Any) -> None:
-    """Raise a RuntimeError in a backward pass through gradients of a layer, whatever the arguments."""
+    """Raise a RuntimeError in a backward pass through a layer's gradients, which have no derivative."""
     raise RuntimeError(
         "QuantLinear has no second derivative; got a backward pass through its gradients. Leave create_graph out."
     )
@@ -128,7 +134,7 @@ _gradients_op.register_autograd(_refuse_second)
 
 
 def _product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of gradients: torch.float64 for float64 tensors, else torch.float32."""
+    """Return the dtype in which gradients are computed: torch.float64 for a float64 tensor x, else torch.float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 

@@ -108,10 +108,10 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return a clause for each product whose K is not a multiple of the recipe's block, so that zeros pad it.
+    """Return a clause of a warning for each product whose K is not a multiple of the recipe's block: zeros pad it.
 
-    name: the layer's. products: the linear recipes of fprop, dgrad and wgrad; wgrad, whose K is the number of tokens,
-    is not checked.
+    layer, name: the linear layer and its name. products: the linear recipes of fprop, dgrad and wgrad; wgrad is not
+    checked, because its K is the number of tokens.
     """
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
@@ -156,10 +156,10 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
 def _nothing_matches(
     model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
 ) -> str:
-    """Return the error text that no layer matches, with the names of the model's linear layers.
+    """Return the text of an error: no layer matches the patterns.
 
-    names: these names. included, excluded, kept: shell patterns of layers to quantise, of layers to leave out, and of
-    layers that the recipe does not quantise.
+    names: names of the model's linear layers. included, excluded, kept: shell patterns of layers to quantise, of layers
+    to leave out, and of layers that the recipe does not quantise.
     """
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
     without = [f"{', '.join(map(repr, excluded))}"] if excluded else []

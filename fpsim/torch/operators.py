@@ -69,16 +69,11 @@ def _seed_number(seed: Tensor | None) -> int | None:
     return None if seed is None else int(seed.item()) & 0xFFFFFFFFFFFFFFFF
 
 
-def _scales_array(scales: Tensor | None) -> Array | None:
-    """Return scales as an array; None for None."""
-    return None if scales is None else array_of(scales)
-
-
 def refuse_meta(x: Tensor, **tensors: Tensor | None) -> None:
     """Raise a ValueError if x has values and another tensor has none, which would make a result without values.
 
     A tensor of the meta device has no values; torch runs an operator for such tensors if one argument is one. tensors:
-    by argument name.
+    the other tensors by argument name; None is accepted.
     """
     for name, tensor in tensors.items():
         if tensor is not None and tensor.is_meta and not x.is_meta:
@@ -89,10 +84,10 @@ def refuse_meta(x: Tensor, **tensors: Tensor | None) -> None:
 
 
 def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
-    """Raise a RuntimeError if a tensor has a tangent, or if torch.func differentiates a function of it.
+    """Raise a RuntimeError if a tensor has a forward-mode tangent, or if torch.func differentiates a function of it.
 
     The operators have no forward mode, and would drop a tangent; torch.func cannot differentiate custom operators.
-    function: the public function, for the message; tensors: by argument name.
+    function: the public function's name, for the message. tensors: its tensors by argument name.
     """
     unpack: Any = torch.autograd.forward_ad.unpack_dual
     for name, tensor in tensors.items():
@@ -111,7 +106,10 @@ def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
 
 
 def _without_wrappers(tensor: Tensor) -> list[Tensor]:
-    """Return a tensor, the tensor within its wrapper of torch.func, and so on, without wrappers of torch.vmap."""
+    """Return [tensor, the tensor that it wraps, ..., the innermost one], without the wrappers of torch.vmap.
+
+    torch.func.grad, vjp and jacrev call a function with wrapped tensors.
+    """
     layers, transforms = [tensor], torch._C._functorch
     if not torch.compiler.is_compiling():  # the compiler has no such wrappers
         while transforms.is_functorch_wrapped_tensor(layers[-1]):
@@ -121,7 +119,7 @@ def _without_wrappers(tensor: Tensor) -> list[Tensor]:
 
 
 def digest_of(x: Tensor) -> bytes:
-    """Return a hash of a tensor's values; an empty one for tensors without values that Python can read.
+    """Return a hash of a tensor's values; b"" for tensors without values that Python can read.
 
     Those are tensors of the meta device, and wrappers of torch.func and torch.vmap.
     """
@@ -184,7 +182,7 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
     if cast.scaling is None:
         fmt: Any = cast.element
         return tensor_of(quantize(array, fmt, **keywords))
-    scale_array = _scales_array(scales)
+    scale_array = None if scales is None else array_of(scales)
     return tensor_of(scaled_cast.quantize_scaled(array, cast.element, cast.scaling, scales=scale_array, **keywords))
 
 
@@ -202,7 +200,7 @@ quantize_op.register_fake(lambda x, spec, *_: _like_values(x, spec))
 
 
 def _refuse_gradient(ctx: Any, grad: Tensor) -> None:
-    """Raise a RuntimeError in a backward pass, whatever the arguments, because a cast has no gradient."""
+    """Raise a RuntimeError in a backward pass through a cast, which has no gradient."""
     raise RuntimeError("a cast has no gradient; got a backward pass through it. Use fake_quantize, or x.detach().")
 
 
@@ -218,7 +216,7 @@ def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:
         cast_words["overflow"] = cast.overflow
-    array, scale_array = array_of(x), _scales_array(scales)
+    array, scale_array = array_of(x), None if scales is None else array_of(scales)
     inside = kept_elements(array, cast.element, cast.scaling, cast.rounding, scale_array, **cast_words)
     return tensor_of(np.ascontiguousarray(inside).reshape(x.shape))
 
@@ -279,7 +277,7 @@ encode_op.register_fake(
 
 
 def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return the values of codes as float64 if `double`, else float32; spec: a cast as JSON text, for its format."""
+    """Return the values of codes as float64 if `double`, else float32; spec: a cast to their format, as JSON text."""
     fmt: Any = spec_from(spec).element
     return tensor_of(decode(array_of(codes), fmt, np.float64 if double else np.float32))
 

@@ -63,7 +63,7 @@ class ProductPlan(NamedTuple):
 
     @property
     def sums_float32(self) -> bool:
-        """True if float32 additions alone, by torch or term after term, compute the result, which no format rounds."""
+        """True if the product is a float32 sum, added by torch or term after term, that no format rounds."""
         chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))
         return self.is_float32 and self.accumulator in chains and not self.promote and not self.out_fmt
 

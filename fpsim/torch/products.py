@@ -44,7 +44,7 @@ class CastOperand(NamedTuple):
 
     @property
     def values(self) -> Array:
-        """Values of the operand after its cast: float32, or float64 if float64 was cast without scales or not cast."""
+        """Values of the operand after its cast: float64 for a float64 `source` without scales, else float32."""
         if isinstance(self.encoded, Scaled):
             return self.encoded.decode()
         if self.fmt is None:
@@ -210,9 +210,9 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return the operand x with one scale for each row and block of K, where a tile had one for several rows.
+    """Return the operand x with its scales repeated, so that no two vectors along K share a scale.
 
-    along: the axis of K, 0 or 1.
+    along: the axis of K, 0 or 1. (128, 256) codes with tiles of 128 x 128 and K on axis 1 get (128, 2) scales.
     """
     across = 1 - along
     tall = x.scaling.block[across]

@@ -343,5 +343,5 @@ def scaled(comparison: Any) -> list[str]:
 
 
 def losing(comparison: Any) -> list[str]:
-    """Return the names of the recipes in which at least one update in a thousand is lost."""
+    """Return the names of the recipes that lose at least one update in a thousand, averaged over all steps."""
     return [row["recipe"] for row in comparison.rows() if row["lost_updates"] >= 1e-3]
