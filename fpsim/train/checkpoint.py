@@ -43,7 +43,7 @@ class Checkpoint(NamedTuple):
     Attributes:
       step: the number of steps that the run had taken when the checkpoint was saved.
       arrays: name -> array, each in separate memory, in the order in which they were passed to `save`.
-      facts: the facts that were passed to `save`.
+      facts: name -> a number, text, list or dict, as passed to `save`.
     """
 
     step: int

@@ -43,13 +43,14 @@ class Data(Protocol):
         """SHA-256 of the data set in hexadecimal; a run cannot be resumed with data of another digest."""
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
-        """Return (inputs, targets) of a micro-batch, number `micro` of a step; they depend only on the arguments.
+        """Return (inputs, targets) of micro-batch `micro` of a step; they depend only on the arguments.
 
-        They are int64 tokens (batch, context) and their next tokens, or float32 vectors (batch, 128) and int64 classes.
+        They are int64 tokens (batch, context) and for each the next token, or float32 vectors (batch, 128) and int64
+        classes (batch,).
         """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Return `batches` pairs as the method `batch` returns them, from data not trained on, the same at each call.
+        """Return `batches` pairs (inputs, targets) from the data kept for validation, the same at each call.
 
         batch, context: the number of passages or vectors in each pair, and of tokens in each passage.
         """
@@ -322,7 +323,10 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """Return random int64 of a shape, nearly normal with deviation 4: set bits among 64 random ones, minus 32."""
+    """Return random int64 numbers of a shape, nearly normal with mean 0 and standard deviation 4.
+
+    Each is the number of set bits among 64 random bits, minus 32.
+    """
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 
@@ -388,7 +392,7 @@ def _product(batches: int, batch: int) -> int:
 
 
 def _spread(count: int, places: int) -> Integers:
-    """Return `count` different integers, spread evenly over 0 to places - 1 with both ends; count <= places."""
+    """Return `count` <= places different integers, spread evenly from 0 to places - 1, both included."""
     return np.arange(count) * (places - 1) // max(1, count - 1)
 
 

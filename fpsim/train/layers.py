@@ -34,7 +34,7 @@ RUNS = 0x9E3779B97F4A7C15  # multiplies a run's seed before it is added to a rec
 def name_of(module: str) -> str:
     """Return the name that recipes use for a linear layer: its module's dotted name without a last ".linear".
 
-    Unit scaling adds that part.
+    Under unit scaling, the layer "head" is the module "head.linear".
     """
     return module.removesuffix(".linear")
 
@@ -212,7 +212,7 @@ class DelayedScales:
             self._layers[name].scales = tensor_of(largest)
 
     def share(self, ranks: Ranks) -> None:
-        """Set each layer's next scales, on all processes (`ranks`), from the largest amax of any process."""
+        """Set each layer's next scales on this process to those that follow from the largest amax of any process."""
         for layer in self._layers.values() if ranks.world > 1 else ():
             if layer.scales is not None:
                 layer.scales = tensor_of(with_largest_amax(ranks.gathered(array_of(layer.scales))))

@@ -212,9 +212,9 @@ class Trainer:
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients in place by the loss scale and the recipe's loss factor.
+        """Divide gradients in place by the loss scale and the recipe's loss factor; return whether any was Inf or NaN.
 
-        gradients: {name: float32 tensor}. Return whether one was Inf or NaN before.
+        gradients: {name: float32 tensor}.
         """
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
@@ -230,7 +230,7 @@ class Trainer:
     # ---- looking at a step
 
     def _watch(self) -> StepWatch:
-        """Return the context in which the current step's products run, and which measures their operands.
+        """Return a `StepWatch`, the context that measures the operands of the current step's products.
 
         It measures in every `settings.measure`-th step, and in each step if the precision controller watches operands.
         """
@@ -258,10 +258,10 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Set `stopped` to the reason and the operation of the first Inf or NaN, if training must stop now.
+        """If training must stop now, set `stopped` to the reason and the first operation with Inf or NaN.
 
-        loss: that of the step. gradients: {name: unscaled gradient}. overflowed: whether the scaled gradients held Inf
-        or NaN. scales: the delayed scales of the step.
+        loss: the loss of the step. gradients: {name: unscaled gradient}. overflowed: whether the scaled gradients held
+        Inf or NaN. scales: the delayed scales of the step.
         """
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)

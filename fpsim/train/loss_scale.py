@@ -111,7 +111,7 @@ class LossScaler:
           RuntimeError: this step's gradients were unscaled before.
         """
         if self._seen is not None:
-            raise RuntimeError("unscale was called twice in a step; call update behind the first one.")
+            raise RuntimeError("unscale was called twice in a step; call update after the first one.")
         require_kind("gradients", gradients, Mapping, "a dict of tensors by name")
         for name, gradient in gradients.items():
             if not isinstance(gradient, Tensor) or gradient.dtype != torch.float32 or gradient.device.type != "cpu":

@@ -101,10 +101,7 @@ def _saturated(operand: CastOperand) -> float:
 
 
 def _at_maximum(operand: CastOperand) -> float:
-    """Return the share of an operand's codes at the format's largest magnitude, Inf and NaN included; else 0.
-
-    It is 0 for integer, LogFMT and table formats.
-    """
+    """Return the share of an operand's codes at the largest magnitude of a float format, Inf and NaN included, or 0."""
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
@@ -131,7 +128,7 @@ class StepWatch:
       step: the number of the step.
       measures: whether to measure every operand, for `rows`.
       watched: the controller's metric, a field of `CastFigures`; "" to collect none.
-      layers: names of the layers for which it is collected.
+      layers: names of the layers for which the metric is collected.
       below: layer -> the recipe of its "wgrad" product one precision level below, for layers above level 0.
 
     Attributes:
@@ -161,16 +158,16 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the attributes `figures` and `below` for the given layers, each value the largest over all `ranks`.
+        """Return the attributes `figures` and `below`, {layer: metric}, with the largest value that any process has.
 
-        Both are {layer: metric}; a layer without a value has NaN. All processes get the same values.
+        layers: the names of the layers in both dicts; the metric is NaN where no process has one. ranks: the processes.
         """
         mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
         high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
-        """Record the measurements of a matrix product, and the controller's metric if it is a weight gradient.
+        """Store the measurements of a matrix product; for a weight gradient's product, also the controller's metric.
 
         call: the layer, the product and its two operands.
         """
@@ -214,7 +211,7 @@ class LevelChange(NamedTuple):
 
 
 class Levels:
-    """The precision level of every layer that a controller governs; level 0 is the recipe itself, the least precise.
+    """The precision level of every layer that a controller may change; level 0 is the recipe, the least precise.
 
     Args:
       controller: the thresholds, the recipes of levels 1, 2, ..., and the metric to watch.
@@ -304,7 +301,7 @@ class Levels:
 
     @property
     def raised(self) -> float:
-        """Share of the governed layers that are above level 0."""
+        """Share of the layers in `levels` that are above level 0."""
         return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
 
     def state(self) -> dict[str, Any]:

@@ -281,29 +281,18 @@ class Ranks:
         # tensors, while this thread holds the lock and ends the connection (torch 2.13).
         sent = torch.from_numpy(mine.reshape(-1).view(np.uint8).copy())
         received = [sent if rank == self.rank else torch.empty_like(sent) for rank in range(self.world)]
-        others = [rank for rank in range(self.world) if rank != self.rank]
-        for rank, work in self._transfers(sent, received, others):
-            try:
-                if work is not None:
-                    work.wait()
-            except RuntimeError as reason:  # torch's error for a lost connection
-                raise LostRankError(rank, self.world) from reason
+        works: list[tuple[int, Any]] = []  # (other rank, torch's work object)
+        rank = self.rank
+        try:
+            for rank in range(self.world):
+                if rank != self.rank:
+                    works.append((rank, torch.distributed.isend(sent, rank)))
+                    works.append((rank, torch.distributed.irecv(received[rank], rank)))
+            for rank, work in works:  # noqa: B007 # the except clause reads `rank`
+                work.wait()
+        except RuntimeError as reason:  # torch's error for a lost connection
+            raise LostRankError(rank, self.world) from reason
         return [tensor.numpy().view(mine.dtype).reshape(mine.shape) for tensor in received]
-
-    def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
-        """Start sending a tensor to other ranks and receiving theirs; return pairs (other rank, torch's work object).
-
-        sent: this rank's tensor. received: a tensor for every rank, at the index of its number; those of `others` are
-        written. A work object is None only where torch starts no transfer, as this process is outside of the group.
-        """
-        works = []
-        for rank in others:
-            try:
-                works.append((rank, torch.distributed.isend(sent, rank)))
-                works.append((rank, torch.distributed.irecv(received[rank], rank)))
-            except RuntimeError as reason:
-                raise LostRankError(rank, self.world) from reason
-        return works
 
 
 # ---- micro-batches

@@ -158,11 +158,10 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run in reports, such as "the run on B200" or "the run by torch arithmetic".
+    """Return a name of the second run that tells it from the recorded one, such as "the run on B200".
 
-    The backend or chip names it if that is not the recorded run's backend. Otherwise the arithmetic does if that
-    differs; if both are equal, it is "the run here". words: the name of its backend or chip. arithmetic: "specified" or
-    "torch". recorded: the recorded run.
+    words: the backend or chip of the second run. arithmetic: "specified" or "torch", that of the second run. recorded:
+    the recorded run. If neither differs from the recorded run's, the name is "the run here".
     """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
@@ -190,7 +189,10 @@ class _Case(NamedTuple):
     words: str
 
     def side(self, number: int, before: Any) -> RunSide:
-        """Return the first (`number` 0) or second (1) run before the step; before: its trainer's state at that time."""
+        """Return the recorded run (`number` 0) or the replay (1) with a new trainer, ready to take the step.
+
+        before: the arrays and fields of a trainer's state before the step.
+        """
         word = (self.recorded.settings.backend, self.words)[number]
         settings = (self.first_settings, self.second_settings)[number]
         result = side(self.names[number], self.recorded.recipe, word, settings)
@@ -287,7 +289,9 @@ def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
 
 
 def _probed(difference: _Difference, trainer: Trainer) -> str:
-    """Return a sentence on the order in which torch adds a differing product here, as `fp.probe` finds it.
+    """Return a sentence on the order in which torch on this machine adds the terms of a product that differs.
+
+    `fp.probe` finds the order.
 
     Args:
       difference: the operation that differs; "" is returned unless it is torch's mm or bmm.

@@ -177,10 +177,10 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
-    beside = _RunBeside(seen, second.place, f"the weights after step {step - 1}" if step else "")
-    with watching(beside.see):
+    comparison = _ProductComparison(seen, second.place, f"the weights after step {step - 1}" if step else "")
+    with watching(comparison.see):
         second.trainer.step()
-    divergence = beside.divergence(names, step)
+    divergence = comparison.divergence(names, step)
     if divergence is not None:
         return divergence
     for name, x in first.trainer.weights.items():
@@ -191,7 +191,7 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
     return None
 
 
-class _RunBeside:
+class _ProductComparison:
     """A watcher that compares one run's products with the other run's recorded products, and releases these.
 
     Args:

@@ -59,7 +59,7 @@ class SlicedResult:
         self.replay.forget()
 
     def _blocks(self, width: int) -> list[tuple[slice, slice]]:
-        """Return (rows, columns) of each slice of the first `width` columns; a single pair if K is sliced."""
+        """Return (rows, columns) of each slice of the result's first `width` columns; one pair if K is sliced."""
         length, slices = math.prod(self.shape[:-1]), self.recompute.slices
         rows, columns = [slice(0, length)], [slice(0, width)]
         if self.recompute.by == "m":
@@ -136,7 +136,7 @@ class _ReadAgain(Function):  # type: ignore[misc]
 
 
 def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
-    """Return `slices` slices of 0 to length - 1, each of whole tiles or each within one tile.
+    """Divide the indices 0 to length - 1 into `slices` slices, each of whole tiles or each within one tile.
 
     tile: the number of neighbouring elements that share a scale.
 

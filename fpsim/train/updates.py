@@ -110,8 +110,8 @@ def add_rounded(
 ) -> Tensor:  # fmt: skip
     """Add an update to weights in place, rounding the sum to their format; return which elements' updates were lost.
 
-    "nearest_even" and "stochastic" round the float64 sum once. "kahan" rounds the update, and then every
-    operation of Kahan's sum: y = R(u - c), s = R(w + y), c = R(R(s - w) - y).
+    "nearest_even" and "stochastic" round the float64 sum once. "kahan" rounds every operation of Kahan's sum to nearest
+    even, R: u = R(update), y = R(u - c), s = R(weight + y), c = R(R(s - weight) - y), weight = s.
 
     Args:
       weight: float32 values of the format; changed in place.
@@ -142,7 +142,13 @@ def add_rounded(
     if rounding == "kahan":
         assert compensation is not None
         old = compensation.clone()
-        _kahan(weight, update, fmt, compensation)
+
+        def rounded(x: Tensor) -> Tensor:  # x: the exact result of an operation, in float64
+            return tensor_of(quantize(array_of(x), fmt))
+
+        y = rounded(rounded(update.double()) - compensation)
+        weight.copy_(rounded(before.double() + y))
+        compensation.copy_(rounded(rounded(weight.double() - before) - y))
         return (update != 0) & (weight == before) & (compensation == old)
     exact = weight.double().add_(update)
     seed = seed if rounding == "stochastic" else None
@@ -151,23 +157,6 @@ def add_rounded(
     if rounding == "stochastic":
         lost &= update.double().abs() < tensor_of(fmt.ulp(array_of(exact))).double() * FAINTEST
     return lost
-
-
-def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to `fmt`.
-
-    With R for that rounding, of exact results in float64: u = R(update), y = R(u - compensation), s = R(weight + y),
-    compensation = R(R(s - weight) - y), weight = s.
-    """
-
-    def rounded(x: Tensor) -> Tensor:
-        return tensor_of(quantize(array_of(x), fmt))
-
-    old = weight.double()
-    y = rounded(rounded(update.double()) - compensation)
-    new = rounded(old + y)
-    compensation.copy_(rounded(rounded(new - old) - y))
-    weight.copy_(new)
 
 
 # ---- the report

@@ -95,16 +95,16 @@ def answer(comparison: Any) -> str:
         told = f"After {steps} and {seeds}, {listed(same)} cannot be told from {comparison.baseline}"
         told += f": the final losses differ by less than {widest:.2g} nats with 95 % confidence"
     if not parts:
-        return f"{told}. {rest}".strip() if told else rest or f"Nothing can be said beside {comparison.baseline}."
+        return f"{told}. {rest}".strip() if told else rest or f"No recipe can be compared with {comparison.baseline}."
     elsewhere = listed(parts)
     text = f"{told}; {elsewhere}" if told else f"After {seeds}, {elsewhere} than {comparison.baseline}"
     return f"{text}. {rest}".strip()
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return "NAME ends X nats (LOW to HIGH)", the magnitudes of a recipe's difference from the baseline's loss.
+    """Return "NAME ends X nats (LOW to HIGH)": how far a recipe's loss is from the baseline's, without a sign.
 
-    difference: the mean difference with its 95 % interval, whose ends are LOW and HIGH. name: the recipe's name.
+    difference: X, the mean difference, with its 95 % interval from LOW to HIGH. name: the recipe's name.
     """
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
@@ -121,9 +121,9 @@ def _open(difference: Interval, name: str) -> str:
 
 
 def _stopped(comparison: Any) -> str:
-    """Return sentences that name the recipes with runs that ended early or diverged, and their numbers; "" for none.
+    """Return sentences that say how many runs of which recipes ended early or diverged; "" if none did.
 
-    For diverged runs the text states the highest finite loss in nats, too.
+    For diverged runs they also state the highest finite loss in nats.
     """
     ended, diverged = [], []
     for name, runs in comparison.by_recipe.items():

@@ -112,6 +112,11 @@ class Comparison:
         ended = [run for run in runs if not run.failed]
         memory = self.memory.get(name)
         error = next((row for row in self.probed if row["recipe"] == name and row["layer"] == ALL), {})
+        times = (
+            [row["seconds"] for run in self.by_recipe.get(which, ()) for row in run.rows] for which in (name, "FP32")
+        )
+        # medians, because the first steps include compilation
+        of_recipe, of_fp32 = (float(np.median(seconds)) if seconds else math.nan for seconds in times)
         return {
             "recipe": name, "seeds": len(runs), "final_loss": loss.mean, "final_loss_low": loss.low,
             "final_loss_high": loss.high, "validation_loss": interval([run.validation_loss for run in ended]).mean,
@@ -120,7 +125,7 @@ class Comparison:
             "diverged": sum(run.diverged for run in runs),
             "lost_updates": mean(row["lost_updates"] for run in runs for row in run.rows),
             "skipped_steps": mean(sum(row["skipped"] for row in run.rows) for run in runs),
-            "seconds": mean(run.seconds for run in runs), "time_ratio": self._time_ratio(name),
+            "seconds": mean(run.seconds for run in runs), "time_ratio": of_recipe / of_fp32,
             "weight_bytes": None if memory is None else memory.weights,
             "moment_bytes": None if memory is None else memory.moments,
             "activation_bytes": None if memory is None else memory.activations,
@@ -129,26 +134,15 @@ class Comparison:
             "gradient_error_high": error.get("relative_error_high", math.nan),
         }  # fmt: skip
 
-    def _time_ratio(self, name: str) -> float:
-        """Return a recipe's median seconds per step divided by those of the recipe FP32; NaN if FP32 was not trained.
-
-        name: the recipe's name. Medians are used because the first steps include compilation.
-        """
-        if "FP32" not in self.by_recipe:
-            return math.nan
-        times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))
-        of_recipe, of_fp32 = (float(np.median(seconds)) if seconds else math.nan for seconds in times)
-        return of_recipe / of_fp32
-
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each recipe.
 
         The columns are recipe, seeds, final_loss (nats, mean over the last 20 steps and the seeds), validation_loss,
         difference (to the baseline, paired by seed), verdict, stopped and diverged (numbers of runs), lost_updates
-        (share of a step's updates, mean over steps), skipped_steps and seconds (means over runs), time_ratio (of a step
-        to FP32's), weight_bytes, moment_bytes, activation_bytes (None if unknown), and gradient_error (relative, from
-        the probe, NaN without it). final_loss, difference and gradient_error also have columns NAME_low and NAME_high,
-        the ends of their 95 % intervals.
+        (share of a step's updates, mean over steps), skipped_steps and seconds (means over runs), time_ratio (median
+        time of a step divided by that of the recipe FP32), weight_bytes, moment_bytes, activation_bytes (None if
+        unknown), and gradient_error (relative, from `gradient_probe`, NaN without it). final_loss, difference and
+        gradient_error also have columns NAME_low and NAME_high, the ends of their 95 % intervals.
         """
         return frame(self.rows())
 
@@ -157,7 +151,7 @@ class Comparison:
         return frame(list(self.curve_rows()))
 
     def curve_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `curves` as dicts."""
+        """Yield a dict for each step of each run: recipe, seed, and the keys of `Run.rows`."""
         for run in self.runs:
             for row in run.rows:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
@@ -368,7 +362,7 @@ class _Share:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
 
     def begin(self, part: str) -> None:
-        """Begin the next part, whose name is put before the texts of its progress; "" adds none."""
+        """Begin the next part, whose name `part`, if not "", is put before the texts of its progress."""
         self._done, self._part = self._done + 1, part
         self(0.0, "")
 

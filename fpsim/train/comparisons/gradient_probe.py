@@ -129,7 +129,10 @@ def rows_over_seeds(
 
 
 def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Return a row of `gradient_probe` (means, and the error's interval) from the rows of `probe_rows` of all seeds."""
+    """Return the row of `gradient_probe` for a recipe and layer: means over seeds, and the interval of the error.
+
+    rows: for each seed, the row that `probe_rows` returns for this recipe and layer.
+    """
     error = interval([row["relative_error"] for row in rows])
     return {
         **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,

@@ -44,9 +44,9 @@ def folded(lanes: Any) -> Any:
 
 @inner_loop
 def lane_sum(row: Any, lanes: Any) -> Any:
-    """Return the sum of a row of floats: partial sum l adds terms l, l + 32, ... in turn; `folded` adds the 32 of them.
+    """Return the sum of a row of floats, added as 32 partial sums and these by `folded`.
 
-    lanes: scratch for 32 numbers of the row's dtype.
+    Partial sum i adds terms i, i + 32, i + 64 and so on, in turn. lanes: scratch for 32 numbers of the row's dtype.
     """
     lanes[:] = f32(0)
     whole = row.size - row.size % LANES
@@ -78,8 +78,8 @@ def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
 def sum_of_squares(x: Any, chunks: Any) -> Any:
     """Return the float64 sum of the squares of a flat float32 array, in chunks of CHUNK elements.
 
-    Each chunk's squares are added in the order of `lane_sum`, then the chunks' sums are. chunks: scratch, float64, of
-    ceil(x.size / CHUNK) elements.
+    Each chunk's squares are added in the order of `lane_sum`, and so are then the sums of the chunks. chunks: scratch,
+    float64, of ceil(x.size / CHUNK) elements.
     """
     lanes = np.empty(LANES, f64)
     for chunk in range(chunks.size):
@@ -202,8 +202,8 @@ def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
 def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
     """Write the gradient of `causal_softmax`'s x to result; all arrays are float32 (matrices, rows, columns).
 
-    It is p * (g - sum(p * g)) * factor in columns 0 to i of row i, with a `lane_dot` over them, and 0 in other columns.
-    p: shares, the softmax. g: slopes, the gradient of p.
+    It is p * (g - sum(p * g)) * factor in columns 0 to i of row i, where `lane_dot` adds the sum, and 0 in other
+    columns. p: shares, the softmax. g: slopes, the gradient of p.
     """
     lanes = np.empty(LANES, f64)
     for matrix in range(shares.shape[0]):

@@ -220,9 +220,9 @@ class CausalSoftmax(Function):  # type: ignore[misc]
 
 @reported
 class CrossEntropy(Function):  # type: ignore[misc]
-    """A torch function: the mean over rows x of the logits of log(sum(exp(x))) - x[the row's target].
+    """A torch function: the mean cross entropy of logits, which is log(sum(exp(x))) - x[target] for a row x.
 
-    logits: float32 (rows, classes); targets: int64 (rows,). The bits are the same on every machine.
+    logits: float32 (rows, classes). targets: int64 (rows,). The bits are the same on every machine.
     """
 
     @staticmethod

@@ -72,7 +72,7 @@ def report(name: str, result: Tensor) -> None:
 
 
 class OperationTrace:
-    """A record of all operations that run in a `with` block, in a model's modules, between them and after them.
+    """A context that records all operations that run inside it, within a model's modules and between them.
 
     Args:
       model: the model, whose module names are part of the operations' names.
@@ -80,7 +80,7 @@ class OperationTrace:
 
     Attributes:
       operations: the operations so far, unless `see` was passed.
-      arguments: the arguments of the last operation, if it was one of torch's own; else empty.
+      arguments: the arguments of the last operation if it was one of torch's own; else ().
 
     Example:
       >>> import torch
