@@ -25,10 +25,10 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 
 @cache
 def tabulated_kernel() -> Any:
-    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of look-ups.
+    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of a function.
 
-    It writes codes and flags. a: 1-D uint64 codes that index the table. random: uint32, empty unless stochastic. codes,
-    flags: uint64 and uint8 results.
+    It looks up exact results in a table, rounds them, and writes codes (uint64) and flags (uint8). a: 1-D uint64 codes
+    that index the table. random: uint32, empty unless stochastic.
     significands, fields, states: the arrays of an ExactTable. target: uint64 array of the result's EncodeLayout and, as
     its last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: a Rounding.
     """
@@ -50,9 +50,9 @@ def tabulated_kernel() -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of the function `name` of float32; it writes results, which may be x.
+    """Return the kernel (x, results) -> None that computes an elementary function of float32.
 
-    x, results: 1-D uint32 bits of float32. name: one of the elementary functions, such as "exp".
+    name: the function, such as "exp". x, results: 1-D uint32 bits of float32; results may be x.
     """
     function = FUNCTIONS[name]
     if name in NEAR_FUNCTIONS:
@@ -66,10 +66,10 @@ def float32_kernel(name: str) -> Any:
 
 
 def _angle_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of sin, cos or tan; it writes results, which may be x.
+    """Return the kernel (x, results) -> None that computes sin, cos or tan of float32.
 
-    Angles up to 2**20 are computed in vector registers, larger ones one by one. x, results: 1-D uint32 bits of float32.
-    name: "sin", "cos" or "tan".
+    Angles up to 2**20 are computed in vector registers, larger ones one by one. x, results: 1-D uint32 bits of float32;
+    results may be x. name: "sin", "cos" or "tan".
     """
     function, near = FUNCTIONS[name], NEAR_FUNCTIONS[name]
 

@@ -103,11 +103,11 @@ def fma_kernel() -> Any:
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """Return the kernel (a, b, results, flags, la, lb) -> None of `name`: "equal", "less" or "less_equal".
+    """Return the kernel (a, b, results, flags, la, lb) -> None that compares codes of two formats.
 
-    It writes results and flags. a, b: 1-D uint64 codes. results: uint64, 1 for True, 0 for False and for NaN operands.
-    flags: uint8, bits of `fp.Flags`. la, lb: uint64, constants for reading a and b: the fields of their formats'
-    UnpackLayouts.
+    name: "equal", "less" or "less_equal". It writes results and flags. a, b: 1-D uint64 codes. results: uint64, 1 for
+    True, 0 for False and for NaN operands. flags: uint8, bits of `fp.Flags`. la, lb: uint64, constants for reading a
+    and b: the fields of their formats' UnpackLayouts.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -150,9 +150,10 @@ def from_integer_kernel() -> Any:
 def to_integer_kernel() -> Any:
     """Return the kernel (a, random, n, flags, la, lowest, highest, mask, mode) -> None that rounds to integers.
 
-    It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n:
-    uint64 results, two's complement, clamped to -lowest .. highest (uint64). flags: uint8, bits of `fp.Flags`. la:
-    uint64, constants for reading a: the fields of its format's UnpackLayout. mode: a Rounding.
+    It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic. mask: uint64, the bits of a
+    random number that are used. n: uint64 results, two's complement, clamped to -lowest .. highest (both uint64).
+    flags: uint8, bits of `fp.Flags`. la: uint64, constants for reading a: the fields of its format's UnpackLayout.
+    mode: a Rounding.
     """
 
     def to_integer(
@@ -168,11 +169,11 @@ def to_integer_kernel() -> Any:
 
 @cache
 def neighbour_kernel() -> Any:
-    """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
+    """Return the kernel (a, downward, codes, flags, la, out) -> None that writes codes of the next values.
 
-    a, codes: 1-D uint64. downward: 1 for the next smaller one, else 0. flags: uint8, written too: INVALID for
-    signalling NaNs. la, out: uint64, constants for reading and for writing codes: the fields of the format's
-    UnpackLayout and EncodeLayout.
+    a, codes: 1-D uint64. downward: 1 for the next smaller value, 0 for the next larger. flags: uint8, written too:
+    INVALID for signalling NaNs. la, out: uint64, constants for reading and for writing codes: the fields of the
+    format's UnpackLayout and EncodeLayout.
     """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:

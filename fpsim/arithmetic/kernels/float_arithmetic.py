@@ -8,8 +8,8 @@ decides for which operations this is exact. The processor must round to nearest 
 Arguments of the kernels: a, b, c, codes: 1-D arrays of codes, unsigned integers; results are written to codes, and to
 flags: uint8, bits of `fp.Flags`. layouts: DecodeLayouts of the operands, then EncodeLayout of the result, one a row,
 unsigned integers of `width` bits. limits: the fields of Thresholds, then for each operand the smallest magnitude code
-of a quiet NaN. mode: a Rounding. flip: the float's sign bit to subtract b, else 0. width: bits of the float that
-computes. nearest: True compiles for nearest even only, a third faster, and ignores mode.
+of a quiet NaN. mode: a Rounding. flip: the mask of a float's sign bit to subtract b, 0 to add it. width: bits of the
+float that computes. nearest: True compiles for nearest even only, a third faster, and ignores mode.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Width:
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
-            """Return the bits of total + error rounded to odd.
+            """Return the bits of the exact sum total + error, rounded to odd.
 
-            total: the float sum rounded to nearest; error: the exact difference of the sum from it, a float.
+            total: the sum rounded to nearest, a float; error: what this rounding dropped, a float.
             """
             bits = word(real(total).view(word))
             error_bits = word(real(error).view(word))
@@ -89,7 +89,7 @@ class Width:
 
         @scalar
         def without_sign(bits: Any) -> Any:
-            """Return the bits of a float, with the sign bit of NaN cleared."""
+            """Return the bits of a float unchanged, but those of a NaN without its sign bit."""
             magnitude = word(bits & magnitude_mask)
             return magnitude if magnitude > infinity else bits
 
@@ -131,10 +131,10 @@ class Width:
 
         @scalar
         def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
-            """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a result, as a word; 0 for Inf and NaN.
+            """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a float to a format; 0 for Inf and NaN.
 
-            bits: the float result before it is rounded to its format. rest: nonzero if that rounding drops nonzero
-            bits. limits: the magnitudes from which flags change.
+            bits: the float's bits. rest: nonzero if the rounding drops nonzero bits. limits: the magnitudes from which
+            flags change. The flags are an unsigned integer of `width` bits.
             """
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign
@@ -159,10 +159,10 @@ class Width:
 
         @scalar
         def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
-            """Return whether a code is a signalling NaN of a format with IEEE 754's NaNs; False for other formats.
+            """Return whether a code is a signalling NaN; False for formats without IEEE 754's NaNs.
 
-            code: a word; f: DecodeLayout, the constants of the code's format; quiet_from: the smallest magnitude code
-            of a quiet NaN, 0 if all NaNs are quiet.
+            code: an unsigned integer. f: constants of the code's format. quiet_from: the smallest code, without its
+            sign, of a quiet NaN; 0 if all NaNs are quiet.
             """
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
@@ -180,17 +180,17 @@ def real_width(width: int) -> Width:
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of `name`: "add", "multiply" or "divide".
+    """Return the kernel (a, b, codes, layouts, mode, flip) -> None that adds, multiplies or divides.
 
-    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only, a third faster, and
-    the kernel ignores `mode`.
+    name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
+    nearest even only, a third faster, and the kernel ignores `mode`.
 
     Arguments of the kernel:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
       layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
         EncodeLayout, for rounding the result.
       mode: a Rounding.
-      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
+      flip: what the bits of b are xored with: the mask of the sign bit to subtract b, else 0.
     """
     w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
@@ -210,7 +210,7 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of an operation with two operands.
+    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None that computes results and flags.
 
     name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
     nearest even only, a third faster, and the kernel ignores `mode`.
@@ -222,7 +222,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
         EncodeLayout, for rounding the result.
       limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
       mode: a Rounding.
-      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
+      flip: what the bits of b are xored with: the mask of the sign bit to subtract b, else 0.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
@@ -366,11 +366,10 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 
 
 def _operation(name: str, w: Width) -> Any:
-    """Return the compiled function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y; the NaN has no sign.
+    """Return the compiled function (x, y, mode) -> result for the bits of two floats; a NaN result has no sign.
 
-    name: "add", "multiply" or "divide"; w: the functions for floats of one width, which bits have. Sums are rounded to
-    odd, products and quotients to nearest. mode: a Rounding, which only sums read: DOWN makes an exact
-    zero -0.
+    name: "add", "multiply" or "divide". w: the functions for floats of this width. Sums are rounded to odd, products
+    and quotients to nearest. mode: a Rounding, which only sums read: DOWN makes an exact zero -0.
     """
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign

@@ -77,7 +77,7 @@ def _halves(builder: Any, sources: list[Any], target: Any, offset: Any) -> tuple
 
 
 def _raised(builder: Any, odd: Any, is_inexact: Any, tiny_below: Any) -> Any:
-    """Emit LLVM code for the flags of finite results; return a vector of int32: INEXACT, with UNDERFLOW if tiny, or 0.
+    """Emit LLVM code for the flags of 16 finite results: INEXACT, with UNDERFLOW if tiny, or 0; return int32s.
 
     builder: llvmlite's IRBuilder. odd: int32 bits of float32, the exact results rounded to odd; is_inexact: mask of the
     elements whose results were rounded; tiny_below: int32 bits, in all elements, of the smallest magnitude that is not
@@ -93,7 +93,7 @@ def fuse_bfloats(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, s
     """Set codes[i] to a[j] * b[j] + c[j], rounded to nearest even, with j = start + i, for i < steps * STEP.
 
     STEP is 32. a, b, c, codes: contiguous 1-D uint16 arrays of BF16 codes; codes must not overlap the others. start,
-    steps: int64. For processors with AVX-512.
+    steps: int64. Kernels for processors with AVX-512 call it without _typing, numba's typing context.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -115,7 +115,7 @@ def fuse_halves(_typing: Any, a: Any, b: Any, c: Any, codes: Any, start: Any, st
     """Set codes[i] to a[j] * b[j] + c[j], rounded to nearest even, with j = start + i, for i < steps * STEP.
 
     STEP is 32. a, b, c, codes: contiguous 1-D uint16 arrays of FP16 codes; codes must not overlap the others. start,
-    steps: int64. For processors with AVX-512.
+    steps: int64. Kernels for processors with AVX-512 call it without _typing, numba's typing context.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -142,7 +142,7 @@ def fuse_flagged_bfloats(
 
     STEP is 32. Flags of Inf and NaN results are not right; callers replace them. a, b, c, codes: contiguous 1-D uint16
     arrays of BF16 codes. flags: uint8. steps: int64. tiny_below: uint32 bits of the smallest float32 magnitude that is
-    not tiny.
+    not tiny. Kernels call it without _typing, numba's typing context.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -173,7 +173,7 @@ def fuse_flagged_halves(
 
     STEP is 32. Flags of Inf and NaN results are not right; callers replace them. a, b, c, codes: contiguous 1-D uint16
     arrays of FP16 codes. flags: uint8. steps: int64. tiny_below: uint32 bits of the smallest float32 magnitude that is
-    not tiny.
+    not tiny. Kernels call it without _typing, numba's typing context.
     """
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -110,7 +110,7 @@ def serves(fmt: Format, name: str) -> bool:
 
 @cache
 def code_functions(fmt: Format, name: str) -> Any:
-    """Return the scalar functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of a binary operation.
+    """Return the scalar functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of one operation.
 
     fmt: FP16 or BF16, format of operands and result; name: "add", "subtract", "multiply" or "divide". a, b: codes,
     unsigned integers; code: unsigned integer. tiny_below: float32 bits of the smallest magnitude that is not tiny.
@@ -125,15 +125,15 @@ def code_functions(fmt: Format, name: str) -> Any:
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """Return the code of the result, an unsigned integer, for operands with the codes a and b."""
+        """Return the code of the operation's result, an unsigned integer, for operands with the codes a and b."""
         return store(operation(load(a), load(b)))
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """Return (code of the result, its flags INEXACT and UNDERFLOW), for operands with the codes a and b.
+        """Return (code of the result, its flags INEXACT and UNDERFLOW), unsigned integers, for operand codes a and b.
 
-        Both are unsigned integers; codes of NaN results and flags of Inf and NaN results are not right, and callers
-        replace them. tiny_below: float32 bits of the smallest magnitude that is not tiny.
+        Codes of NaN results and flags of Inf and NaN results are not right, and callers replace them. tiny_below:
+        float32 bits of the smallest magnitude that is not tiny.
         """
         x, y = f32(load(a)), f32(load(b))
         result = f32(operation(x, y))
@@ -155,8 +155,9 @@ def code_functions(fmt: Format, name: str) -> Any:
 
 @cache
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
-    """Return the kernel (a, b, codes) -> None of a binary operation on 1-D arrays of uint16 codes; it writes `codes`.
+    """Return the kernel (a, b, codes) -> None that writes the codes of a + b, a - b, a * b or a / b to `codes`.
 
+    a, b, codes: 1-D arrays of uint16 codes.
     codes must not share memory with a or b. fmt: FP16 or BF16; name: "add", "subtract", "multiply" or "divide".
     streamed: True if results are written around the caches, for arrays that would not stay in them.
     """
@@ -170,7 +171,7 @@ def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
 
 
 def _fill(fmt: Format, name: str) -> Any:
-    """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale that computes results one by one.
+    """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale that computes a block of results.
 
     It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]; all are 1-D arrays
     of uint16 codes. It does not use facts, and returns to_scale unchanged: `block_loop` (runtime/stream.py) passes it
@@ -188,13 +189,13 @@ def _fill(fmt: Format, name: str) -> Any:
 
 
 def _fill_scaled(name: str) -> Any:
-    """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale for BF16 products or quotients.
+    """Return the function (pair, start, count, codes, facts, to_scale) -> to_scale of BF16 products or quotients.
 
-    It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]; all are 1-D arrays
-    of uint16 codes. facts is not used.
-    Scaling makes results right that are subnormal in float32, but takes longer. If to_scale is 0, the function computes
-    without scaling, and if a result may be subnormal, all of them again with scaling. It then returns PATIENCE - 1, the
-    number of further calls that scale from the start; each of them returns one less. name: "multiply" or "divide".
+    name: "multiply" or "divide". The function writes the results of elements start .. start + count - 1 of pair,
+    (a, b), to codes[:count]; all are 1-D arrays of uint16 codes. facts is not used.
+    Results that are subnormal in float32 must be computed scaled, which takes longer. If to_scale is 0, the function
+    computes without scaling, and only if a result may be subnormal, all of them again with it. It then returns
+    PATIENCE - 1, the number of next calls that scale at once; each of those returns one less.
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 
@@ -220,7 +221,7 @@ def _fill_scaled(name: str) -> Any:
 
 @cache
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
-    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation; it writes codes and flags.
+    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a + b, a - b, a * b or a / b, with flags.
 
     a, b, codes: 1-D arrays of uint16 codes; codes must not share memory with a or b. flags: uint8, bits of `fp.Flags`.
     tiny_below: uint32, the float32 bits of the smallest magnitude that is not tiny. fmt: FP16 or BF16; name: "add",

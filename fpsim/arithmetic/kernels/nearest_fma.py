@@ -38,7 +38,7 @@ from fpsim.arithmetic.kernels.short_floats import (
     float_of,
     load_bfloat,
     narrow_to_odd,
-    round_signed_bfloat,
+    round_bfloat,
     store_bfloat,
     u16,
     u32,
@@ -60,7 +60,7 @@ LONG_BLOCK = 4096  # elements, with flags in vectors: slices of a block cost as 
 
 @scalar
 def wide_bits(x: Any) -> Any:
-    """Return the float64 bits, as uint64, of a float32."""
+    """Convert a float32 to float64, and return the bits of that as a uint64."""
     return u64(f64(x).view(np.uint64))
 
 
@@ -83,9 +83,9 @@ def _fused(fmt: Format) -> Any:
 
 @cache
 def _fused_in_range() -> Any:
-    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, for some BF16 codes.
+    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, for most BF16 codes.
 
-    a, b, c: finite BF16 codes whose product float32 holds, as `_in_range` checks.
+    a, b, c: finite BF16 codes; float32 must hold a * b exactly, as `_in_range` checks.
     """
     sum_to_odd = real_width(32).sum_to_odd
 
@@ -113,7 +113,7 @@ def _fused_wide() -> Any:
 
 @scalar
 def _in_range(a: Any, b: Any, c: Any) -> Any:
-    """Return whether float32 surely holds all products a[i] * b[i], and no element of a, b and c is Inf or NaN.
+    """Return whether float32 is certain to hold all products a[i] * b[i], and no element of a, b and c is Inf or NaN.
 
     a, b, c: 1-D uint16 arrays of BF16 codes, of one size.
     """
@@ -143,7 +143,7 @@ def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
 
 
 def _fill_fused(fmt: Format) -> Any:
-    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c one by one.
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a block of a * b + c.
 
     It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]; all are 1-D
     arrays of uint16 codes of `fmt`. facts is not used, and state is returned unchanged, as `block_loop`
@@ -161,12 +161,11 @@ def _fill_fused(fmt: Format) -> Any:
 
 
 def _fill_fused_bfloat() -> Any:
-    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c of BF16.
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a block of a * b + c.
 
     It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]; all are 1-D
-    arrays of uint16 codes. It computes by float32 if that surely holds every product and no code is Inf or NaN, else by
-    float64.
-    facts is not used, and state is returned unchanged.
+    arrays of uint16 BF16 codes. It computes by float32 if that holds every product of the block and no code is Inf or
+    NaN, else by float64. facts is not used, and state is returned unchanged.
     """
     fused, wide = _fused_in_range(), _fused_wide()
 
@@ -179,7 +178,7 @@ def _fill_fused_bfloat() -> Any:
         a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
         if _in_range(a, b, c):
             for i in range(count):
-                codes[i] = round_signed_bfloat(fused(a[i], b[i], c[i]))
+                codes[i] = round_bfloat(fused(a[i], b[i], c[i]))
         else:
             fill_wide(a, b, c, codes)
         return state
@@ -188,11 +187,11 @@ def _fill_fused_bfloat() -> Any:
 
 
 def _fill_in_vectors(fmt: Format) -> Any:
-    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c in vectors.
+    """Return the function (triple, start, count, codes, facts, state) -> state that computes a * b + c by AVX-512.
 
-    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count], the last count
-    % STEP (STEP is 32) one by one. All are 1-D arrays of uint16 codes of `fmt`. facts is not used, and state is
-    returned unchanged.
+    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count], 32 at a time
+    and the rest one by one. All are 1-D arrays of uint16 codes of `fmt`. facts is not used, and state is returned
+    unchanged.
     """
     fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
     _, store = load_store(fmt)
@@ -240,11 +239,11 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 
 
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
-    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, as uint16.
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest of a * b + c one by one, with flags.
 
     a, b, c: 1-D uint16 codes of `fmt`. It writes codes of a * b + c, and flags (uint8), right for finite results only:
     INEXACT, and UNDERFLOW if an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not
-    tiny.
+    tiny. It returns the largest code of the results without their signs, as uint16.
     fused: scalar function (a, b, c) -> float32 bits of a * b + c rounded to odd.
     """
     load, store = load_store(fmt)
@@ -265,12 +264,12 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 
 def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
-    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, in vectors.
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest of a * b + c by AVX-512, with flags.
 
     a, b, c: 1-D uint16 codes of `fmt`. It writes codes of a * b + c, and flags (uint8), right for finite results only:
     INEXACT, and UNDERFLOW if an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not
-    tiny.
-    rest: the same loop without vectors, for the last elements, fewer than STEP (32).
+    tiny. It returns the largest code of the results without their signs, as uint16.
+    rest: the loop of `_fill_flagged_fused`, for the last elements, fewer than 32.
     """
     fuse = fuse_flagged_bfloats if fmt == BF16 else fuse_flagged_halves
 

@@ -1,6 +1,6 @@
 """CPU loops that compare codes of one format as integers, by their position in the order of its values.
 
-A magnitude code grows with the magnitude; negated for negative values, it is the position.
+The position is the code without its sign bit, negated for negative values: it grows with the value.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ _fields = fields_of(OrderLayout)
 
 @scalar
 def _read(code: Any, f: OrderLayout) -> Any:
-    """Return (position, is NaN, is a signalling NaN) of a code; the position is that in the order of values.
+    """Return (position in the order of the format's values, whether it is a NaN, or a signalling NaN) for a code.
 
-    The position is int32: negative for negative values, 0 for both zeros. code: uint32; f: OrderLayout, the constants
-    of its format.
+    The position is int32: negative for negative values, 0 for both zeros. code: uint32. f: constants of its format.
     """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
@@ -40,10 +39,11 @@ def _read(code: Any, f: OrderLayout) -> Any:
 
 @cache
 def comparison_kernel(name: str, flagged: bool) -> Any:
-    """Return the kernel (a, b, results, flags, layout) -> None of `name`: "equal", "less" or "less_equal".
+    """Return the kernel (a, b, results, flags, layout) -> None that compares codes.
 
-    It writes results, and flags if `flagged`. a, b: 1-D codes of one format, unsigned integers. results: bool; a NaN
-    makes it False. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
+    name: "equal", "less" or "less_equal". It writes results, and flags if `flagged`. a, b: 1-D codes of one format,
+    unsigned integers. results: bool; a NaN makes it False. flags: uint8, bits of `fp.Flags`. layout: fields of the
+    format's OrderLayout, uint32.
     """
     equals, orders, quiet = name != "less", name != "equal", name == "equal"
 
@@ -63,7 +63,7 @@ def comparison_kernel(name: str, flagged: bool) -> Any:
 
 @cache
 def extremum_kernel(name: str, flagged: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layout) -> None of a minimum or maximum; -0 is less than +0.
+    """Return the kernel (a, b, codes, flags, layout) -> None that takes the minimum or maximum; -0 is less than +0.
 
     name: "minimum", "maximum", or "minimum_number", "maximum_number", which ignore a single NaN.
     The kernel writes codes, and flags if `flagged`. a, b, codes: 1-D codes of one format, unsigned integers; codes may

@@ -65,22 +65,13 @@ def load_bfloat(code: Any) -> Any:
 
 
 @scalar
-def round_bfloat(magnitude: Any) -> Any:
-    """Return the uint32 BF16 code nearest to a nonnegative float32, ties to even.
+def round_bfloat(bits: Any) -> Any:
+    """Return the uint32 BF16 code nearest to a float32 of either sign, ties to even.
 
-    magnitude: the uint32 bits of the float32, which is not NaN.
+    bits: the uint32 bits of the float32, which is not NaN.
     """
-    odd = u32(u32(magnitude >> u32(16)) & ONE)
-    return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
-
-
-@scalar
-def round_signed_bfloat(bits: Any) -> Any:
-    """Return the uint32 BF16 code nearest to a float32 of any sign, ties to even.
-
-    bits: the uint32 bits of the float32, which is not NaN. A carry never changes the sign.
-    """
-    return round_bfloat(bits)
+    odd = u32(u32(bits >> u32(16)) & ONE)
+    return u32(u32(u32(bits + u32(0x7FFF)) + odd) >> u32(16))  # a carry never changes the sign
 
 
 @scalar
@@ -91,11 +82,10 @@ def store_bfloat(x: Any) -> Any:
 
 @scalar
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
-    """Return (the BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
+    """Divide a float32 by 2**shift and round it to BF16; return (its uint32 code, whether the rounding is inexact).
 
-    The code is a uint32. scaled: the result times 2**shift, a nonnegative float32. shift: passed as shift << 23, a
-    uint32 that is subtracted from float32 bits. magic: a float32 whose last bit is worth 2**shift times BF16's smallest
-    subnormal; adding it rounds subnormal results.
+    scaled: a nonnegative float32. shift: passed as shift << 23, a uint32 that is subtracted from float32 bits. magic: a
+    float32 whose last bit is worth 2**shift times BF16's smallest subnormal; adding it rounds subnormal results.
     """
     magnitude = u32(bits_of(scaled) - shift)
     raised = f32(scaled + magic)
@@ -133,15 +123,15 @@ def _divide_scaled(p: Any, q: Any) -> Any:
 def _make_scaled(scale: Any, magic: Any) -> Any:
     """Return the functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of BF16 products or quotients.
 
-    a, b: BF16 codes; codes and flags are uint32. tiny_below: float32 bits of the smallest magnitude that is not tiny,
-    as `tiny_below` (float_plan.py) returns them if `scaled`.
-    scale: the function that returns a scaled result and its shift, `_multiply_scaled` or `_divide_scaled`. magic: a
-    float32 whose last bit is worth 2**shift times BF16's smallest subnormal.
+    a, b: BF16 codes; codes and flags are uint32. tiny_below: bits of the smallest magnitude that is not tiny, as
+    `tiny_below` (float_plan.py) returns them if `scaled`.
+    scale: `_multiply_scaled` or `_divide_scaled`, which return a result times 2**shift. magic: a float32 whose last bit
+    is worth 2**shift times BF16's smallest subnormal.
     """
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """Return the uint32 BF16 code of the result, rounded to nearest even, for operands with BF16 codes a and b."""
+        """Return the uint32 BF16 code of a product or quotient of the BF16 codes a and b, rounded to nearest even."""
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
         code, _ = _round_scaled(scaled, shift, magic)
@@ -149,10 +139,9 @@ def _make_scaled(scale: Any, magic: Any) -> Any:
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """Return (BF16 code of the result, its flags INEXACT and UNDERFLOW), for operands with the BF16 codes a and b.
+        """Return (BF16 code, flags INEXACT and UNDERFLOW) of a product or quotient of the BF16 codes a and b, uint32.
 
-        Both are uint32; flags of Inf and NaN results are not right. tiny_below: float32 bits of the smallest magnitude
-        that is not tiny.
+        Flags of Inf and NaN results are not right; callers replace them. tiny_below: as in `_make_scaled`.
         """
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
@@ -170,7 +159,7 @@ divide_bfloat, flagged_divide_bfloat = _make_scaled(_divide_scaled, QUOTIENT_MAG
 
 @scalar
 def narrow_to_odd(wide: Any) -> Any:
-    """Return the uint32 bits of a float64 rounded to float32, to odd."""
+    """Return the uint32 bits of the float32 that a float64 becomes when it is rounded to odd."""
     near = f32(wide)
     error = f64(wide - f64(near))
     bits = bits_of(near)
@@ -184,7 +173,7 @@ def narrow_to_odd(wide: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _from_half(_typing: Any, code: Any) -> Any:
-    """Return the value of a uint16 FP16 code as float32."""
+    """Return the value of a uint16 FP16 code as float32. Kernels call _from_half(code); numba adds _typing."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         half = builder.bitcast(args[0], ir.HalfType())

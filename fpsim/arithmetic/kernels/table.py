@@ -36,10 +36,10 @@ def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, 
 
 @cache
 def pair_kernel(streamed: bool = False) -> Any:
-    """Return the kernel (a, b, bits, table, results) -> None for operands of up to 16 bits together; it writes results.
+    """Return the kernel (a, b, bits, table, results) -> None that sets results[i] to table[a[i] << bits | b[i]].
 
-    bits: width of a code of b, uint16. table: results by (code of a) << bits | (code of b). streamed: True if results
-    are written around the caches, for arrays that would not stay in them.
+    a, b: 1-D codes, unsigned integers of up to 16 bits together. bits: width of a code of b, uint16. streamed: True if
+    results are written around the caches, for arrays that would not stay in them.
     """
     loop = block_loop(_look_up_pairs, streamed, BLOCK)
 
@@ -53,9 +53,8 @@ def pair_kernel(streamed: bool = False) -> Any:
 def flagged_pair_kernel() -> Any:
     """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    It writes results and flags. a, b: 1-D codes, unsigned integers of up to 16 bits together. bits: width of a
-    code of b, uint16.
-    table, flag_table (uint8): results and flags by (code of a) << bits | (code of b).
+    It sets results[i] to table[j] and flags[i] to flag_table[j] (both uint8), with j = a[i] << bits | b[i]. a, b: 1-D
+    codes, unsigned integers of up to 16 bits together. bits: width of a code of b, uint16.
     """
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
@@ -103,8 +102,7 @@ def single_kernel(streamed: bool = False) -> Any:
 def flagged_single_kernel() -> Any:
     """Return the kernel (a, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    It writes results and flags. a: 1-D codes, unsigned integers. table, flag_table (uint8): results and flags by code
-    of a.
+    It sets results[i] to table[a[i]] and flags[i] to flag_table[a[i]] (both uint8). a: 1-D codes, unsigned integers.
     """
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
