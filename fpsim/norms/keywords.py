@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fpsim.arithmetic.operands import Formats
 from fpsim.formats.cast_options import DEFAULTS as CAST_DEFAULTS
 from fpsim.formats.cast_options import CastKeywords, FormatLike
-from fpsim.formats.keywords import check_keywords, with_keywords
+from fpsim.formats.keywords import with_keywords
 from fpsim.formats.named import FP32
 from fpsim.norms.lane_sum import LaneSum
 from fpsim.sums.accumulators import Accumulator
@@ -60,15 +60,3 @@ ENDING = """    Keywords:
     Source: docs/elementary.md lists every rounding.
 """
 with_norm_keywords: Callable[[Function], Function] = with_keywords(NormKeywords, DEFAULTS, ENDING)
-
-
-def complete(function: Callable[..., Any], keywords: NormKeywords) -> dict[str, Any]:
-    """Return the keyword arguments of a call, with the defaults of softmax and the norms for those that are missing.
-
-    function: the function called, which errors name. keywords: those that the caller passed.
-
-    Raises:
-      TypeError: the function has no keyword argument of a given name.
-    """
-    check_keywords(function, keywords, DEFAULTS)
-    return {**DEFAULTS, **keywords}

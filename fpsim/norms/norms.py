@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fpsim.casts.cast import encode
 from fpsim.norms.backend import Values
 from fpsim.norms.cpu import CPU
-from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
+from fpsim.norms.keywords import NormKeywords, with_norm_keywords
 from fpsim.norms.steps import Method, checked_eps, read
 
 
@@ -35,7 +35,7 @@ def rms_norm(
       >>> fp.rms_norm(np.float16([3, 4, 0, 0]), np.float16([1, 1, 1, 2]))
       array([1.2, 1.6, 0. , 0. ], dtype=float16)
     """
-    method, (scale,) = read("rms_norm", {"x": x, "weight": weight}, complete(rms_norm, keywords), CPU)
+    method, (scale,) = read(rms_norm, {"x": x, "weight": weight}, keywords, CPU)
     return rms_norm_steps(method, scale, eps)
 
 
@@ -63,7 +63,7 @@ def layer_norm(
       array([-1.342 , -0.4473,  0.4473,  2.342 ], dtype=float16)
     """
     operands = {"x": x, "weight": weight, "bias": bias}
-    method, (scale, shift) = read("layer_norm", operands, complete(layer_norm, keywords), CPU)
+    method, (scale, shift) = read(layer_norm, operands, keywords, CPU)
     return layer_norm_steps(method, scale, shift, eps)
 
 

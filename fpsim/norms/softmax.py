@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fpsim.norms.backend import Values
 from fpsim.norms.cpu import CPU
-from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
+from fpsim.norms.keywords import NormKeywords, with_norm_keywords
 from fpsim.norms.steps import Method, read
 
 
@@ -30,7 +30,7 @@ def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
       >>> fp.softmax(np.float16([1, 2, 3]), intermediate="bf16", accumulate=fp.Sequential("bf16"))
       array([0.0905, 0.2448, 0.6665], dtype=float16)
     """
-    method, _ = read("softmax", {"x": x}, complete(softmax, keywords), CPU)
+    method, _ = read(softmax, {"x": x}, keywords, CPU)
     return softmax_steps(method)
 
 
@@ -50,7 +50,7 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
       >>> fp.log_softmax(np.float16([1, 2, 3]))
       array([-2.408 , -1.407 , -0.4077], dtype=float16)
     """
-    method, _ = read("log_softmax", {"x": x}, complete(log_softmax, keywords), CPU)
+    method, _ = read(log_softmax, {"x": x}, keywords, CPU)
     return log_softmax_steps(method)
 
 

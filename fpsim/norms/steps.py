@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,10 @@ from fpsim.arithmetic.operands import wanted_formats
 from fpsim.casts.cast import encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.keywords import check_keywords
 from fpsim.formats.named import FP32, Format, format_argument
 from fpsim.norms.backend import NormBackend, Values
+from fpsim.norms.keywords import DEFAULTS, NormKeywords
 from fpsim.norms.lane_sum import LaneSum
 from fpsim.products.reduce import checked_axis
 from fpsim.sums.accumulators import Accumulator
@@ -99,22 +101,24 @@ class Method(NamedTuple):
 
 
 def read(
-    name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any], backend: NormBackend
+    function: Callable[..., Any], operands: Mapping[str, Any], keywords: NormKeywords, backend: NormBackend
 ) -> tuple[Method, list[Values | None]]:
     """Check the arguments of softmax or a norm; return (the checked call, its other operands).
 
     Other operands are [] for softmax, [weight] for rms_norm and [weight, bias] for layer_norm; None if not passed.
 
     Args:
-      name: name of the function in error messages.
+      function: the function that was called, such as `fp.softmax`.
       operands: name -> array, x first, then weight and bias, which may be None.
-      keywords: axis, fmt, out_fmt, intermediate, accumulate, and the keywords of a cast.
+      keywords: keyword arguments of the call; missing ones have the defaults.
       backend: the operations of the CPU or a GPU.
 
     Raises:
       ValueError, TypeError: as the functions document.
     """
-    rest = dict(keywords)
+    check_keywords(function, keywords, DEFAULTS)
+    name = function.__name__
+    rest: dict[str, Any] = {**DEFAULTS, **keywords}
     axis, fmt, out_fmt, intermediate, accumulate = (
         rest.pop(key) for key in ("axis", "fmt", "out_fmt", "intermediate", "accumulate")
     )

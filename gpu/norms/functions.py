@@ -10,7 +10,7 @@ from fpsim.gpu.arithmetic.functions import described
 from fpsim.gpu.norms.backend import GPU
 from fpsim.norms import norms as cpu_norms
 from fpsim.norms import softmax as cpu_softmax
-from fpsim.norms.keywords import NormKeywords, complete
+from fpsim.norms.keywords import NormKeywords
 from fpsim.norms.steps import read
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -63,19 +63,19 @@ def described_as(function: Callable[..., Any]) -> Callable[[Function], Function]
 
 @described_as(cpu_softmax.softmax)
 def softmax(x: Any, **keywords: Unpack[NormKeywords]) -> Any:
-    method, _ = read("softmax", {"x": x}, complete(softmax, keywords), GPU)
+    method, _ = read(softmax, {"x": x}, keywords, GPU)
     return cpu_softmax.softmax_steps(method)
 
 
 @described_as(cpu_softmax.log_softmax)
 def log_softmax(x: Any, **keywords: Unpack[NormKeywords]) -> Any:
-    method, _ = read("log_softmax", {"x": x}, complete(log_softmax, keywords), GPU)
+    method, _ = read(log_softmax, {"x": x}, keywords, GPU)
     return cpu_softmax.log_softmax_steps(method)
 
 
 @described_as(cpu_norms.rms_norm)
 def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, **keywords: Unpack[NormKeywords]) -> Any:
-    method, (scale,) = read("rms_norm", {"x": x, "weight": weight}, complete(rms_norm, keywords), GPU)
+    method, (scale,) = read(rms_norm, {"x": x, "weight": weight}, keywords, GPU)
     return cpu_norms.rms_norm_steps(method, scale, eps)
 
 
@@ -84,5 +84,5 @@ def layer_norm(
     x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, **keywords: Unpack[NormKeywords]
 ) -> Any:
     operands = {"x": x, "weight": weight, "bias": bias}
-    method, (scale, shift) = read("layer_norm", operands, complete(layer_norm, keywords), GPU)
+    method, (scale, shift) = read(layer_norm, operands, keywords, GPU)
     return cpu_norms.layer_norm_steps(method, scale, shift, eps)
