@@ -1,8 +1,8 @@
 """Checks of which matrix units have fast kernels.
 
 Other units are computed by the slower loop of their integer specification, to the same bits. The kernels compute in
-float32, int32 and float64, so each bounds the terms, bits and exponents of its units. The catalogue's units are within
-these bounds; a user's unit may exceed them.
+float32, int32 and float64, which limits the number of terms, the bits and the exponents of a unit. The catalogue's
+units are within these limits; a user's unit may exceed them.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4).
+    """Return the sums `total` (M, N) after the epilogue and, for NVFP4, after the scales of whole tensors.
 
     With such scales the epilogue leaves out the bias; the scales multiply its result, and then the bias is added.
     order: the order of the epilogue's operations. finish: its operands. call: the product, whose whole-tensor scales

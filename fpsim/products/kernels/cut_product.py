@@ -93,7 +93,7 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the kernel that adds an instruction's products to rows of c, for terms without NaN, Inf or the flag DEEP.
+    """Return the kernel that adds products to rows of c, for finite terms whose int8 exponents are in -20 .. 20.
 
     Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words). It adds the products of rows
     first .. stop - 1 of a with b to the same rows of c. terms: products of one instruction. halves: 2 to sum even and

@@ -29,10 +29,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """Facts on a unit's operand formats, which the kernels over a row read. Its attributes:
-    least_a, least_b: the formats' smallest exponents. tiny_a, tiny_b: their smallest normal values. places: the sum of
-    their mantissa bits.
-    """
+    """The smallest exponents, smallest normal values and total mantissa bits of a unit's operand formats."""
 
     least_a: Any
     least_b: Any
@@ -144,7 +141,7 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 
 
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
+    """Add even + odd to c, where these are chains of fused multiply-adds from +0 over the even and the odd terms.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
     scratch buffers. No result may be subnormal.
@@ -169,7 +166,10 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 
 
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Do as `_two_chains_row`, but flush every subnormal result to a zero of its sign; same arguments."""
+    """Add even + odd to c as `_two_chains_row`, but flush every subnormal result to a zero of its sign.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. room: scratch buffers.
+    """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
     for exact in range(2):

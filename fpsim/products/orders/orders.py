@@ -288,7 +288,7 @@ def _scaled_sum(node: Node) -> ScaledSum | None:
 
 
 def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
-    """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes).
+    """Return the sum of every row of `lines`, added in the given order, as (codes (rows,), format of the codes).
 
     order: a tree, a SumOrder, or nested tuples. lines: codes of the terms, (..., K), or of both factors of each term.
 
