@@ -61,9 +61,9 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 class FormerModule(ModuleType):
-    """A module at its former address `former`, which pickled objects name.
+    """A stand-in for a module under its former name, which pickled objects refer to.
 
-    Its attributes are those of the module at `address`, its full name today.
+    former: that name. address: the module's full name today, from which all attributes are taken.
     """
 
     def __init__(self, former: str, address: str) -> None:

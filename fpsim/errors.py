@@ -74,10 +74,7 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
 
 
 def require_minutes(value: object) -> None:
-    """Raise a TypeError or ValueError unless a value, the argument `minutes`, is a finite number that is not negative.
-
-    0 is accepted: no time is left for anything.
-    """
+    """Raise a TypeError or ValueError unless the argument `minutes` of a command is a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"minutes must be a number >= 0; got {shown(value)}.")
     if not 0 <= float(value) < math.inf:
@@ -85,9 +82,10 @@ def require_minutes(value: object) -> None:
 
 
 def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raise a TypeError unless a value is of a class.
+    """Raise a TypeError unless a value is an instance of a class.
 
-    name: the argument's name, for the message. kind: the class, or several. wanted: what the message says it must be.
+    name: the argument's name, for the message. kind: the class, or several. wanted: the message's words for what is
+    accepted, such as "True or False".
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
@@ -96,10 +94,10 @@ def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted
 def require_same(
     nouns: str, first: object, second: object, names: Iterable[str], text: Callable[[Any], str] = str
 ) -> None:
-    """Raise a ValueError unless two objects to merge have equal attributes of these names.
+    """Raise a ValueError unless two objects that are to be merged have equal values of the attributes `names`.
 
-    nouns: the kind of the objects, such as "reports". names: names of attributes; "fmt" is called "format" in the
-    message. text: function that returns a value as the message shows it.
+    nouns: what the objects are, for the message, such as "reports". text: function that returns an attribute's value as
+    the message shows it. The message calls the attribute "fmt" "format".
     """
     for name in names:
         mine, others = getattr(first, name), getattr(second, name)
@@ -159,7 +157,7 @@ def unknown(
 
 
 def install(extra: str) -> str:
-    """Return the command that installs the packages of an extra of fpsim, from its checkout.
+    """Return the command, as text for errors, that installs the packages of one of fpsim's extras, such as "plot".
 
     Example:
       >>> from fpsim.errors import install

@@ -1,4 +1,4 @@
-"""Writing of result files completely or not at all, and checks that their folder can be written to."""
+"""Writing of result files completely or not at all, locks, and checks that a folder can be written to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls th
 
 
 def path_of(path: object, name: str = "path") -> Path:
-    """Return a path, given as str or path, as a pathlib.Path; name: the argument's name, for the error.
+    """Convert a path, a str or an os.PathLike, to a pathlib.Path; name: the argument's name, for the error.
 
     Raises:
       TypeError: path is neither a str nor a path.
@@ -44,7 +44,7 @@ def path_of(path: object, name: str = "path") -> Path:
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing bytes; it replaces `path` at the end of the `with` block, or is removed if that fails.
+    """Yield a file to write bytes to; it replaces `path` when the `with` block ends, or is removed if the block fails.
 
     Readers see the old file or the complete new one, even if this process is killed.
     """
@@ -163,9 +163,9 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove files and folders in `folder` that match a glob pattern and are older than a day.
+    """Remove the drafts of killed processes: what in `folder` matches a glob pattern and is older than a day.
 
-    They are drafts of killed processes. Errors are ignored.
+    Errors are ignored.
     """
     for path in _old(folder, pattern):
         if path.is_dir():
@@ -186,10 +186,10 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove the temporary folder `room`, but first move files of others from its subfolder "new" back to `target`.
+    """Remove the temporary folder `room`, after moving files from its subfolder "new" to `target`.
 
-    After an exchange of folders, "new" holds the old folder. Files of others are those whose names are not in
-    `own_names`. Nothing is removed if a file cannot be moved back.
+    Files named in `own_names` are not moved but removed. "new" is the folder of new files, or, once it has been
+    exchanged with `target`, the old one. Nothing is removed if a file cannot be moved.
     """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
@@ -197,10 +197,10 @@ def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
 
 
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
-    """Exchange two folders, then move files that are not in `own_names` back to `target`; return whether that worked.
+    """Exchange a folder of new files, `drafts`, with the folder `target` that they replace; return whether it worked.
 
-    drafts: the folder of new files. target: the folder that they replace. If the system cannot exchange folders, both
-    have the same files as before.
+    Files of `target` whose names are not in `own_names` are kept: they are moved back into it. If the system cannot
+    exchange folders, both have the same files as before.
     """
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
@@ -223,9 +223,9 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
 
 
 def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move the files of `old` whose names are not in `own_names` to `target`, unless files of these names exist there.
+    """Move the files of `old` whose names are not in `own_names` to `target`, unless `target` has files of these names.
 
-    A symbolic link in `target` that leads to such a file is replaced by it.
+    But where `target` has a symbolic link to such a file, the file replaces the link.
     """
     for other in old.iterdir():
         mine = target / other.name

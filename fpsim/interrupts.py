@@ -16,7 +16,7 @@ _handlers: list[dict[int, Any]] = []  # former handlers of these signals, while 
 
 
 def _restore_interrupts() -> None:
-    """Set the handlers from before a block of `interrupts_wait`, in a child process that was forked within it."""
+    """Restore the handlers of Ctrl-C and SIGALRM in a child process that was forked within `interrupts_wait`."""
     if _handlers:
         with contextlib.suppress(ValueError):
             _set_handlers(_handlers[0])
@@ -31,9 +31,9 @@ if hasattr(os, "register_at_fork"):
 def interrupts_wait() -> Iterator[None]:
     """Return a context that defers Ctrl-C and SIGALRM to its end; without effect outside the main thread.
 
-    An exception in the middle of importing numba or of compiling would make every later compilation of the process
-    fail: a package imported in part lacks its submodules, and numba's registries would be half read. llvmlite has one
-    lock for all of LLVM, which an exception would leave locked: other threads that compile would wait forever.
+    An exception while numba is imported or compiles would make every later compilation of the process fail: packages
+    would lack submodules, and numba's registries would be half read. It could also leave LLVM's one lock locked, for
+    which other threads would then wait forever.
 
     Example:
       >>> from fpsim.interrupts import interrupts_wait
@@ -59,6 +59,6 @@ def interrupts_wait() -> Iterator[None]:
 
 
 def _set_handlers(handlers: dict[int, Any]) -> None:
-    """Set the handlers of signals, by their numbers."""
+    """Install signal handlers, given as {number of the signal: handler}."""
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -30,10 +30,9 @@ def imported(module: str) -> ModuleType:
 
 
 def deferred(module: str) -> Callable[[], Any]:
-    """Return a function that imports a module at its first call and returns it, for modules that import numba.
+    """Return a function that imports a module at its first call and returns it: for modules that import numba.
 
-    Later calls are several times faster than an import statement inside a function. tests/test_architecture.py treats
-    the names that are passed here as imports.
+    Later calls are several times faster than an import statement inside a function.
 
     Example:
       >>> from fpsim.lazy import deferred
@@ -41,6 +40,7 @@ def deferred(module: str) -> Callable[[], Any]:
       >>> pipelines().__name__
       'fpsim.casts.pipelines'
     """
+    # tests/test_architecture.py treats the names that are passed here as imports
     return cache(lambda: imported(module))
 
 
@@ -107,10 +107,10 @@ def no_attribute(
 def face(
     module: str, names: Sequence[str], meant: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module whose public names are `names`.
+    """Return functions `__getattr__` and `__dir__` for a module that show only its public `names`.
 
-    An unknown attribute raises an AttributeError that suggests one. meant: {further word, in lower case: the name to
-    suggest for it}.
+    The first raises an AttributeError that suggests a name; Python calls it for unknown attributes. meant: {further
+    word, in lower case: the name to suggest for it}.
 
     Example:
       >>> from fpsim.lazy import face

@@ -13,10 +13,10 @@ BOUND_TO_CLASS = {"__dict__", "__weakref__", "__doc__", "__slots__", "__setattr_
 
 
 def reloadable(cls: Class) -> Class:
-    """Return the class that a module first defined under the name of `cls`, after giving it the methods of `cls`.
+    """Keep a class when its module is reloaded: return the class first defined under this name, with the new methods.
 
-    `importlib.reload` runs a module again and would define its classes anew: then formats, units and recipes that other
-    modules hold would be no instances of the new classes.
+    It is a decorator. `importlib.reload` runs a module again and would define its classes anew: then formats, units and
+    recipes that other modules hold would be no instances of the new classes.
 
     Example:
       >>> from fpsim.reload import reloadable

@@ -128,10 +128,10 @@ class TableOptions(NamedTuple):
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """Return the checked options of a cast, from the arguments that the user passed to `fpsim.encode`; cached.
+    """Check the arguments that a user passed to a cast such as `fpsim.encode`, and return the options; cached.
 
-    Each argument may be any object. seeded: True if the caller passed a seed. The cached options then have the seed 0,
-    which `CastOptions.with_seed` replaces; without a seed they have None.
+    Each argument may be any object. seeded: True if the user passed a seed. The cached options then have the seed 0,
+    which the caller replaces; without a seed they have None.
 
     Raises:
       ValueError: an unknown format or option, a stochastic mode without a seed, or random_bits outside of 1 .. 32.
@@ -163,7 +163,7 @@ def cast_options(
     seed: int | None = DEFAULTS["seed"],
     random_bits: int = DEFAULTS["random_bits"],
 ) -> CastOptions:
-    """Return the checked options of a cast; the arguments are those that `fpsim.encode` describes.
+    """Check the options of a cast and return them; the arguments are those that `fpsim.encode` describes.
 
     Raises:
       ValueError: an unknown format or option, a stochastic mode without a seed, or a number out of range.
@@ -177,9 +177,9 @@ def cast_options(
 
 
 def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:
-    """Return the checked options of a cast to `fmt`, from the keywords that its caller passed.
+    """Check the keywords that were passed to a public function that casts to `fmt`, and return the options.
 
-    function: the public function that was called, which error messages name. fmt: name, dtype or object of the format.
+    function: the public function, which errors name. fmt: the format, by name, dtype or object.
 
     Raises:
       TypeError: the function has no such keyword.
@@ -195,24 +195,17 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
     return cast_options(fmt, **keywords)
 
 
-@lru_cache(maxsize=1024, typed=True)
-def _usual(fmt: Any) -> CastOptions:
-    """Return the options of a cast with default keywords; cached. fmt: name, dtype or object of the format.
-
-    Raises:
-      ValueError: an unknown format.
-    """
-    return cast_options(fmt)
+_usual = lru_cache(maxsize=1024, typed=True)(cast_options)  # options with default keywords, by format
 
 
 def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keywords: CastKeywords) -> TableOptions:
-    """Return the checked options of a cast to a table format.
+    """Check the keywords of a cast to a table format, and return the options.
 
     "nearest_even", the default everywhere, means the nearest value, with the ties of the table; "nearest_away" is
     refused unless the table's ties go away from zero.
 
     Args:
-      function: the public function that was called, whose keywords are checked; None: they have been checked.
+      function: the public function that was called, for errors; None if the keywords' names have been checked.
       fmt: the table format.
       keywords: the keywords of the cast.
 

@@ -18,10 +18,10 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # types that `element_format`
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format that a name, dtype or object stands for, refusing table formats.
+    """Return the element format, other than a table, that a name, dtype or object stands for.
 
     Raises:
-      ValueError: no element format has that name, or it is the name of a table format.
+      ValueError: no element format has that name, or it is a table format.
     """
     element = element_format(spec)
     if isinstance(element, TableFormat):

@@ -28,7 +28,7 @@ def exact_float(integer: int, exponent: int) -> float:
 def magnitude_values(
     codes: npt.NDArray[np.int64], mantissa_bits: int, bias: int, subnormals: bool
 ) -> npt.NDArray[np.float64]:
-    """Return the float64 values of finite codes of a format, without sign bits; each value is 0 or a normal float64.
+    """Return the float64 values of finite codes without sign bits; float64 must hold them as normal numbers or 0.
 
     mantissa_bits, bias: the format's mantissa width and exponent bias. subnormals: True if exponent field 0 holds
     subnormals, False if it is an ordinary binade.
@@ -42,16 +42,19 @@ def magnitude_values(
 
 
 def used_precision(max_code: int, precision: int, subnormals: bool) -> int:
-    """Return how many significand bits the finite values of a format have: fewer than `precision` if it has few codes.
+    """Return how many significand bits the finite values of a format use: `precision`, or fewer if few are normal.
 
-    max_code: code of the largest finite value. precision: significand bits of its normal values. subnormals: as for
-    magnitude_values; then the first codes 0, 1, 2, ... are these numbers times a power of two.
+    max_code: code of the largest finite value. precision: significand bits of a normal value. subnormals: True if the
+    format has subnormals: code k is then k times the smallest of them up to the first normal values.
     """
     return min(precision, ((max_code - 1) | 1).bit_length()) if subnormals else precision
 
 
 def real_numbers(name: str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return a number or an array of real numbers as float64; TypeError for other arguments, which it calls `name`."""
+    """Convert a number or an array of real numbers to a float64 array; raise a TypeError for anything else.
+
+    name: the argument's name, for the error.
+    """
     try:
         array = np.asarray(x)
         objects = array.flat if array.dtype.kind == "O" else ()
@@ -65,10 +68,10 @@ def real_numbers(name: str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
 def spacing_at(
     values: npt.NDArray[np.float64], min_exponent: int, max_exponent: int, mantissa_bits: int
 ) -> npt.NDArray[np.float64]:
-    """Return the spacing of a format at each of the float64 `values`, in float64; NaN at NaN and Inf.
+    """Return the distance between neighbouring values of a format at each of the float64 `values`; NaN at NaN and Inf.
 
     min_exponent, max_exponent: exponents of the format's smallest normal and of its largest value. Below and above them
-    the spacing stays that of the first and the last binade. mantissa_bits: width of the format's mantissa.
+    the distance is that of the first and of the last binade. mantissa_bits: width of the format's mantissa.
     """
     bits = values.view(np.int64) & MAGNITUDE
     fields, mantissas = bits >> 52, bits & MANTISSA

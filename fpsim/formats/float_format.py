@@ -149,17 +149,17 @@ class Format:
         return self._hash == other._hash and self._field_values == other._field_values
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for pickle, without caches: tables are long, and hashes of str differ between processes."""
+        """Return the fields for pickle, as a dict without cached values: hashes of str differ between processes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _field_values(self) -> tuple[Any, ...]:
-        """Values of all fields; formats with equal fields are equal."""
+        """Tuple of all fields, by which formats are compared."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
     @cached_property
     def _hash(self) -> int:
-        """Hash of some of the fields, computed once."""
+        """Hash of the format, computed once, from some of its fields."""
         return hash((self.name, self.exponent_bits, self.mantissa_bits, self.bias, self.nan))
 
     # ---- the code space: magnitudes 0 .. max_code are finite, larger ones special
@@ -181,7 +181,7 @@ class Format:
 
     @property
     def top_magnitude(self) -> int:
-        """Largest code without a sign, which may be that of NaN or Inf."""
+        """Largest code whose sign bit is 0; it may be the code of a NaN or Inf."""
         return (1 << (self.exponent_bits + self.mantissa_bits)) - 1
 
     @property
@@ -198,7 +198,7 @@ class Format:
 
     @property
     def nan_code(self) -> int | None:
-        """Code of the canonical NaN (quiet, positive where there is a choice), or None if the format has no NaN."""
+        """Code of the NaN that casts return (quiet, and positive where there is a choice); None if there is no NaN."""
         if self.nan == "ieee":
             return (self.max_code + 1) | 1 << (self.mantissa_bits - 1)
         return {"top": self.top_magnitude, "negative_zero": self.sign_bit, "none": None}[self.nan]
@@ -216,7 +216,7 @@ class Format:
         return self._exponent_of(self.max_code)
 
     def _exponent_of(self, magnitude: int) -> int:
-        """Return the exponent of a code without a sign, from its exponent field."""
+        """Return the exponent of the value whose code, without its sign bit, is `magnitude`."""
         field = magnitude >> self.mantissa_bits
         return max(field, 1) - self.bias if self.subnormals else field - self.bias
 
@@ -255,7 +255,7 @@ class Format:
 
     @property
     def smallest_normal(self) -> float:
-        """Smallest positive value with full precision."""
+        """Smallest positive normal value."""
         return exact_float(1, self.min_exponent)
 
     @property
@@ -361,10 +361,10 @@ class Format:
         return self._table
 
     def ulp(self, x: npt.ArrayLike) -> Any:
-        """Return the spacing of the format at the exact value x, the distance between the two values that enclose it.
+        """Return the distance between the two neighbouring values of the format that enclose x.
 
-        Below the smallest normal value it is the subnormal spacing, above the largest finite one the spacing of
-        the last binade. NaN for a NaN or infinite x.
+        Below the smallest normal value it is the distance of subnormals, above the largest finite value that of the
+        last binade. NaN for a NaN or infinite x.
 
         Args:
           x: float or array of floats (of any shape).

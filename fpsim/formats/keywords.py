@@ -21,8 +21,8 @@ def with_keywords(
 
     Args:
       kind: the TypedDict class that declares the types of the keywords.
-      defaults: the keywords of the function and their defaults, in the order of the signature.
-      text: what is appended to the docstring.
+      defaults: {keyword: default}, in the order of the signature.
+      text: text to append to the docstring.
       last: True lists them after the function's own keywords, False before.
     """
 
@@ -52,7 +52,7 @@ def with_keywords(
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
-    """Raise an error unless all `keywords` are in `shared`, the keywords that the function takes as `**keywords`.
+    """Raise a TypeError unless all `keywords` of a call are in `shared`, those that the function takes as `**keywords`.
 
     function: the public function that was called, for the message.
 
@@ -69,7 +69,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
 def given_keywords(
     function: Callable[..., Any], keywords: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return those of `keywords` whose values are not the defaults, compared by identity.
+    """Return the `keywords` of a call whose values are not the default objects themselves.
 
     function: the public function that was called, for the message. defaults: all keywords that it takes as
     `**keywords`, with their defaults.

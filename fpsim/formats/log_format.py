@@ -61,7 +61,7 @@ class LogFMT:
 
     @property
     def level_count(self) -> int:
-        """Number of nonzero magnitudes of a tile; also the mask of the level index in a code."""
+        """Number of nonzero magnitudes (levels) of a tile; also the mask of the level index in a code."""
         return (1 << (self.bits - 1)) - 1
 
     @property

@@ -141,7 +141,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
     """Return the P3109 format of the width `bits` and of `precision` significand bits with the hidden one; cached.
 
-    signed: it has a sign bit. extended: it has infinities.
+    signed: whether it has a sign bit. extended: whether it has infinities.
     """
     for argument, number in (("bits", bits), ("precision", precision)):
         if number.bit_length() > 16:  # too long for a name

@@ -40,7 +40,7 @@ class Outcome:
 
 
 def _special(fmt: Format) -> Beyond:
-    """Return the result for values too large for `fmt`: "infinity", without Inf "nan", without both "max"."""
+    """Return the result for values too large for `fmt`: "infinity"; "nan" if it has no Inf; "max" if it has neither."""
     return "infinity" if fmt.has_infinity else "nan" if fmt.has_nan else "max"
 
 
@@ -58,7 +58,7 @@ def _saturate(fmt: Format) -> Outcome:
 
 
 def _saturate_finite(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in which too large finite values, but not Inf, become the maximum."""
+    """Return the results of casts to `fmt` in which too large finite values, but not Inf, become the largest value."""
     return Outcome("max", _special(fmt), "lowest")
 
 
@@ -79,16 +79,16 @@ def _torch_before_2_12(fmt: Format) -> Outcome:
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by P3109's SatPropagate.
+    """Return the results of casts to `fmt` by SatPropagate of IEEE P3109.
 
-    Too large finite values become the largest finite value, and Inf stays Inf. In a format without Inf, it becomes the
-    largest finite value too.
+    Too large finite values become the largest finite value. Inf stays Inf, or becomes the largest finite value in a
+    format without Inf.
     """
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by P3109's OvfInf: too large values become Inf.
+    """Return the results of casts to `fmt` by OvfInf of IEEE P3109: too large values become Inf.
 
     In a format without Inf they become the largest finite value.
     """

@@ -1,4 +1,4 @@
-"""Rounding modes: names for callers, small integers for kernels, and the properties of each mode."""
+"""Rounding modes: the names that callers pass, the integers that kernels get, and the properties of each mode."""
 
 from __future__ import annotations
 
@@ -108,16 +108,16 @@ class Rounding(IntEnum):
         return self.facts.inward[0] != self.facts.inward[1]
 
     def inward(self, negative: bool) -> bool:
-        """Return whether a value that is too large becomes the largest finite one, not Inf.
+        """Return whether this mode rounds a value that is too large to the largest finite one, not to Inf.
 
-        negative: the value's sign.
+        negative: whether the value is negative.
         """
         return self.facts.inward[negative]
 
     def goes_away(self, odd: bool, negative: bool) -> Start:
-        """Return the point between two magnitudes from which on the mode rounds to the larger one.
+        """Return the point between two neighbouring magnitudes from which on this mode rounds to the larger one.
 
-        odd: the smaller magnitude's significand is odd; negative: the value is negative.
+        odd: whether the significand of the smaller magnitude is odd. negative: whether the value is negative.
 
         Example:
           >>> import fpsim as fp
@@ -131,7 +131,7 @@ NAMES = tuple(mode.name.lower() for mode in Rounding)
 
 
 def _key(word: str) -> str:
-    """Return `word`, the name of a mode, in lower case and without separators."""
+    """Return the name of a mode in lower case and without separators: "Toward-Zero" -> "towardzero"."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 

@@ -58,11 +58,19 @@ class TableFormat:
             raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
         require_word("ties", self.ties, TIES)
         object.__setattr__(self, "values", self._checked_values())
-        if self.beyond is not None:
-            self._check_beyond(self.beyond)
+        if self.beyond is None:
+            return
+        beyond: Any = self.beyond
+        is_number = isinstance(beyond, (int, float, np.integer, np.floating)) and not isinstance(beyond, bool)
+        if not is_number or not self.largest < beyond <= sys.float_info.max or not self.has_infinity:
+            raise ValueError(
+                f"{self.name}: beyond must be a number above the largest magnitude of a format with Inf; "
+                f"got {shown(beyond)}."
+            )
+        object.__setattr__(self, "beyond", float(beyond))
 
     def _checked_values(self) -> tuple[float, ...]:
-        """Return the field `values` as a tuple of Python floats.
+        """Return the values of the format's codes as a tuple of Python floats, after checking them.
 
         Raises:
           ValueError: their number is no power of two from 4 to 65536, a value occurs twice, fewer than two are
@@ -91,20 +99,6 @@ class TableFormat:
             )
         return numbers
 
-    def _check_beyond(self, beyond: Any) -> None:
-        """Store `beyond` as a float in the field of that name after checking it.
-
-        Raises:
-          ValueError: `beyond` is not a finite number above every finite magnitude, or the format has no Inf.
-        """
-        number = isinstance(beyond, (int, float, np.integer, np.floating)) and not isinstance(beyond, bool)
-        if not number or not self.largest < beyond <= sys.float_info.max or not self.has_infinity:
-            raise ValueError(
-                f"{self.name}: beyond must be a number above the largest magnitude of a format with Inf; "
-                f"got {shown(beyond)}."
-            )
-        object.__setattr__(self, "beyond", float(beyond))
-
     def __eq__(self, other: object) -> bool:
         """Return whether name, values, ties and `beyond` are the same; a NaN equals a NaN."""
         return self is other or (isinstance(other, TableFormat) and self._key == other._key)
@@ -118,7 +112,7 @@ class TableFormat:
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
-        """Values of the fields that decide whether two formats are equal."""
+        """The fields that must be equal for two formats to be equal: name, values as text, ties and beyond."""
         return self.name, tuple(value.hex() for value in self.values), self.ties, self.beyond
 
     @cached_property
@@ -138,12 +132,12 @@ class TableFormat:
 
     @property
     def dtype(self) -> None:
-        """None, since neither NumPy nor ml_dtypes has dtypes for table formats."""
+        """Always None: neither NumPy nor ml_dtypes has dtypes for table formats."""
         return None
 
     @cached_property
     def finite(self) -> tuple[tuple[float, int], ...]:
-        """Finite values with their codes, (value, code), in ascending order, -0 before 0."""
+        """Pairs (value, code) of all finite values, in ascending order of the values, -0 before 0."""
         pairs = [(value, code) for code, value in enumerate(self.values) if math.isfinite(value)]
         return tuple(sorted(pairs, key=lambda pair: (pair[0], math.copysign(1, pair[0]))))
 
@@ -159,7 +153,7 @@ class TableFormat:
 
     @cached_property
     def largest(self) -> float:
-        """Largest finite magnitude, to which a scale maps the largest magnitude of its tile."""
+        """Largest finite magnitude. Scales map the largest magnitude of a tile (block of elements) to it."""
         return max(self.max, -self.min)
 
     @cached_property
@@ -350,7 +344,7 @@ def table_format(spec: Any) -> TableFormat | None:
 
 
 def refuse_without_tiles(fmt: TableFormat) -> None:
-    """Raise a ValueError if the values of the format's codes differ between tiles, blocks of elements (HIF4, IF4)."""
+    """Raise a ValueError for HIF4 and IF4, whose codes have values only within a tile (block of elements)."""
     if fmt in (HIF4, IF4):
         raise ValueError(
             f"{fmt.name} has its values by tile; use fp.encode_scaled(x, {fmt.name.lower()!r}, fp.scalings.{fmt.name})."
@@ -358,7 +352,7 @@ def refuse_without_tiles(fmt: TableFormat) -> None:
 
 
 def refuse_table(fmt: TableFormat) -> NoReturn:
-    """Raise the ValueError that says that table formats are not accepted, only formats with exponent and mantissa."""
+    """Raise a ValueError: `fmt`, a table format, was passed where a format of exponent and mantissa is needed."""
     raise ValueError(
         f"this takes a format of exponent and mantissa; got {fmt.name}, which is a table of values. fp.encode, decode, "
         "quantize, explain, encode_scaled, quantize_scaled and fp.analysis.error take tables."
