@@ -118,53 +118,47 @@ def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: An
 grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 
-def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, part: Any) -> None:
-    """Add a @ b by `Rule.GROUPED` to rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of c, in place.
-
-    a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
-    (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
-    scale). part: (m0, m1, n0, n1).
-    """
-    m0, m1, n0, n1 = part
-    values, tile = np.zeros((TERMS, PANEL_COLUMNS), f32), np.zeros((ROW_BLOCK, PANEL_COLUMNS), i32)
-    x, scales, masks = np.zeros(TERMS, f32), np.zeros(GROUPS, f32), np.zeros(GROUPS, i32)
-    of_b = (
-        np.empty((GROUPS, PANEL_COLUMNS), f32), np.empty((GROUPS, PANEL_COLUMNS), i32),
-        np.empty((GROUPS, PANEL_COLUMNS), i32), np.empty(PANEL_COLUMNS, i32),
-    )  # fmt: skip
-    room = (np.empty((GROUPS, PANEL_COLUMNS), f32), np.empty(PANEL_COLUMNS, i32), np.empty(PANEL_COLUMNS, f64))
-    for n in range(n0, n1, PANEL_COLUMNS):
-        width = min(PANEL_COLUMNS, n1 - n)
-        for m in range(m0, m1, ROW_BLOCK):
-            rows = min(ROW_BLOCK, m1 - m)
-            for r in range(rows):
-                tile[r, :width] = c[m + r, n : n + width]
-            for k in range(0, a.shape[1], TERMS):
-                count, first = min(TERMS, a.shape[1] - k), k // GROUP
-                values[count:] = f32(0.0)
-                for i in range(count):
-                    values[i, :width] = b[k + i, n : n + width]
-                fill_scales(values, count, scale_b, first, n, width, facts[2], of_b)
-                x[count:] = f32(0.0)
-                for r in range(rows):
-                    x[:count] = a[m + r, k : k + count]
-                    for g in range(GROUPS):
-                        scales[g] = scale_a[m + r, first + g] if g * GROUP < count else f32(0.0)
-                        masks[g] = i32(0)
-                        for i in range(GROUP):
-                            counts = (x[g * GROUP + i] != f32(0.0)) & (scales[g] != f32(0.0))
-                            masks[g] = i32(masks[g] | i32(i32(counts) << i32(i)))
-                    grouped_row(x, values, tile[r], scales, masks, of_b, (facts[0], facts[1], facts[2]), room)
-            for r in range(rows):
-                c[m + r, n : n + width] = tile[r, :width]
-
-
 @cache
 def grouped_product() -> Any:
-    """Return the compiled kernel (a, b, c, scale_a, scale_b, facts, part) -> None that adds a @ b to a part of c.
+    """Return the kernel (a, b, c, scale_a, scale_b, facts, part) -> None, which adds a @ b to part of c by `Rule.GROUPED`.
 
     a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
     (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
     scale). part: (m0, m1, n0, n1), for rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
     """
-    return kernel(_grouped_product)
+
+    def product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, part: Any) -> None:
+        m0, m1, n0, n1 = part
+        values, tile = np.zeros((TERMS, PANEL_COLUMNS), f32), np.zeros((ROW_BLOCK, PANEL_COLUMNS), i32)
+        x, scales, masks = np.zeros(TERMS, f32), np.zeros(GROUPS, f32), np.zeros(GROUPS, i32)
+        of_b = (
+            np.empty((GROUPS, PANEL_COLUMNS), f32), np.empty((GROUPS, PANEL_COLUMNS), i32),
+            np.empty((GROUPS, PANEL_COLUMNS), i32), np.empty(PANEL_COLUMNS, i32),
+        )  # fmt: skip
+        room = (np.empty((GROUPS, PANEL_COLUMNS), f32), np.empty(PANEL_COLUMNS, i32), np.empty(PANEL_COLUMNS, f64))
+        for n in range(n0, n1, PANEL_COLUMNS):
+            width = min(PANEL_COLUMNS, n1 - n)
+            for m in range(m0, m1, ROW_BLOCK):
+                rows = min(ROW_BLOCK, m1 - m)
+                for r in range(rows):
+                    tile[r, :width] = c[m + r, n : n + width]
+                for k in range(0, a.shape[1], TERMS):
+                    count, first = min(TERMS, a.shape[1] - k), k // GROUP
+                    values[count:] = f32(0.0)
+                    for i in range(count):
+                        values[i, :width] = b[k + i, n : n + width]
+                    fill_scales(values, count, scale_b, first, n, width, facts[2], of_b)
+                    x[count:] = f32(0.0)
+                    for r in range(rows):
+                        x[:count] = a[m + r, k : k + count]
+                        for g in range(GROUPS):
+                            scales[g] = scale_a[m + r, first + g] if g * GROUP < count else f32(0.0)
+                            masks[g] = i32(0)
+                            for i in range(GROUP):
+                                counts = (x[g * GROUP + i] != f32(0.0)) & (scales[g] != f32(0.0))
+                                masks[g] = i32(masks[g] | i32(i32(counts) << i32(i)))
+                        grouped_row(x, values, tile[r], scales, masks, of_b, (facts[0], facts[1], facts[2]), room)
+                for r in range(rows):
+                    c[m + r, n : n + width] = tile[r, :width]
+
+    return kernel(product)
