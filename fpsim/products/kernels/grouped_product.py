@@ -120,7 +120,7 @@ grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 @cache
 def grouped_product() -> Any:
-    """Return the kernel (a, b, c, scale_a, scale_b, facts, part) -> None, which adds a @ b to part of c by `Rule.GROUPED`.
+    """Return the kernel (a, b, c, scale_a, scale_b, facts, part) -> None, adding a @ b to part of c by `Rule.GROUPED`.
 
     a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
     (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
