@@ -170,7 +170,10 @@ def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
 def _differing(got: Array, want: Array) -> Any:
     """Return a bool mask of the elements whose bits differ; of floats (not of codes), two NaNs count as equal."""
     differ = np.asarray(words(got) != words(want))
-    return differ if got.dtype.kind in "iub" else differ & ~(_is_nan(got) & _is_nan(want))
+    if got.dtype.kind in "iub":
+        return differ
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
+        return differ & ~(np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64)))
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
@@ -227,9 +230,3 @@ def _code_of(value: Any, fmt: Element) -> str:
     if _differing(decode(code, fmt, np.float64), double):
         return "no value"
     return f"code {hexadecimal(code)}"
-
-
-def _is_nan(array: Array) -> Any:
-    """Return a bool mask of the NaNs in a float array."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like any other
-        return np.isnan(array.astype(np.float64))

@@ -157,7 +157,7 @@ def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int)
 
 
 def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values from 2**-6 to 2**-3, with values from 2**6 to 2**7 in about 1 % of the columns (or one).
+    """Return codes for values from 2**-6 to 2**-3, and from 2**6 to 2**7 in one column or about 1 % of them.
 
     Sums with large terms lose most bits of the small ones. size: (rows, columns) of the result. kind: the codes'
     format, such as "e4m3". k: number of columns.
@@ -170,7 +170,7 @@ def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: in
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b whose terms cancel, in random order: half of them are the negatives of the other half.
+    """Return codes of a (M, K) and b (K, N): half of the terms are the negatives of the others, in random order.
 
     In 5 % of the negatives, the last bit of b's code is flipped. shape: (M, N, K). pair: formats of a and b.
     """

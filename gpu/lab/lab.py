@@ -103,7 +103,7 @@ def named(shape: Shape, *words: str) -> str:
 
 
 def titled(call: str, options: Mapping[str, Any]) -> str:
-    """Return the name of a comparison, such as "encode E4M3": the function `call`, and the values of its keywords."""
+    """Return the name of a comparison, such as "encode E4M3": `call`, and the values of its keywords `options`."""
     return " ".join([call, *map(str, options.values())])
 
 

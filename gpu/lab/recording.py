@@ -56,9 +56,10 @@ class Entry(NamedTuple):
 
 
 def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
-    """Write recorded products to an .npz file of at most 2 MB; return a sentence for each one that does not fit.
+    """Write products to an .npz file of at most 2 MB; return a sentence for each one that does not fit.
 
-    about: name -> text on the GPU. left_out: sentences on products that were left out before. The file has both, too.
+    path: the file. entries: the products. about: name -> text on the GPU. left_out: sentences on products that were
+    left out before. The file has both, too.
     """
     chosen: list[Entry] = []
     without: list[str] = []

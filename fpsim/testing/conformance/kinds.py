@@ -84,7 +84,7 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a cast; raise a ValueError unless its source is FP32 or FP64."""
+    """Return (input fields, output fields) of a set of casts; raise a ValueError unless these are from FP32 or FP64."""
     source = _format(vectors, "from")
     if source.name not in ("FP32", "FP64"):
         raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
@@ -92,7 +92,7 @@ def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def _stochastic_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a stochastic cast: a float and a 32-bit random number, and a code.
+    """Return (input fields, output fields) of a set of stochastic casts: a float and a random number; a code.
 
     The field of the random number names FP32, since a field needs a format.
     """
@@ -101,7 +101,7 @@ def _stochastic_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of an operation such as "add": a code per operand, and one of the result."""
+    """Return (input fields, output fields) of a set of operations: a code for each operand; one of the result."""
     field = Field(_format(vectors), 1)
     return (field,) * COUNTS.get(vectors.kind, 2), (field,)
 
@@ -121,13 +121,13 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]
 
 
 def _matmul_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a product: K codes of a and K of b, and one float32 pattern."""
+    """Return (input fields, output fields) of a set of products: K codes of a, K of b; a float32 pattern."""
     unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
     return (Field(unit.a.carrier, k), Field(unit.b.carrier, k)), (Field(FP32, 1),)
 
 
 def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a tile: its float32 values, and their codes and the code of its scale."""
+    """Return (input fields, output fields) of a set of tiles: float32 values; their codes and that of their scale."""
     size = _integer(vectors, "elements")
     return (Field(FP32, size),), (Field(_format(vectors), size), Field(_scaling(vectors).scale_format, 1))
 

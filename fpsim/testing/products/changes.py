@@ -41,28 +41,28 @@ def with_last(function: Callable[..., Any], *last: Any) -> Callable[..., Any]:
 
 
 def rounded(values: Array, fmt: Format, rounding: str = "nearest_even") -> Array:
-    """Return float64 values rounded to a format of up to 32 bits, as float64; rounding: as for `fpsim.encode`."""
+    """Return float64 values rounded to `fmt`, of up to 32 bits, as float64; rounding: as for `fpsim.encode`."""
     with np.errstate(all="ignore"):
         return decode(encode(np.asarray(values, np.float64), fmt, rounding=rounding), fmt, np.float64)
 
 
 def flushed(values: Array, fmt: Format) -> Array:
-    """Return float64 values with the subnormals of a format replaced by zeros of their sign."""
+    """Return float64 values with those that are subnormal in `fmt` replaced by zeros of their sign."""
     return np.where(np.abs(values) < fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
 def has_signed_zeros(promise: Promise) -> bool:
-    """Return whether zero sums of the arithmetic that a kernel claims can be -0.
+    """Return whether a kernel with this promise can return -0 for sums that are zero.
 
-    Units that align their terms return +0.
+    promise: the arithmetic that it claims. Units that align their terms return +0.
     """
     return promise.unit is None or promise.unit.rule not in ALIGNING
 
 
 def can_overflow(promise: Promise) -> bool:
-    """Return whether results of the arithmetic that a kernel claims may exceed their format.
+    """Return whether results of a kernel with this promise may exceed their format.
 
-    It is always true with scales or a bias, or if operands may be Inf.
+    It is always true with scales or a bias, or if operands may be Inf. promise: the arithmetic that the kernel claims.
     """
     a, b = promise.a.fmt, promise.b.fmt
     if a.has_infinity or b.has_infinity or promise.scaled or promise.bias:
@@ -71,6 +71,6 @@ def can_overflow(promise: Promise) -> bool:
 
 
 def can_underflow(promise: Promise) -> bool:
-    """Return whether results of the arithmetic that a kernel claims can be subnormal; always true with scales."""
+    """Return whether results of a kernel with this promise can be subnormal; always true with scales."""
     smallest = [fmt.smallest_subnormal or fmt.smallest_normal for fmt in (promise.a.fmt, promise.b.fmt)]
     return promise.scaled or smallest[0] * smallest[1] < promise.out.smallest_normal

@@ -162,7 +162,7 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return a bool mask of the results, float64 values (M, N), that are outside their bounds.
+    """Return a bool mask of the results `got`, float64 values (M, N), that are outside their bounds.
 
     An element that must be NaN or Inf is outside if it has another value; an element without a bound never is. of:
     the bounds.
@@ -175,7 +175,7 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return the absolute error of each result (float64 values) divided by its bound.
+    """Return the absolute error of each of the results `got`, float64 values (M, N), divided by its bound.
 
     It is NaN if the result is not finite, must be NaN or Inf, or has no bound above 0. of: the bounds.
     """

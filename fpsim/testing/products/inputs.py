@@ -100,7 +100,8 @@ def discriminating_inputs(
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
     """Yield inputs that check a kernel's promised arithmetic, first those that exclude the most other arithmetics.
 
-    shapes: (M, N, K) of the products; None for those of `shapes_for`. seed: seed of the random numbers.
+    promise: that arithmetic. shapes: (M, N, K) of the products; None for those of `shapes_for`. seed: seed of the
+    random numbers.
     """
     chosen = checked_shapes(shapes, promise) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
@@ -204,7 +205,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 def boundaries(promise: Promise, k: int) -> list[int]:
     """Return the sorted indices of K at which partial sums of k terms may begin.
 
-    They are 8, 16, ..., 2048, and 48, 96, ..., 1536, and those of the promised schedule.
+    They are 8, 16, ..., 2048; 48, 96, ..., 1536; and those of the schedule of `promise`, the arithmetic of a kernel.
     """
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     if isinstance(promise.adding, Adding) and promise.chain is not None:

@@ -134,7 +134,8 @@ def _inputs(
 ) -> Iterator[KernelInputs]:  # fmt: skip
     """Yield operands of several kinds (see `_drawn`) for products of each shape (M, N, K).
 
-    shapes: None takes nine small shapes (SHAPES), and adds operands whose sums exceed 32 bits.
+    unit: the integer unit, for the ranges of operands. shapes: None for nine small shapes, with further operands whose
+    sums exceed 32 bits. seed: seed of the random numbers.
     """
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):

@@ -140,7 +140,7 @@ def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, b
 
 
 def coverage_of(seen: list[Observation], layouts: ComparedLayouts) -> ProductCoverage:
-    """Return the summary of the inputs compared: shapes, kinds, dtypes, magnitudes and memory layouts."""
+    """Return a summary of the compared inputs: shapes, kinds, dtypes and magnitudes of `seen`, and memory layouts."""
     record = CoverageRecord()
     for observation in seen:
         record.note(observation.x.a)

@@ -138,7 +138,7 @@ def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInput
 
 
 def _moved(s: Array, by: int, axis: int) -> Array:
-    """Return scales shifted by `by` indices along an axis; the first or last scale fills the indices left free."""
+    """Return the scales s shifted by `by` indices along an axis; the first or last one fills the indices left free."""
     return s.take(np.clip(np.arange(s.shape[axis]) - by, 0, s.shape[axis] - 1), axis)
 
 

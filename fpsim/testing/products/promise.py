@@ -302,8 +302,8 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
 
-    out: the format of the result; None leaves it in the format of the sums. The result is an array (M, N) of that
-    format's dtype, or of codes if it has no dtype.
+    promise: the kernel's claim, for scales and bias. out: the format of the result; None for that of the sums. The
+    result is an array (M, N) of that format's dtype, or of codes if it has no dtype.
     """
     how = adding.how
     a, b = (words(np.ascontiguousarray(operand)) if adding.codes else operand for operand in (x.a, x.b))
@@ -329,7 +329,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
 
 
 def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
-    """Return the sums of the product of x by `adding` as float32 values, (M, N), without scales and bias."""
+    """Return the sums (M, N) of the product of x by the arithmetic `adding`, float32, without scales and bias."""
     bare = replace(x, scale_a=None, scale_b=None, bias=None)
     plain = replace(promise, scale_a="", scale_b="", bias=False)
     return _float32(product(plain, bare, adding, None), adding.own_format)
@@ -376,7 +376,7 @@ def codes_of(results: Array, fmt: Format) -> Array:
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Return codes with every NaN replaced by the format's canonical NaN."""
+    """Return codes of `fmt` with every NaN replaced by the canonical NaN of the format."""
     if fmt.nan_code is None:
         return codes
     nan = np.isnan(values_of(codes, fmt))

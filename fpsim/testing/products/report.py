@@ -229,7 +229,10 @@ def distance(got: Array, want: Array, fmt: Format) -> Array:
 
 
 def mismatch(promise: Promise, x: KernelInputs, got: Array, want: Array, element: tuple[int, int]) -> Mismatch:
-    """Return the `Mismatch` of the element (row, column) of the product of x; got, want: codes of all elements."""
+    """Return the `Mismatch` of an element (row, column) of the product of x.
+
+    promise: the kernel's claim, for the result format. got, want: codes of all elements, (M, N).
+    """
     row, column = element
     fmt = promise.out
     codes = got[element], want[element]

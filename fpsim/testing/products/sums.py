@@ -56,7 +56,7 @@ def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
 
 
 class JoinedParts(NamedTuple):
-    """An arithmetic that sums parts of K by a unit or an accumulator, and adds these sums in a way of no schedule.
+    """An arithmetic that no schedule describes: sums over parts of K, by a unit or an accumulator, added in some order.
 
     Attributes:
       inner: the arithmetic within each part.
@@ -148,7 +148,7 @@ def _sizes(rule: str, terms: int, k: int) -> list[int]:
 
 
 class Dequantised(NamedTuple):
-    """A product whose operands are multiplied by their scales first, and then rounded.
+    """An arithmetic that multiplies operands by their scales and rounds them before it multiplies and adds them.
 
     Attributes:
       fmt: the format to which the operands are rounded.

@@ -109,7 +109,7 @@ class Emulator:
         return codes_of(variant.results.apply(values.astype(np.float64), promise.out), promise.out)
 
     def _values(self, variant: Variant, x: KernelInputs) -> tuple[Array, Format]:
-        """Return the values (M, N) of a variant before the cast, as floats, and the format that represents them."""
+        """Return (results (M, N) of a variant for inputs x before the cast, as floats; format that represents them)."""
         key = (id(x), variant)
         if key not in self._before:
             if len(self._before) >= KEPT:
@@ -173,7 +173,7 @@ class Emulator:
         return np.asarray(result != got) if result.shape == got.shape else np.ones(got.shape, bool)
 
     def _raw(self, x: KernelInputs, addition: Addition | Model) -> Array:
-        """Return the sums (M, N) of the product of x by an arithmetic as float32, before scales, bias and cast."""
+        """Return the float32 sums (M, N) of the product of x by `addition`, before scales, bias and cast."""
         if isinstance(addition, Adding):
             return raw_sums(self.promise, x, addition)
         if isinstance(addition, Model):
@@ -182,7 +182,7 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these results).
+        """Return (results (M, N) of x by the arithmetic `addition` before the cast, format of these results).
 
         The results are values of that format, or codes if it has no dtype.
         """
@@ -207,7 +207,7 @@ class Emulator:
         return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Return the sums of the product of x by an arithmetic without a schedule, as floats (M, N), without bias.
+        """Return the sums (M, N) of the product of x by `addition`, which has no schedule, as floats without bias.
 
         Scales are applied only by `Dequantised`, which multiplies the operands by them.
         """

@@ -253,7 +253,7 @@ def simplest_values(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Return every code of a format, sorted by value: those with few binary digits after the point first.
+    """Return every code of a format, sorted by the number of binary digits after the point of its value.
 
     Examples shrink toward the first codes. Codes whose values have equally many of these digits are sorted by
     magnitude, positive first. Inf and NaN are last. The dtype is the unsigned integer in which codes are stored.
