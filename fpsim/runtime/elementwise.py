@@ -1,4 +1,4 @@
-"""Runs integer kernels over several arrays at once, which may be broadcast and have any memory layout."""
+"""Runs of integer kernels over several arrays at once, which may be broadcast and have any memory layout."""
 
 from __future__ import annotations
 

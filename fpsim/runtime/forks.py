@@ -1,4 +1,4 @@
-"""Makes forks wait until no other thread imports or compiles, since the child process could never finish that.
+"""Locks that make forks wait until no other thread imports or compiles, as the child could never finish that.
 
 The threads of a process do not exist in its child, and locks that they hold stay locked there.
 """

@@ -1,4 +1,4 @@
-"""Runs integer kernels over arrays of any shape: in one call if their memory is contiguous, else piece by piece.
+"""Runs of integer kernels over arrays of any shape: in one call if their memory is contiguous, else piece by piece.
 
 A cast is one stage (float32 -> codes) or a few (float16 -> float32 -> codes -> float32). Several stages process pieces
 that stay in the L2 cache, so that no temporary array is as large as the input.

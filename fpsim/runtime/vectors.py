@@ -1,4 +1,4 @@
-"""Builds vector code for intrinsics, for loops that keep many values in registers or need special instructions.
+"""Builders of vector code in LLVM, for loops that keep many values in registers or need special instructions.
 
 Functions here emit LLVM instructions: they take numba's builder (llvmlite's IRBuilder) and LLVM values, and return LLVM
 values. A mask is a vector of bits. Vectors have 512 bits; on processors with only AVX2 (`has_avx2`) LLVM splits each

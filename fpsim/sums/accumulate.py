@@ -140,17 +140,12 @@ def canonical(codes: Array, fmt: Format) -> Array:
 # ---- words
 
 
-def as_float64(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes of format `fmt` as bit patterns of float64, uint64 in C order."""
-    return float_words(codes, fmt, FP64)
-
-
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
     """Return codes of format `fmt` as uint64 in C order, or their values as bit patterns of float64.
 
     in_float64: True for the values.
     """
-    return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
+    return float_words(codes, fmt, FP64) if in_float64 else np.ascontiguousarray(codes, u64)
 
 
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
@@ -259,8 +254,8 @@ def _with_products(problem: SumProblem) -> SumProblem:
     """
     a_format, b_format = problem.formats
     assert a_format is not None
-    left = as_float64(problem.a, a_format).view(np.float64)
-    right = as_float64(problem.b, b_format).view(np.float64).reshape(left.shape)
+    left = float_words(problem.a, a_format, FP64).view(np.float64)
+    right = float_words(problem.b, b_format, FP64).view(np.float64).reshape(left.shape)
     with np.errstate(all="ignore"):
         products = np.ascontiguousarray((left * right).T)
     c = problem.c.reshape(1, -1) if problem.c.size else problem.c
@@ -310,7 +305,8 @@ def _in_bins(problem: SumProblem) -> Callable[..., None]:
     """
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None
-    a, b = as_float64(problem.a, a_format).view(np.float64), as_float64(problem.b, b_format).view(np.float64)
+    operands = zip((problem.a, problem.b), (a_format, b_format), strict=True)
+    a, b = (float_words(codes, fmt, FP64).view(np.float64) for codes, fmt in operands)
     spans = np.array([[lowest_place(a_format), lowest_place(b_format)], [a_format.precision, b_format.precision]])
 
     def run(rows: Rows, out: Array, first: int, stop: int, plan: ExactPlan, random: Randomness) -> None:

@@ -17,7 +17,7 @@ from fpsim.products.result_parts import MACS
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
-from fpsim.sums.accumulate import as_float64
+from fpsim.sums.float32_plan import float_words
 
 Panel = Callable[[int, int], tuple[Array, "Array | None"]]  # span of columns -> (values of b, first factors or None)
 
@@ -105,4 +105,4 @@ def _padded(x: Array | None, width: int) -> Any:
 
 def _values(codes: Array, fmt: Format, kept: Format) -> Array:
     """Return the values of codes of format `fmt` as floats in C order: float64 if `kept` is FP64, else float32."""
-    return as_float64(codes, fmt).view(np.float64) if kept == FP64 else floats(codes, fmt)
+    return float_words(codes, fmt, FP64).view(np.float64) if kept == FP64 else floats(codes, fmt)
