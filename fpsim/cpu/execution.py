@@ -48,10 +48,10 @@ def run(instruction: str, *operands: Array) -> Array:
 
 
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return N results of an instruction, after checking that it can be run, and dtypes and shapes of its operands.
+    """Check the dtypes and shapes of operands, run an instruction on them, and return its N results.
 
-    row: the instruction. operands: arrays of bit patterns, which the result has too, as for `run`. Raises a CpuError or
-    ValueError as `run` does.
+    row: the instruction. operands: arrays of bit patterns, as for `run`; the result is one, too. A CpuError or
+    ValueError is raised as by `run`.
     """
     require(row)
     if isinstance(row, TileInstruction):

@@ -108,7 +108,7 @@ Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return {kind of inputs: function that draws them} for the float instruction `name`.
+    """Return a dict from each kind of inputs of the float instruction `name` to a function that draws them.
 
     of: formats and shapes of the operands. A function is called with (generator, of, number of results), and returns
     the operands as arrays of codes.

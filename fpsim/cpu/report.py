@@ -70,9 +70,10 @@ class CpuReport:
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def undecided(self, instruction: str) -> list[str]:
-        """List the rivals that an instruction may be, since their results equal its own on all inputs of the report.
+        """List the names of rivals whose results equal the processor's on all inputs of the report.
 
-        A rival is an arithmetic other than the emulation, such as another rounding; it is listed by name.
+        A rival is an arithmetic other than the emulation, such as another rounding. instruction: name of the
+        instruction, which may be any of them.
         """
         sets = [set(row.rivals) for row in self.rows if row.instruction == instruction and not row.error]
         return sorted(set.intersection(*sets)) if sets else []

@@ -61,7 +61,7 @@ class IntegerElement:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of an array of such integers; integers of fewer than 8 bits are stored in a byte each."""
+        """Dtype of an array of integers of this type; those of fewer than 8 bits are stored in a byte each."""
         return np.dtype(f"{'' if self.signed else 'u'}int{max(self.bits, 8)}")
 
     @property

@@ -4,7 +4,7 @@ L: terms of K that one instruction adds; F: fraction bits kept below the largest
 term, -131 - (F - 23) for float32 and -19 - (F - 23) for float16 with the F of the chip's FP16 unit; bits: mantissa bits
 of the result, of which the FP8 units of Ada and Hopper keep 13 in a float32.
 
-Sources: K is Khattak and Mikaitis, arXiv:2512.07004, whose data of real GPUs
+Names of sources in the table: K is Khattak and Mikaitis, arXiv:2512.07004, whose data of real GPUs
 (north-numerical-computing/MATLAB-tensor-core) decide what is marked "hardware"; M is mmasim 2.1.1 (Xie,
 arXiv:2511.10909v2); KR is K with recordings of real GPUs that mmaemu, another emulator, has; E is K and an issue of
 CUTLASS, for FP8 instructions that compilers build from FP16 ones.

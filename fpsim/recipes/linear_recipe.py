@@ -355,7 +355,7 @@ class LinearRecipe:
         """Return a recipe that casts operands of products and rounds nothing else.
 
         Results are not rounded to `out_fmt`, and the weight gradient casts the original x rather than the forward
-        product's quantised one. Emulators that cast before every product compute this.
+        product's quantised one. It is what emulators compute that cast only before products.
 
         Example:
           >>> recipe = fp.torch.DEEPSEEK_V3.operands_only()

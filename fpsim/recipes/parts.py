@@ -170,8 +170,8 @@ class Numerics:
       sums: the accumulator of the sums in these three; None for float32.
       attention: the linear recipe, without scales, of attention's products, or its name; in q k^T, q is cast as input
         and k as weight, and in p v, p as input and v as weight. None leaves the operands in float32.
-      products: the accumulator of float32 products: attention's, and those of layers in float32. With
-        arithmetic="torch" torch computes these products.
+      products: the accumulator of float32 products: attention's, and those of layers in float32. In runs with
+        arithmetic="torch", an argument of `fp.train.run`, torch computes these products instead.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.

@@ -108,8 +108,8 @@ class Recipe:
         """Return a recipe that rounds only the operands of linear layers' products, with the head in float32.
 
         Results are not rounded to `out_fmt`, each operand is rounded once from its original, and activations are kept
-        unrounded. Emulators that cast before every product compute this. Overrides and the controller's levels are
-        changed the same way; optimizer, loss scaling and reduction are not changed.
+        unrounded. It is what emulators compute that cast only before products. Overrides and the controller's levels
+        are changed the same way; optimizer, loss scaling and reduction are not changed.
 
         Example:
           >>> from fpsim.train import recipes

@@ -212,8 +212,8 @@ def refuse_options(fmt: object, nearest: str, finds: str, cast: ElementKeywords,
 
     Args:
       fmt: the format, for the message.
-      nearest: noun for the message: what elements are rounded to.
-      finds: noun for the message: what the format computes by itself.
+      nearest: noun for the message: what elements are rounded to, such as "level".
+      finds: noun for the message: what the format computes by itself, such as "levels".
       cast: the keywords of the elements' cast.
       scales: the caller's scales, or None.
     """

@@ -107,7 +107,10 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
-    """Return a mask of float32 or float64 numbers that `rounding` takes to finite values of `fmt`; False for NaN."""
+    """Return a mask of the float32 or float64 numbers that round to finite values of `fmt`; False for NaN.
+
+    rounding: the mode; in stochastic mode, numbers that may round to a finite value count.
+    """
     low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
     inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
     return inside

@@ -13,6 +13,7 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.amax import amax_strips, specials_loop
 from fpsim.scaling.kernels.counts import look_kernel
+from fpsim.scaling.plan import FLOATS
 from fpsim.scaling.run_tiles import fits_strips, no_codes, run_scales, run_tiles, settle_tensor
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tile_jobs import Place, TileJob, TileTargets, load, over_parts, pieces, tile_range
@@ -43,9 +44,8 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Return the result of `look` for an array whose tiles fit the cache, by the faster loops that encoding uses."""
-    word: Any = np.uint32 if job.width == 32 else np.uint64
-    infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
+    """Return (amax as a bit pattern, flags) of each tile, as `look` does, by faster loops; tiles must fit the cache."""
+    word, _, infinity = FLOATS[job.width]
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
     tops, specials = np.zeros(tiling.tiles, word), np.zeros(tiling.tiles, np.uint8)

@@ -40,6 +40,11 @@ from fpsim.scaling.kernels.scales import settle_kernel
 from fpsim.scaling.scaling import Scaling
 
 FEW_TILES = 1 << 12  # number of tiles from which compiling a loop for one scaling, a second, pays off
+# Width of a float in bits -> dtype of its bit pattern, dtype of its value, bit pattern of Inf.
+FLOATS: dict[int, tuple[Any, Any, int]] = {
+    32: (np.uint32, np.float32, 0x7F800000),
+    64: (np.uint64, np.float64, 0x7FF0000000000000),
+}
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
@@ -110,7 +115,7 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that computes the scales of `tiles` tiles, as `settle_kernel` describes it.
+        """Return the loop that computes the scales of `tiles` tiles from their amaxes, as `settle_kernel` describes it.
 
         For more than FEW_TILES the loop is compiled for this scaling; else it is the general, slower loop, which reads
         the rules at run time.
@@ -165,8 +170,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     elements are divided by scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
-    word: Any = np.uint32 if width == 32 else np.uint64
-    real: Any = np.float32 if width == 32 else np.float64
+    word, real, _ = FLOATS[width]
     rounding = scaling.quotient_rounding
     inverse = scaling.quotient == "1/(max/amax)"
     encoding = inverse and not scaling.tensor_scale

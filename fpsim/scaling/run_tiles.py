@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from fpsim.scaling import tile_jobs
 from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop
 from fpsim.scaling.kernels.elements import Elements, decode_strips, element_strips
 from fpsim.scaling.kernels.tiles import quantize_strips
-from fpsim.scaling.plan import TensorScale, tensor_scale
+from fpsim.scaling.plan import FLOATS, TensorScale, tensor_scale
 from fpsim.scaling.tile_jobs import Place, TileJob, TilePlan, TileTargets, load, over_parts, pieces, tile_range
 from fpsim.scaling.tiling import Tiling
 
@@ -106,8 +106,7 @@ def find_amax(job: TileJob) -> float:
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
     tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
-    word = np.uint32 if job.width == 32 else np.uint64
-    real: Any = np.float32 if job.width == 32 else np.float64
+    word, real, _ = FLOATS[job.width]
     highest = max((int(top[0]) for top, _ in tops), default=0)
     infinite = any(bool(specials[0] & HAS_INFINITY) for _, specials in tops)
     if infinite and job.plan.scaling.infinity == "propagate":
@@ -130,7 +129,7 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
 
 
 def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
-    """Return the first row of a row of tiles, and the row after its last; band: the number of the row of tiles."""
+    """Return (first, stop) of the rows of a matrix that row of tiles number `band` covers."""
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 
@@ -178,49 +177,31 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
-    loops = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= tile_jobs.SHORT)
-    tops, specials = np.zeros(scales.shape, loops.word), NO_SPECIALS
-    factors = np.empty(scales.shape, loops.real)
+    find_tops, settle, encode = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= tile_jobs.SHORT)
+    word, real, infinity = FLOATS[how.width]
+    tops, specials, factors = np.zeros(scales.shape, word), NO_SPECIALS, np.empty(scales.shape, real)
     with ieee_arithmetic(), wrapping():
         matrix = source if job.is_direct else load(job, source)
-        if loops.find_tops(matrix, tops, *tile) >= loops.infinity:
+        if find_tops(matrix, tops, *tile) >= infinity:
             specials = np.zeros(tops.size, np.uint8)
             specials_loop(job.width)(matrix, tops, specials.reshape(tops.shape), *tile)
-        loops.settle(
+        settle(
             tops.reshape(-1), specials, scales.reshape(-1), codes, factors.reshape(-1), grid.counts,
             *how.scales.arguments(tensor),
         )  # fmt: skip
-        loops.encode(
-            matrix, job.out[batch], scales, factors, *tile, job.draws(batch, 0, 0), *how.layouts
-        )  # fmt: skip
-
-
-class ShortLoops(NamedTuple):
-    """The compiled loops for a matrix of fewer than FUSED elements, their dtypes, and the bit pattern of Inf.
-
-    find_tops, settle, encode: loops that compute amaxes, scales and codes. word, real: the unsigned integer and the
-    float, of 32 or 64 bits, in which elements are divided by scales. infinity: the pattern of Inf in that float.
-    """
-
-    find_tops: Any
-    settle: Any
-    encode: Any
-    word: Any
-    real: Any
-    infinity: int
+        encode(matrix, job.out[batch], scales, factors, *tile, job.draws(batch, 0, 0), *how.layouts)
 
 
 @lru_cache(maxsize=4096)
-def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
-    """Return the loops for a matrix of fewer than FUSED elements; cached.
+def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> tuple[Any, Any, Any]:
+    """Return the loops that compute amaxes, scales and codes of a matrix of fewer than FUSED elements; cached.
 
     how: the plan of the encoding. of_columns: True if tiles are one column wide. tiles: the number of tiles. short:
     True to encode by one general loop, which reads the rounding mode at run time, instead of one compiled for it.
     """
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
-    types = (np.uint32, np.float32, 0x7F800000) if how.width == 32 else (np.uint64, np.float64, 0x7FF0000000000000)
-    return ShortLoops(amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements), *types)
+    return amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements)
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
@@ -263,8 +244,7 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
     job: the array to read and its plan. place: a part of a matrix within one row of tiles. count: its number of tiles.
     tile_columns: the columns of a tile. Flags are sums of HAS_NAN and HAS_INFINITY.
     """
-    word: Any = np.uint32 if job.width == 32 else np.uint64
-    infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
+    word, _, infinity = FLOATS[job.width]
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
     part_tops: list[Array] = []
     loop = amax_strips(job.width, job.shape_of(columns))

@@ -279,8 +279,8 @@ def encode_both_ways(
 ) -> tuple[Scaled, Scaled]:
     """Encode a matrix twice from the original: with a scaling, and with the scaling whose block is transposed.
 
-    Transformer Engine computes both operands of the backward pass so. DeepSeek-V3 stores only the first and calls
-    `requantize` on it.
+    Transformer Engine does so for the operands of the backward pass. DeepSeek-V3 stores only the first result, and
+    obtains the second one from it, as `requantize` does.
 
     Args: as for `encode_scaled`.
 

@@ -23,7 +23,7 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
 from fpsim.scaling.look import rule_given_scales
-from fpsim.scaling.plan import ScalePlan, TensorScale, scale_plan
+from fpsim.scaling.plan import FLOATS, ScalePlan, TensorScale, scale_plan
 from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tile_jobs import widened
@@ -32,10 +32,11 @@ from fpsim.scaling.tiling import tiling as tiling_of
 
 
 def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
-    """Yield (batch index, first row of tiles, first row, matrix) for as many rows of tiles as fit the cache at once.
+    """Cut an array into pieces of whole rows of tiles that fit the cache.
 
-    source: bit patterns of an array of format source_fmt. matrix: the rows as contiguous bit patterns of floats of
-    `width` bits, 32 or 64.
+    Yield for each piece the index of its matrix in the batch, its first row of tiles, its first row, and its elements
+    as a matrix of contiguous bit patterns of floats of `width` bits, 32 or 64. source: bit patterns of an array of
+    format source_fmt. tiling: the size of the array and of its tiles.
     """
     matrices = source.reshape(tiling.shape)
     bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)
@@ -61,8 +62,7 @@ def encode_affine(
     scale_codes = None if fill.scale_codes is None else fill.scale_codes.reshape(tiling.tiles)
     tile_scales = None if known_scales is None else known_scales.reshape(tiling.tiles)
     width = 64 if source_fmt == FP64 else 32
-    real: Any = np.float32 if width == 32 else np.float64
-    word: Any = np.uint32 if width == 32 else np.uint64
+    word, real, _ = FLOATS[width]
     lowest, highest = element.lowest, element.highest
     plan = _range_plan(scaling, highest - lowest, width)
     nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)

@@ -82,7 +82,7 @@ class PeriodicScaling(_ScaleState):
 
 
 class OnlineScaling(_ScaleState):
-    """Scales computed from the array itself at every step: `fpsim.encode_scaled` with counts of its effects.
+    """Scales computed from the array itself at every step: `fpsim.encode_scaled` that also counts what it loses.
 
     Arrays may differ in shape from step to step, as only the counts persist.
 

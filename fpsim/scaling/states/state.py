@@ -89,11 +89,8 @@ class _ScaleState:
           ValueError: x has other tiles than at the first step, or an option is unknown. The state is unchanged then.
           TypeError: x is not an array of floats, or a keyword is unknown.
         """
-        from fpsim.runtime.processor import ieee_arithmetic
-
         check_keywords(self.encode, cast, DEFAULTS)
-        with ieee_arithmetic():
-            result: Scaled = self._step(x, cast, back=False)
+        result: Scaled = self._step(x, cast, back=False)
         return result
 
     @with_element_keywords
@@ -105,11 +102,8 @@ class _ScaleState:
         Returns:
           float32 array of x's shape.
         """
-        from fpsim.runtime.processor import ieee_arithmetic
-
         check_keywords(self.quantize, cast, DEFAULTS)
-        with ieee_arithmetic():
-            result: Array = self._step(x, cast, back=True)
+        result: Array = self._step(x, cast, back=True)
         return result
 
     def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:
@@ -121,23 +115,25 @@ class _ScaleState:
         Raises:
           ValueError: x has other tiles than at the first step, or an option is unknown. The state is unchanged then.
         """
+        from fpsim.runtime.processor import ieee_arithmetic
         from fpsim.scaling.states import steps
 
-        keywords = self._keywords(cast)
-        _, source, source_fmt = checked(x, self.fmt, self.scaling)
-        if not source.size:
-            return (quantize_scaled if back else encode_scaled)(x, self.fmt, self.scaling, **keywords)
-        grid = tiling(source.shape, self.scaling.block).grid
-        earlier = self._arrays[self.ARRAYS[-1]].shape if self._arrays else grid
-        if grid != earlier:
-            raise ValueError(
-                f"x must have the tiles of the first step, {earlier} of block {self.scaling.block}; got shape "
-                f"{source.shape} with {grid}. Use a {type(self).__name__} of its own for each tensor."
-            )
-        options = element_options_of(self.fmt, self.scaling, keywords)
-        step = steps.EncodingStep(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
-        result, factors, arrays, recalibrated = self._run(step, back=back)
-        saturated, underflowed = steps.count(step, factors)
+        with ieee_arithmetic():
+            keywords = self._keywords(cast)
+            _, source, source_fmt = checked(x, self.fmt, self.scaling)
+            if not source.size:
+                return (quantize_scaled if back else encode_scaled)(x, self.fmt, self.scaling, **keywords)
+            grid = tiling(source.shape, self.scaling.block).grid
+            earlier = self._arrays[self.ARRAYS[-1]].shape if self._arrays else grid
+            if grid != earlier:
+                raise ValueError(
+                    f"x must have the tiles of the first step, {earlier} of block {self.scaling.block}; got shape "
+                    f"{source.shape} with {grid}. Use a {type(self).__name__} of its own for each tensor."
+                )
+            options = element_options_of(self.fmt, self.scaling, keywords)
+            step = steps.EncodingStep(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
+            result, factors, arrays, recalibrated = self._run(step, back=back)
+            saturated, underflowed = steps.count(step, factors)
         # nothing can fail from here on, so that a step happens as a whole or not at all
         self._arrays = arrays
         self._last = ScaleCounts(source.size, saturated, underflowed, 1, int(recalibrated))

@@ -110,8 +110,8 @@ def encode_with_own_scales(step: EncodingStep, *, back: bool) -> tuple[Any, Arra
     """Encode a step's array with scales computed from the array itself.
 
     Returns:
-      The Scaled array, or float32 values if `back`; the decode scales, float32, of the grid's shape; and the factors
-      that elements were divided by or multiplied with, 1-D, one per tile.
+      The Scaled array, or float32 values if `back`; the decode scales, float32, one per tile, with as many
+      axes as the array; and the factors that elements were divided by or multiplied with, 1-D, one per tile.
     """
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
