@@ -1,10 +1,4 @@
-"""GPU kernels of arithmetic by the integer functions of fpsim/core: all formats, modes, policies and flags.
-
-mode: number of the rounding mode. Arguments of kernels: a, b, c: 1-D codes. codes, flags: receive codes, and flags as
-uint8 unless empty. la, lb: UnpackLayouts, constants that decode a and b, as integers. out: the EncodeLayout of the
-result. rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py. seed: low and high 32
-bits of the seed of stochastic rounding.
-"""
+"""GPU kernels of arithmetic by the integer functions of fpsim/core: every format, rounding mode and flag."""
 
 from __future__ import annotations
 
@@ -205,9 +199,9 @@ def to_integer_kernel(mode: int) -> Any:
 
 @cache
 def union_kernel() -> Any:
-    """Return the GPU kernel (flags, union) -> None that or-s all elements of `flags` into union[0].
+    """Return the GPU kernel (flags, union) -> None that sets union[0] to the bitwise or of all elements of `flags`.
 
-    flags: 1-D uint8. union: uint32 of one element, zero before.
+    flags: 1-D uint8. union: uint32 of one element, which the caller has set to 0.
     """
 
     def unite(flags: Any, union: Any) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ParamSpec
 
 from fpsim.arithmetic import comparison, conversion, functions
 from fpsim.arithmetic.elementary import functions as elementary
-from fpsim.arithmetic.keywords import OPERATIONS, ArrayOperation
+from fpsim.arithmetic.keywords import OPERATIONS
 from fpsim.gpu.arithmetic.evaluate import evaluate
 
 Parameters = ParamSpec("Parameters")
@@ -42,7 +42,7 @@ TARGETS = {"to": '"e5m2"', "fmt": '"e4m3"'}  # the targets of conversions in exa
 
 
 def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
-    """Return the GPU version of an arithmetic function of the CPU, with its signature and description."""
+    """Return the GPU version of a CPU arithmetic function such as `fpsim.add`, with its signature and a docstring."""
     name, signature = function.__name__, inspect.signature(function)
     called = OPERATIONS[name]
     shown = [
@@ -63,7 +63,12 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
         return evaluate(name, operands, arguments["keywords"], arguments.get(called.target))
 
     operation.__name__ = operation.__qualname__ = name
-    call = f"{name}({', '.join(_example(called))})"
+    example = ["codes"] * len(called.operands)
+    if called.target in TARGETS:
+        example.append(TARGETS[called.target])
+    if "fmt" in called.keywords:
+        example.append('fmt="e4m3"')
+    call = f"{name}({', '.join(example)})"
     operation.__doc__ = described(function, ABOUT.format(name=name), ENDING.format(name=name, call=call))
     operation.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=shown, return_annotation=signature.empty
@@ -72,26 +77,14 @@ def on_gpu(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]:
 
 
 def described(function: Callable[..., Any], about: str, ending: str) -> str:
-    """Return the docstring of a function's GPU version: the function's summary and arguments, `about`, and `ending`.
+    """Return a docstring for the GPU version of `function`, made of four parts in this order.
 
-    about: text after the summary. ending: the sections after the arguments.
+    They are the summary of `function`, the text `about`, the arguments of `function`, and the sections `ending`.
     """
     text = function.__doc__ or ""
     summary, *sections = re.split(r"^    (?=Args:|Keywords:|Returns:|Raises:|Source:|Example:)", text, flags=re.M)
     arguments = "".join(f"    {section}" for section in sections if section.startswith(("Args:", "Keywords:")))
     return f"{summary}{about}{arguments}{ending}"
-
-
-def _example(called: ArrayOperation) -> Iterator[str]:
-    """Yield the arguments, as code, of an example call with arrays of codes.
-
-    called: the operation, with the names of its operands, of its target (such as "fmt") and of its keywords.
-    """
-    yield from ["codes"] * len(called.operands)
-    if called.target in TARGETS:
-        yield TARGETS[called.target]
-    if "fmt" in called.keywords:
-        yield 'fmt="e4m3"'
 
 
 absolute = on_gpu(functions.absolute)

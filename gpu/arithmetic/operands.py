@@ -1,4 +1,4 @@
-"""Operands of arithmetic on the GPU: validated arrays with their formats, broadcast, and arrays for results."""
+"""Operands and results of arithmetic on the GPU: validation, formats, broadcasting, and allocation."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class GpuOperands(NamedTuple):
     Attributes:
       words: each operand as a 1-D array of unsigned integers.
       steps: for each operand, the distance from one element to the next: 1, or 0 for a single element.
+      formats: the format of each operand; empty for integers.
       shape: the broadcast shape, which the result has.
       owner: the first operand that is on the GPU; the result has its library.
       typed: whether all operands have float dtypes.
@@ -83,9 +84,9 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
 
 
 def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
-    """Return integers on the GPU as (an operand without a format, int64 if their dtype is signed, else uint64).
+    """Return (n as the operand of from_int, int64 if n's dtype is signed, else uint64).
 
-    Raises a TypeError if n is not an array of integers on the GPU.
+    n: an array of integers on the GPU; anything else raises a TypeError.
     """
     source = gpu_array(n, "n")
     if source.fmt is not None:
@@ -106,10 +107,10 @@ def _number(value: Any, wanted: Any, label: str) -> GpuArray:
 
 
 def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
-    """Return the format of an operand: that of its dtype, else `wanted`, a format by name or object, or None.
+    """Return the format of the operand x: that of its dtype, or `wanted` for unsigned integers.
 
-    label: the operand's name in errors, which are raised for an operand without a format, of another one than `wanted`,
-    of elements of another size than the format's codes, and for codes outside the format.
+    wanted: a format by name or object, or None. label: the operand's name in errors. A ValueError is raised if there is
+    no format, if dtype and `wanted` differ, or if the elements cannot be codes of the format.
     """
     wanted_fmt = None if wanted is None else find_format(wanted)
     if x.fmt is None and wanted_fmt is None:
@@ -125,10 +126,10 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return (array for codes of `fmt`, its memory as 1-D unsigned integers, operands that do not overlap it).
+    """Return (array for codes of `fmt`, its memory as 1-D unsigned integers, inputs that do not overlap it).
 
-    out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by copies. A new array has
-    the format's dtype if all operands have float dtypes, else the unsigned dtype of codes.
+    inputs: the operands; those that overlap `out` are replaced by copies. out: the caller's array, or None for a new
+    one, which has the format's dtype if all operands have float dtypes, else the unsigned dtype of codes.
     """
     dtype = result_dtype(fmt)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
@@ -137,9 +138,10 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 
 
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return (array for results of `dtype`, its memory as 1-D unsigned integers, operands that do not overlap it).
+    """Return (array for results of `dtype`, its memory as 1-D unsigned integers, inputs that do not overlap it).
 
-    out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by copies.
+    inputs: the operands; those that overlap `out` are replaced by copies. out: the caller's array, or None for a new
+    one.
     """
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:

@@ -1,7 +1,7 @@
 """GPU kernels of elementwise arithmetic: results from a table of all of them, or from float32.
 
-A table for all pairs of codes of up to 8 bits is in shared memory, where 32 random reads take about four cycles; from
-the caches each would take one.
+A table for all pairs of codes of up to 8 bits is in shared memory, where the 32 random reads of a warp take about four
+cycles together; from the caches they would take one cycle each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the Grouping of elements that a thread loads at once.
+    """Return how many elements a thread processes at once, as a Grouping (elements per load, number of loads).
 
     bits, target_bits: widths in bits of an operand's elements and of the result's.
     """
@@ -52,11 +52,11 @@ def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
 
 @cache
 def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int, shared_words: int) -> Any:
-    """Return the GPU kernel of an elementwise function.
+    """Return the GPU kernel that writes function(a, b, c, table) of each element of up to three operands.
 
     Its arguments are (a, b, c, results, wide_a, wide_b, wide_c, wide_results, sa, sb, sc, words, entries).
 
-    function: the scalar function (a, b, c, table) -> result. bits, target_bits: width of the operands and of the
+    function: a scalar function of codes. bits, target_bits: width of the operands and of the
     results. operands: the number of operands that are read: a, then b, then c. shared_words: 32-bit words of the table
     that are copied to shared memory first; 0 to read it from global memory.
 

@@ -1,4 +1,4 @@
-"""Implementations of an operation on the GPU: integers (fpsim/core), a table made with them, or float32 arithmetic."""
+"""Elementwise operations on the GPU by one of three ways: integer arithmetic, a table of results, or float32."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
     truth values, classes or integers. flags: 1-D uint8.
 
-    Three implementations give the same bits. Without flags and stochastic rounding, a table of all results serves
-    operands of up to 16 bits in all, and float32 arithmetic some wider ones (see `_is_short`). Integer arithmetic
-    serves the others.
+    Three implementations give the same bits. Without flags and stochastic rounding, a table of all results is used if
+    the operands have up to 16 bits together, and float32 arithmetic for some wider ones (see `_suits_float32`).
+    Integer arithmetic computes the rest.
     """
     if inputs.size == 0:
         return
@@ -52,7 +52,7 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
             if results.dtype.itemsize <= 2:
                 _by_table(operation, inputs, results)
                 return
-        elif _is_short(operation):
+        elif _suits_float32(operation):
             function = float_arithmetic.float_function(operation.result.fmt, operation.name)
             _run_groups(function, inputs, results, None)
             return
@@ -60,10 +60,10 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write the results and flags of an elementwise operation by kernels that serve all formats and rounding modes.
+    """Write the results and flags of an elementwise operation by kernels for every format and rounding mode.
 
-    They compute in integers. Exceptions are elementary functions: for float32 they use float arithmetic, for other
-    formats they round exact results from a table.
+    The kernels compute in integers. Those of elementary functions use float arithmetic for float32, and round exact
+    results from a table for other formats.
 
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
     truth values, classes or integers. flags: 1-D uint8, not written if empty.
@@ -129,20 +129,20 @@ def _nothing(device: int, dtype: str) -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return (arrays, steps) of exactly three operands, with the first one in place of those that are missing.
+    """Return (arrays, steps) of an operation's one to three operands, filled up to three by repeating the first.
 
-    arrays: 1-D unsigned integers. steps: the distance from one element to the next: 1, or 0 for a single or missing
-    one.
+    arrays: 1-D unsigned integers. steps: the distance from one element to the next: 1, or 0 for a single element or a
+    repeated operand.
     """
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
-def _is_short(operation: Operation) -> bool:
-    """Return whether float32 arithmetic computes the bits of an operation.
+def _suits_float32(operation: Operation) -> bool:
+    """Return whether float32 arithmetic gives the exact bits of an operation's results.
 
     It does for the operations and formats of `float_arithmetic.serves`, with one format for all operands and the
-    result, rounding to nearest even, overflow to Inf or NaN, and subnormals that stay.
+    result, rounding to nearest even, overflow to Inf or NaN, and subnormals that are kept.
     """
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
@@ -151,10 +151,10 @@ def _is_short(operation: Operation) -> bool:
 
 
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
-    """Write results of a scalar function of codes, by threads that load groups of neighbouring elements.
+    """Write function(a, b, c, table) of every element of the operands to `results`, 1-D unsigned integers.
 
-    function: the scalar function (a, b, c, table) -> result. results: 1-D unsigned integers, written. table: the 1-D
-    GPU array that the function reads, or None.
+    inputs: one to three operands a, b, c. function: a scalar function of their codes. table: the 1-D GPU array that it
+    reads, or None. A thread loads several neighbouring elements at once.
     """
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)

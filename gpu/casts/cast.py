@@ -188,10 +188,10 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
 def fill_codes(
     source: GpuArray, codes: Any, options: CastOptions, target: Format | None = None, back: DecodePlan | None = None
 ) -> None:
-    """Write the codes of floats, rounded as the options say, to `codes`, a 1-D array of unsigned integers.
+    """Round the floats of `source` as `options` say, and write their codes, or the values of these, to `codes`.
 
-    source: the floats. With target (FP32 or FP64) and back (the plan that decodes the codes to that format), the values
-    of the codes are computed too, and their float bits are written instead of the codes.
+    codes: a 1-D array of unsigned integers. target, back: None to write codes. To write the bits of their values,
+    target is the values' format, FP32 or FP64, and back the plan that decodes codes to it.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
@@ -215,10 +215,10 @@ def fill_codes(
 
 
 def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
-    """Write the values of codes to `values`, a 1-D unsigned array that receives float bits.
+    """Write the values of `codes`, 1-D codes of the format `fmt`, to `values` as bits of floats.
 
-    owner: the array whose stream and size are used. codes: 1-D codes of the format `fmt`. target: FP32 or FP64, the
-    format of the values.
+    owner: a GPU array of equal size, whose library's stream is used. values: 1-D unsigned integers. target: FP32 or
+    FP64, the format of the values.
     """
     plan = decode_plan(fmt, target.bits)
     if plan is None:
@@ -233,10 +233,9 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch the kernel of a cast from `source` to `target`, 1-D arrays of unsigned integers.
 
-    way: the kernel's compile-time parameters. like: the array whose library's stream is used. plans: three plans: to
-    decode the source, to encode, and to decode the result; None for a stage that the cast does not have. The kernel
-    reads the constants of the plans from arrays, except those that `way` compiles in. seed: the seed of stochastic
-    rounding, or 0.
+    way: the kernel's compile-time parameters. like: the array whose library's stream is used. plans: DecodePlan of the
+    source, EncodePlan, and DecodePlan of the result; None for a stage that the cast does not have. Their constants are
+    passed to the kernel as arrays, except those that `way` compiles in. seed: the seed of stochastic rounding, or 0.
     """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)
@@ -255,17 +254,17 @@ def _bits(words: Any) -> int:
 
 
 def is_named(fmt: Format) -> bool:
-    """Return whether a format is one of fpsim's own, whose layouts are compiled in.
+    """Return whether a format is one of fpsim's own, for which kernels are compiled with its constants.
 
-    Compiling in the layouts of users' formats could need too many kernels.
+    Other formats share kernels that read the constants from arrays.
     """
     return NAMED.get(fmt.name) == fmt
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Return codes of the format `fmt` as codes of `wide`, a format that holds all its values; a NaN keeps its sign.
+    """Return the codes `source` of the format `fmt` converted to codes of `wide`, as a new GpuArray of equal shape.
 
-    source: the codes. The result is a new GpuArray of the same shape.
+    wide: a format that holds all values of `fmt`. A NaN keeps its sign.
     """
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)

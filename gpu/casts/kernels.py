@@ -1,7 +1,7 @@
-"""GPU kernels of the casts: one loop, in which the codes of a source are decoded, rounded, and decoded again.
+"""GPU kernels of casts: one loop that decodes the source's codes, rounds to the target format, and decodes the result.
 
-A thread makes all its loads before the first store, because a store might change what the next load reads. Layouts of
-named formats are compiled in as constants, which leaves a third of the instructions; counted for sm_90 in docs/gpu.md.
+A thread makes all its loads before the first store, because a store might change what the next load reads. Constants
+of named formats are compiled in, which removes two thirds of the instructions; docs/gpu.md counts them for sm_90.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CastWay(NamedTuple):
 
     Attributes:
       source_bits, target_bits: bits of an element that is read, and of one that is written.
-      width: bits of the float in between.
+      width: bits of the floats that the source is decoded to and that are rounded, 32 or 64.
       reads, rounds, gives: the stages that the cast has: decoding of the source's codes, rounding of floats to codes,
         and decoding of these codes to floats.
       mode: number of the rounding mode.
@@ -57,9 +57,9 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """Grouping of elements: a thread processes eight at once.
+        """Number of elements that a thread processes at once, as a Grouping (elements per load, number of loads).
 
-        With stochastic rounding it processes four, since the random generator computes four words at a time.
+        It is 8 in all, or 4 with stochastic rounding, since the random generator computes four words at a time.
         """
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
@@ -67,10 +67,10 @@ class CastWay(NamedTuple):
 
 @cache
 def _reader(way: CastWay) -> Any:
-    """Return a compiled scalar function (code, layout) -> float bits that decodes a code of the source.
+    """Return a compiled scalar function (code, layout) -> float bits that decodes a code of the cast's source.
 
-    way: the cast; its width says whether floats have 32 or 64 bits. layout: the constants of the source's format. If
-    the cast rounds, NaNs may keep payloads here, because rounding makes them canonical.
+    way: the cast; way.width is the number of bits of the float. layout: the constants of the source's format. If the
+    cast rounds, a NaN may keep its payload here, since rounding replaces it by the canonical NaN.
     """
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64
     if way.rounds and way.of_source is not None and way.of_source in _SHORT:
@@ -116,7 +116,7 @@ def _encoder(way: CastWay) -> Any:
 
 @cache
 def cast_kernel(way: CastWay) -> Any:
-    """Return the GPU kernel (source, target, wide, wide_target, l0, l1, l2, k0, k1) -> None of a cast.
+    """Return the GPU kernel (source, target, wide, wide_target, l0, l1, l2, k0, k1) -> None that casts `source`.
 
     way: compile-time choices of the cast. source, target: 1-D unsigned integers; target is written. wide, wide_target:
     the same arrays as groups, integers that hold several elements, or empty. l0, l1, l2: layouts (constants of a
@@ -212,11 +212,11 @@ def look_up_kernel() -> Any:
 
 @cache
 def outside_kernel() -> Any:
-    """Return the GPU kernel (codes, largest, found) -> None that sets found[0] to 1 if a code exceeds `largest`."""
+    """Return the GPU kernel (codes, largest, is_outside) -> None: sets is_outside[0] to 1 if a code > largest."""
 
-    def search(codes: Any, largest: Any, found: Any) -> None:
+    def search(codes: Any, largest: Any, is_outside: Any) -> None:
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             if codes[u64(i)] > largest:
-                found[0] = 1
+                is_outside[0] = 1
 
     return gpu_kernel(search)

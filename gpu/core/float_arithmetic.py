@@ -1,9 +1,9 @@
 """Scalar arithmetic of FP16, BF16 and FP32, and fma of E4M3 and E5M2, to nearest even by float32, for the GPU.
 
-A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
-products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. BF16 products and quotients
-below that range are computed scaled up, and a fused multiply-add is rounded to odd first, as on the CPU. GPUs keep
-float32's subnormals unless they are told not to (`.ftz`, which numba writes for fast-math alone), and their sum,
+Rounding a result to float32 and then to FP16 or BF16 equals rounding the exact result once: 24 significant bits are
+enough for sums, products, quotients and roots of operands with 11 (Figueroa 1995), in float32's normal range. BF16
+products and quotients below that range are computed scaled up, and a fused multiply-add is rounded to odd first, as on
+the CPU. GPUs keep float32's subnormals except with `.ftz`, which numba writes for fast-math alone, and their sum,
 product, quotient and root are those of IEEE 754 (CUDA programming guide, "Floating-Point Standard").
 """
 
@@ -93,7 +93,7 @@ def layout_of(fmt: Format) -> DecodeLayout:
 
 @cache
 def _load_byte(fmt: Format) -> Any:
-    """Return a scalar function from a code of an 8-bit format, an integer, to its float32 value."""
+    """Return a compiled scalar function from a code of the 8-bit format `fmt`, an integer, to its float32 value."""
     g = constants_of(DecodeLayout, u32, layout_of(fmt))
 
     @scalar
@@ -134,11 +134,11 @@ SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 @cache
 def float_function(fmt: Format, name: str) -> Any:
-    """Return a compiled scalar function (a, b, c, table) -> code of an operation on codes of the format `fmt`.
+    """Return a compiled scalar function (a, b, c, table) -> code of the operation `name` on codes of the format `fmt`.
 
-    name: an operation for which `serves(fmt, name)` is True. a, b, c: codes of the operands, as unsigned integers. The
-    function ignores operands that the operation does not have, and always ignores `table`; other functions with these
-    arguments look results up in it. The result is rounded once to nearest even; its code is a uint32.
+    `serves(fmt, name)` must be True. a, b, c: codes of the operands, as unsigned integers; those that the operation
+    does not have are ignored. table: ignored; functions that look results up in a table have the same signature. The
+    code returned, a uint32, is that of the result rounded once to nearest even.
     """
     if fmt == BF16 and name in ("multiply", "divide"):
         from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat

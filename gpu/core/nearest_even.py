@@ -1,8 +1,8 @@
-"""Scalar encoders to nearest even in which float32 rounds subnormal results: half the work of the integer encoder.
+"""Scalar functions that round a float32 to a code, to nearest even, with half the work of the integer encoder.
 
-A subnormal result is a multiple of the format's smallest subnormal; adding a power of two whose last bit has just that
-weight rounds to such a multiple: a single IEEE addition of float32, to nearest even, without a product that a compiler
-could fuse with it. The integer encoder handles overflow, infinities and NaN.
+A subnormal result is a multiple of the format's smallest subnormal. Adding a power of two whose last bit has this
+weight rounds to such a multiple: one float32 addition, to nearest even, with no product that a compiler could fuse into
+it. Overflow, infinities and NaN are handled as in the integer encoder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ ZERO, ONE = u32(0), u32(1)
 def serves(layout: EncodeLayout, width: int, kind: int, mode: int) -> bool:
     """Return whether `nearest_encoder` is correct for casts of floats to a format.
 
-    layout: the constants with which the integer encoder shifts and rounds to the format. width: bits of a source float,
-    32 or 64. kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py. mode: the
+    layout: the constants by which the integer encoder rounds to the format. width: bits of a source float, 32 or 64.
+    kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py. mode: the
     number of a rounding mode in fpsim/core/rounding.py.
 
-    The answer is True if the source is float32, the mode nearest even, and the format signed and with zero (not
-    UNUSUAL). The cast must also drop 1 to 22 of the 23 fraction bits, and the constant that the method adds must be
-    finite.
+    The answer is True if the source is float32, the mode nearest even, and the format has signs and a zero (is not
+    UNUSUAL). The cast must also drop 1 to 22 of the 23 fraction bits, and the power of two that it adds must be finite.
     """
     if width != 32 or kind == UNUSUAL or mode != NEAREST_EVEN:
         return False
