@@ -259,7 +259,7 @@ def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step
 
     step: the training step; None if the runs have no steps.
     """
-    descriptions = [_said(product) for product in (x, y)]
+    descriptions = [_described(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
     there = x or y
@@ -269,7 +269,7 @@ def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step
                       "order", text, names)  # fmt: skip
 
 
-def _said(x: Product | None) -> str:
+def _described(x: Product | None) -> str:
     """Return a product as text, such as "up, fprop of 4 x 8 x 16" (M x N x K); "no further one" for None."""
     if x is None:
         return "no further one"
@@ -341,9 +341,10 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the first element in which equal operands x and y became different scales or, else, different values.
+    """Return the divergence at the first scale or, if scales are equal, value in which casts of x and y differ.
 
-    place: the operand, as `Divergence` names it. Scales are compared only if formats and scalings are equal.
+    x, y: operands that are equal before their casts. place: layer, product and operand. Scales are compared only if
+    formats and scalings are equal.
     """
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
@@ -369,16 +370,16 @@ def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) ->
     if cast.fmt is None:
         return f"{name} does not cast it."
     result = float(x.values[row, column])
-    said = f"{name} makes it {result!r} in {cast.fmt}"
+    text = f"{name} makes it {result!r} in {cast.fmt}"
     quotient = value
     if cast.scales is not None:
         tall, wide = (max(block, 0) for block in cast.scaling.block)
         scale = cast.scales[row // tall if tall else 0, column // wide if wide else 0]
-        said += f" with {cast.scaling!r}, code 0x{int(cast.codes[row, column]):02X} times the scale {float(scale)!r}"
+        text += f" with {cast.scaling!r}, code 0x{int(cast.codes[row, column]):02X} times the scale {float(scale)!r}"
         with np.errstate(all="ignore"):
             quotient = np.float32(value / scale)
     if isinstance(cast.fmt, Format):
         ways = [explain(np.float32(quotient), cast.fmt, overflow=overflow) for overflow in ("saturate", "nonfinite")]
         nearest = next((way for way in ways if way.code == int(cast.codes[row, column])), None)
-        said += f", as nearest even does: {nearest.reason}" if nearest else ", which is not what nearest even gives"
-    return f"{said}."
+        text += f", as nearest even does: {nearest.reason}" if nearest else ", which is not what nearest even gives"
+    return f"{text}."

@@ -354,7 +354,7 @@ def _rounding_clause(product: Product, name: str) -> str:
 
 
 def schedule_of(product: Product) -> Schedule:
-    """Return the recorded schedule of a unit's product; else a new chain at every promotion or scale block of K."""
+    """Return a unit's recorded schedule, else one that begins a chain at each promotion or scale block along K."""
     if product.adds.schedule is not None:
         return product.adds.schedule
     assert product.adds.unit is not None

@@ -2,7 +2,7 @@
 
 The value is expressed in units of its last place by a multiplication with a power of two, which is exact, and that
 count is rounded by a processor instruction. Rare cases are returned unrounded, with a mark, for the encoder of
-core/encode.py: values beyond the format's largest one, Inf, NaN, and formats or options in which codes decide ties.
+core/encode.py: values beyond the format's largest one, Inf, NaN, and all values if the format or options need codes.
 """
 
 from __future__ import annotations
