@@ -296,7 +296,7 @@ class BlackBox:
             )
 
     def _first(self, arrays: list[Array]) -> Array:
-        """Return the function's first result for arrays, one for each operand.
+        """Call the function for the first time, with an array for each operand, and return its result.
 
         If it raises for arrays but not for torch tensors, `operands` is changed so that later calls pass tensors.
         """

@@ -201,9 +201,9 @@ class Counter:
         return most
 
     def _lost(self, places: list[int], d: Array) -> Array:
-        """Return, for each d, whether the term 2**(self.small + d) is lost in the sum with M and -M, bool (d.size,).
+        """Return, for each d, whether the sum of 2**(self.small + d), a huge M and -M is 0, bool (d.size,).
 
-        places: indices of that term, of M and of -M.
+        places: indices of these three terms.
         """
         rows = np.zeros((d.size, self.box.n))
         rows[:, places[0]] = self.sign * 2.0 ** (self.small + d)

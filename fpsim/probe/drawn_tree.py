@@ -42,9 +42,9 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
     if not sums:
-        return Sum(how, "zero", "chain", _with([], terms, how))
+        return Sum(how, "zero", "chain", _extended([], terms, how))
     if len(sums) == 1:
-        return Sum(how, sums[0].start, "chain", _with(list(sums[0].inputs), terms, how))
+        return Sum(how, sums[0].start, "chain", _extended(list(sums[0].inputs), terms, how))
     first, *rest = sums
     inputs: list[Node | Steps | Gathered] = [first]
     if first.start == "first" and not terms:
@@ -52,7 +52,7 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
     return Sum(how, "first", "chain", (*inputs, *rest, *(Steps(k, 1, 1, 0) for k in terms)))
 
 
-def _with(
+def _extended(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
     """Return `inputs`, those of a running sum, followed by further terms; the list `inputs` may change in place.

@@ -25,7 +25,7 @@ class NoOrderError(Exception):
 
 
 class Masks(Protocol):
-    """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`.
+    """Protocol of a counter of the small terms that survive in sums with a huge M and -M, such as `Counter`.
 
     Attributes:
       capacity: number of small terms that can be nonzero at once.
@@ -42,7 +42,7 @@ class Masks(Protocol):
 
 
 def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
-    """Return the order in which terms are added, found by counting the small terms that survive in sums with M and -M.
+    """Return the order of additions, found by counting the small terms that survive in sums with a huge M and -M.
 
     Args:
       masks: the counter of surviving terms.
@@ -154,9 +154,9 @@ class _TreeSearch:
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
         """Return `members` in groups with which equally many of the terms `small` are lost, the fewest first.
 
-        A term is lost with a member if it is not in the result with M at the term `pivot` and -M at that member. Return
-        None unless exactly the terms of `small` in a group and in those before it are lost with each of its members,
-        judged by their number. All arguments are indices of terms.
+        A term is lost with a member if it is not in the result with a huge M at the term `pivot` and -M at that member.
+        Return None unless these are, by their number, the terms of `small` in the member's group and the groups before
+        it. All arguments are indices of terms.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -174,7 +174,7 @@ class _TreeSearch:
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether, with M at the pivot and -M in a group of terms, rounding removes the group before it.
+        """Return whether, with a huge M at the pivot and -M in a group of terms, rounding removes the groups before it.
 
         One term of each group is tested. pivot: index of a term. parts: the groups, int64 indices of terms.
         """
@@ -193,9 +193,10 @@ class _TreeSearch:
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return, for each of `others`, how many `small` terms rounding removes with M at the pivot, -M at that term.
+        """Return, for each of `others`, how many terms of `small` are lost with -M at that term, int64 (others,).
 
-        All arguments are indices of terms. The result is int64, with one count for each of `others`.
+        A huge M is at the term `pivot`. Rounding removes terms that are added to M or -M before these cancel. All
+        arguments are indices of terms.
 
         Raises:
           NoOrderError: more terms are in the result than were set.
@@ -207,7 +208,7 @@ class _TreeSearch:
         return lost
 
     def _survives(self, i: int, j: int, k: int) -> bool:
-        """Return whether term k counts in the sum with M at term i and -M at term j; else rounding removes it."""
+        """Return whether term k counts in a sum with a huge M at term i and -M at term j; else rounding removes it."""
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:

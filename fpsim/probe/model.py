@@ -43,8 +43,8 @@ class Model:
       call: the form of the black box's calls.
       out: the format of the values of its results.
       order: the order of its additions; None if unknown.
-      alike: the units with schedules, and the accumulators, that have its bits.
-      program: another description with its bits: the order with an arithmetic. None if there is none.
+      alike: the units with schedules, and the accumulators, that reproduce its bits.
+      program: an order with an arithmetic that reproduces its bits; None if there is none.
       unknown, calls: see below.
       returned: the format in which it returns results, if that is wider than `out`.
 
@@ -142,27 +142,27 @@ class Model:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names of the matrix units with the same bits as the model."""
+        """Names of the matrix units that give the same bits as the model."""
         return tuple(dict.fromkeys(adder.how.name for adder in self.alike if isinstance(adder.how, MatrixUnit)))
 
     @property
     def unit(self) -> str | None:
-        """Name of the first matrix unit with the same bits; None if there is none."""
+        """Name of the first matrix unit that gives the same bits as the model; None if there is none."""
         return next(iter(self.units), None)
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """Schedules with the same bits as the model, as Python expressions."""
+        """Schedules with which units give the same bits as the model, as Python expressions."""
         return tuple(dict.fromkeys(str(adder.schedule) for adder in self.alike if adder.schedule is not None))
 
     @property
     def schedule(self) -> Schedule | None:
-        """First schedule with the same bits; None if there is none."""
+        """First schedule with which a unit gives the same bits as the model; None if there is none."""
         return next((adder.schedule for adder in self.alike if adder.schedule is not None), None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Python expressions of all units with schedules, and of all accumulators, with the same bits."""
+        """Python expressions of the units with schedules, and of the accumulators, that give the model's bits."""
         firsts = sorted(self.alike, key=lambda adder: self.arithmetic is not None and adder.schedule is not None)
         return tuple(adder.name for adder in firsts)
 

@@ -15,7 +15,7 @@ LISTED = 6  # most sizes of unequal parts in a sentence
 
 
 class TermRun(NamedTuple):
-    """The terms of a branch.
+    """The indices of the terms that a node of a tree of additions adds, described by four numbers.
 
     Attributes:
       first, last: the smallest and the largest index.

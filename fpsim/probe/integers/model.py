@@ -69,7 +69,7 @@ class IntegerModel(Model):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names of the integer units with the same bits."""
+        """Names of the integer units that give the same results as the model."""
         return tuple(unit.name for unit in integer_units() if self._is_of(unit))
 
     def _is_of(self, unit: IntegerUnit) -> bool:

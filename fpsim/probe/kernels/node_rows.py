@@ -220,7 +220,7 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write last bits, 2**(high - fraction_bits), to the row `spare`, and their inverses to `powers`; high: int64."""
+    """Write the value of a last bit, 2**(high - fraction_bits), to the row `spare`, and its inverse to `powers`."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)

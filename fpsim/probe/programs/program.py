@@ -86,7 +86,12 @@ class Program:
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
         """For each running sum, (its first term, whether the next number is an unrounded product); [] if none."""
-        return [] if self._steps is None else self._steps.chain_starts
+        seen, starts = set[int](), []
+        if self._steps is not None:
+            for x, y, term in zip(*(column.tolist() for column in self._steps[:3]), strict=True):
+                starts += [(x, term >= 0)] if x not in seen and y not in seen else []
+                seen |= {x, y}
+        return starts
 
     @cached_property
     def _flushed_terms(self) -> list[int]:
@@ -168,9 +173,9 @@ class Program:
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
 
     def _encoded(self, sums: Array) -> Array:
-        """Return float sums as codes of the result's format, multiplied by the factor and with zeros as the rule says.
+        """Return float sums, multiplied by the program's factor if it has one, as codes of the result's format.
 
-        If the rule flushes results, subnormal ones become zeros of their sign.
+        If the rule adds +0 to results, -0 becomes +0. If it flushes results, subnormal ones become zeros of their sign.
         """
         if self.rule.zeros == "added":
             sums = sums + 0.0

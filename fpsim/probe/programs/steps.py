@@ -29,15 +29,6 @@ class PairSteps(NamedTuple):
     term: Array  # int64 (S,); where term[i] >= 0, the unrounded product of that term is added instead of row taken[i]
     result: int  # the row of the result
 
-    @property
-    def chain_starts(self) -> list[tuple[int, bool]]:
-        """For each running sum, (its first term, whether the next number added to it is an unrounded product)."""
-        seen, starts = set[int](), []
-        for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
-            starts += [(x, term >= 0)] if x not in seen and y not in seen else []
-            seen |= {x, y}
-        return starts
-
 
 def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
     """Return an order as steps of two-operand additions; None if one would add two unrounded products.
