@@ -125,21 +125,21 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the Edge between the largest finite magnitude and the next one that an unbounded exponent would give."""
+    """Return the largest finite magnitude and the next one that an unbounded exponent would give, as an Edge."""
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the Edge between the smallest normal magnitude and the one below that an unbounded exponent would give."""
+    """Return the smallest normal magnitude and the one below that an unbounded exponent would give, as an Edge."""
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the float bits of the smallest magnitude that a rounding mode rounds to the upper magnitude of `edge`.
+    """Return the float bits of the smallest magnitude that a rounding mode rounds to the larger magnitude of `edge`.
 
-    negative: whether the value is negative. width: bits of the float, 32 or 64.
+    edge: two neighbouring magnitudes. negative: whether the value is negative. width: bits of the float, 32 or 64.
     """
     below, middle, above = (_bits(2 * edge.below + step, edge.unit - 1, width) for step in range(3))
     start = rounding.goes_away(edge.odd, negative)

@@ -125,27 +125,18 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
         )
     if out_fmt == FP64 and result.rounding is Rounding.STOCHASTIC and name not in TO_INTEGERS:
         raise ValueError("stochastic rounding works for results of up to 32 bits; got FP64. Choose another out_fmt.")
-    if name in ELEMENTARY:
-        _check_elementary(name, formats[0], result, input_subnormals)
-    return Operation(name, formats, result, input_subnormals, tininess, integer)
-
-
-def _check_elementary(name: str, fmt: Format, result: CastOptions, input_subnormals: str) -> None:
-    """Raise a ValueError unless an elementary function exists for the format and for these options of rounding.
-
-    name: the function. fmt: the operand's format. result: options of rounding the result. input_subnormals: as in
-    `fpsim.add`.
-    """
-    if fmt != FP32 and fmt.bits > 16:
+    if name in ELEMENTARY and formats[0] != FP32 and formats[0].bits > 16:
         raise ValueError(
-            f"{name} takes formats of up to 16 bits, and FP32; got {fmt}. Round the operand first with fpsim.cast."
+            f"{name} takes formats of up to 16 bits, and FP32; got {formats[0]}. "
+            "Round the operand first with fpsim.cast."
         )
-    rounds_as_float32 = result[:4] == (FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep")
-    if fmt == FP32 and not (rounds_as_float32 and input_subnormals == "keep"):
+    rounds_as_float32 = result[:4] == (FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep") and input_subnormals == "keep"
+    if name in ELEMENTARY and formats[0] == FP32 and not rounds_as_float32:
         raise ValueError(
             f"{name} of FP32 rounds to nearest even into FP32 and keeps Inf and subnormals; got another rounding, "
             "out_fmt, overflow or subnormals. Leave them out, or round the operand to 16 bits first with fpsim.cast."
         )
+    return Operation(name, formats, result, input_subnormals, tininess, integer)
 
 
 WORDS = ("rounding", "overflow", "subnormals", "seed", "random_bits", "input_subnormals", "tininess")

@@ -209,8 +209,8 @@ def _by_float(operation: Operation) -> Run:
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return a function (operands, targets) -> True that computes an operation on FP16 or BF16 to nearest even.
 
-    Return None unless the operation is such a one. operands: tuple of 1-D uint16 arrays of codes. targets: (results,),
-    or (results, uint8 flags), which the function fills; they may be operands. It always returns True: done.
+    Return None for other operations, formats and modes. operands: tuple of 1-D uint16 arrays of codes. targets:
+    (results,), or (results, uint8 flags), which the function fills; they may be operands. It always returns True.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -243,10 +243,11 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return a function (operands, targets) -> True that computes a comparison, minimum or maximum of integer codes.
+    """Return a function (operands, targets) -> True that compares codes as integers, or takes the smaller or larger.
 
-    Return None for other operations, and if the order of the codes is not enough. operands: tuple of 1-D arrays of
-    codes. targets: (results,), or (results, uint8 flags), which the function fills. It always returns True: done.
+    Return None for other operations, and where integers do not suffice, as for operands in two formats. operands: tuple
+    of 1-D arrays of codes. targets: (results,), or (results, uint8 flags), which the function fills. It always returns
+    True.
     """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS

@@ -38,7 +38,7 @@ def explain_table(source: Array, options: TableOptions) -> TableExplanation:
     source: a float array of one element. options: the checked options of the cast, its format included.
     """
     fmt = options.fmt
-    code = int(encode(source, fmt, **keywords_of(options)).reshape(-1)[0])
+    code = int(encode(source, **options._asdict()).reshape(-1)[0])
     value, result = float(source.reshape(-1)[0]), fmt.value_of(code)
     inner, outer = _neighbours(value, fmt)
     fraction = None
@@ -59,12 +59,6 @@ def explain_table(source: Array, options: TableOptions) -> TableExplanation:
         result=result,
         reason=_reason(value, result, options, fraction, inner),
     )
-
-
-def keywords_of(options: TableOptions) -> dict[str, Any]:
-    """Return the options of a cast to a table format as keyword arguments of `fpsim.encode`, without the format."""
-    _, rounding, overflow, seed, random_bits = options
-    return {"rounding": rounding, "overflow": overflow, "seed": seed, "random_bits": random_bits}
 
 
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
@@ -117,5 +111,5 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
 
 
 def _entry(value: float, code: int, bits: int) -> str:
-    """Return a value as text, with its code of a number of bits."""
+    """Return a value and its code as text, such as "1.5 = code 0x3"; bits: width of a code."""
     return f"{value!r} = code {code:#0{2 + -(-bits // 4)}x}"

@@ -104,7 +104,7 @@ def random_kernel() -> Any:
 
 
 def random_words(seed: int, first: int, size: int) -> Array:
-    """Return the random uint32 numbers of elements first .. first + size - 1 for a seed (0 to 2**64 - 1), in 1-D."""
+    """Return a random uint32 for each of the elements first .. first + size - 1, in 1-D; seed: 0 to 2**64 - 1."""
     skip = first % 4  # each value of the counter yields four numbers; some of the first may be skipped
     words = np.empty((skip + size + 3) // 4 * 4, np.uint32)
     random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
@@ -115,9 +115,9 @@ def random_words(seed: int, first: int, size: int) -> Array:
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """Return the kernel (bits, codes, layout, first, k0, k1) -> None that rounds floats to codes stochastically.
 
-    bits: 1-D bits of floats of `width` bits (32 or 64). codes: 1-D results in the format's storage dtype. layout: an
-    EncodeLayout as an array. first: flat index of the first element. k0, k1: low and high 32 bits of the seed. These
-    three are uint64.
+    bits: 1-D bits of floats of `width` bits (32 or 64). codes: 1-D results in the format's storage dtype. layout: the
+    format's constants as an array. first: flat index of the first element. k0, k1: low and high 32 bits of the seed.
+    These three are uint64.
 
     kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: the layout as compile-time constants; None to
     read it from the argument.
@@ -148,8 +148,8 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """Return the kernel (codes, bits, layout) -> None that decodes codes to floats.
 
-    codes: 1-D, unsigned. bits: 1-D results, the float bits as uint32 or uint64. layout: a DecodeLayout (the format's
-    constants) as an array.
+    codes: 1-D, unsigned. bits: 1-D results, the float bits as uint32 or uint64. layout: the format's
+    constants as an array.
 
     width: bits of the floats, 32 or 64. frozen: the layout as compile-time constants; None to read it from the
     argument. streamed: True writes the results past the caches.
@@ -176,8 +176,8 @@ def quantize_kernel(
 ) -> Any:
     """Return the kernel (bits, rounded, encode_layout, decode_layout) -> None that rounds floats to a format's values.
 
-    bits, rounded: 1-D float bits of `width` bits, before and after. encode_layout, decode_layout: the layouts as
-    arrays.
+    bits, rounded: 1-D float bits of `width` bits, before and after. encode_layout, decode_layout: the format's
+    constants for rounding and for decoding, as arrays.
 
     mode: a `fpsim.Rounding` as an integer. kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both
     layouts as compile-time constants, each None to read it from the argument. streamed: True writes the results past

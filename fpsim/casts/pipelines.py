@@ -119,7 +119,8 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
     """Return the stages that round numbers to values of options.fmt, as `quantizing` does, in a deterministic mode.
 
-    The result is cached. The arguments are those of `quantizing`; options.seed is None.
+    The result is cached. source, target: the formats of the bits before and after. options: those of the cast, with the
+    seed None. long: True compiles kernels for built-in formats at once, for arrays that are pieces of a long one.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
@@ -250,7 +251,10 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
 
 
 def look_up_stage(table: Array) -> Stage:
-    """Return the stage that decodes by a look-up: code i becomes table[i], the float bits of its value."""
+    """Return the stage (a function on arrays and the dtype of its results) that decodes code i to table[i].
+
+    table: the float bits of every code's value.
+    """
 
     def look_up(codes: Array, bits: Array, first: int) -> None:
         table.take(codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy

@@ -151,8 +151,9 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
 
 
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:
-    """Return the stage that rounds floats of `width` bits stochastically to codes of a table format.
+    """Return the stage (a function on arrays and the dtype of its results) that rounds floats stochastically to codes.
 
+    width: bits of the floats, 32 or 64. options: those of the cast to a table format.
     The probability of rounding away from zero is the distance from the neighbour toward zero as a share of the gap
     between both neighbours, truncated to options.random_bits bits. Random numbers follow from options.seed and the flat
     index.

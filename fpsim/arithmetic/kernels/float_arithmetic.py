@@ -306,9 +306,8 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
     a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: unsigned integers of `width` bits; its rows are
     constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: a
-    Rounding.
-    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
-    ignored.
+    Rounding. width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is
+    then ignored.
     """
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused

@@ -157,9 +157,9 @@ def code_functions(fmt: Format, name: str) -> Any:
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
     """Return the kernel (a, b, codes) -> None that writes the codes of a + b, a - b, a * b or a / b to `codes`.
 
-    a, b, codes: 1-D arrays of uint16 codes.
-    codes must not share memory with a or b. fmt: FP16 or BF16; name: "add", "subtract", "multiply" or "divide".
-    streamed: True if results are written around the caches, for arrays that would not stay in them.
+    a, b, codes: 1-D arrays of uint16 codes; codes must not share memory with a or b. fmt: FP16 or BF16. name: "add",
+    "subtract", "multiply" or "divide". streamed: True if results are written around the caches, for arrays that would
+    not stay in them.
     """
     scales = (fmt.name, name) in SCALED
     loop = block_loop(_fill_scaled(name) if scales else _fill(fmt, name), streamed, BLOCK if scales else 0)
@@ -221,7 +221,7 @@ def _fill_scaled(name: str) -> Any:
 
 @cache
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
-    """Return the kernel (a, b, codes, flags, tiny_below) -> None of a + b, a - b, a * b or a / b, with flags.
+    """Return the kernel (a, b, codes, flags, tiny_below) -> None that adds, subtracts, multiplies or divides.
 
     a, b, codes: 1-D arrays of uint16 codes; codes must not share memory with a or b. flags: uint8, bits of `fp.Flags`.
     tiny_below: uint32, the float32 bits of the smallest magnitude that is not tiny. fmt: FP16 or BF16; name: "add",
@@ -273,8 +273,8 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
     """Return the flags of a result as uint16, from uint16 codes of the operands a and b and `code` of the result.
 
-    flags: those of a finite result, which are returned if the result is finite. infinity, quiet: codes of Inf and of
-    the quiet NaN. divides: True if the result is a / b, which raises DIVIDE_BY_ZERO for a finite a and b = 0.
+    flags: the flags of a finite result, which are then returned as they are; not used for Inf and NaN. infinity, quiet:
+    codes of Inf and of the quiet NaN. divides: True for quotients, which raise DIVIDE_BY_ZERO for a finite a and b = 0.
     """
     p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
     largest = u16(max(p, q))

@@ -239,7 +239,7 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 
 
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
-    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest of a * b + c one by one, with flags.
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest that computes a * b + c one by one.
 
     a, b, c: 1-D uint16 codes of `fmt`. It writes codes of a * b + c, and flags (uint8), right for finite results only:
     INEXACT, and UNDERFLOW if an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not
@@ -264,7 +264,7 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 
 
 def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
-    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest of a * b + c by AVX-512, with flags.
+    """Return the loop (a, b, c, codes, flags, tiny_below) -> largest that computes a * b + c by AVX-512.
 
     a, b, c: 1-D uint16 codes of `fmt`. It writes codes of a * b + c, and flags (uint8), right for finite results only:
     INEXACT, and UNDERFLOW if an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not
@@ -290,8 +290,8 @@ def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
     """Return the flags of a * b + c as uint16, from uint16 codes of the operands and `code` of the result.
 
-    flags: those of a finite result, which are returned if the result is finite. infinity, quiet: codes of Inf and of
-    the quiet NaN.
+    flags: the flags of a finite result, which are then returned as they are; not used for Inf and NaN. infinity, quiet:
+    codes of Inf and of the quiet NaN.
     """
     p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
     result = u16(code & SHORT_MAGNITUDE)

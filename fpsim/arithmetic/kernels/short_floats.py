@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from fpsim.casts.half import NAN as HALF_NAN
-from fpsim.casts.half import to_half
+from fpsim.casts.half import from_half, to_half
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16
 from fpsim.runtime.compile import scalar
@@ -141,7 +138,8 @@ def _make_scaled(scale: Any, magic: Any) -> Any:
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
         """Return (BF16 code, flags INEXACT and UNDERFLOW) of a product or quotient of the BF16 codes a and b, uint32.
 
-        Flags of Inf and NaN results are not right; callers replace them. tiny_below: as in `_make_scaled`.
+        Flags of Inf and NaN results are not right; callers replace them. tiny_below: bits of the smallest magnitude
+        that is not tiny, to be compared as int32.
         """
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
@@ -171,21 +169,10 @@ def narrow_to_odd(wide: Any) -> Any:
 # ---- FP16: converted by the processor
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _from_half(_typing: Any, code: Any) -> Any:
-    """Return the value of a uint16 FP16 code as float32. Kernels call _from_half(code); numba adds _typing."""
-
-    def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        half = builder.bitcast(args[0], ir.HalfType())
-        return builder.fpext(half, ir.FloatType())
-
-    return types.float32(types.uint16), build
-
-
 @scalar
 def load_half(code: Any) -> Any:
     """Return the value of an FP16 code, an unsigned integer, as float32."""
-    return f32(_from_half(u16(code)))
+    return float_of(from_half(u16(code)))
 
 
 @scalar
