@@ -136,8 +136,7 @@ class DelayedScaling(_ScaleState):
         grid = tiling(step.source.shape, self.scaling.block).grid
         factors = self._arrays["encode_scales"] if self._arrays else np.ones(grid, np.float32)
         history = self._arrays["amax_history"] if self._arrays else np.zeros((self.history, *grid), np.float32)
-        run = steps.quantize_with_factors if back else steps.encode_with_factors
-        result = run(step.source, self.fmt, self.scaling, steps.inverse(factors), factors, **step.keywords)
+        result = steps.encode_with_factors(step, self.scaling, steps.inverse(factors), factors, back=back)
         newest = steps.amax_of(*look(step.job())).reshape(grid)
         history, encode_scales, computed = self._updated(history, factors, newest)
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY
@@ -16,7 +15,6 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling.arguments import checked, element_options_of
 from fpsim.scaling.encode import decodes_in_one_pass, tile_plan
 from fpsim.scaling.kernels.counts import count_kernel
 from fpsim.scaling.look import look, over_job, ruled
@@ -26,59 +24,29 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tile_jobs import tile_job
 
 
-def encode_with_factors(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
-) -> Scaled:
+def encode_with_factors(step: EncodingStep, scaling: Scaling, scales: Array, factors: Array, *, back: bool) -> Any:
     """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
-    The decoded value is code * scale. fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one
-    per tile.
+    The decoded value is code * scale. step: the array x and the options of its cast, with division="multiply" in its
+    scaling. scaling: the recipe of the result. scales, factors: float32, one per tile. Return a Scaled, or if `back`
+    its decoded values, float32, computed in one pass where possible.
     """
-    step = _multiplying_step(x, fmt, scaling, cast)
-    codes = np.empty(step.source.shape, step.element.storage)
-    _run_factors(step, codes, scales, factors, back=False)
-    return Scaled(codes, np.array(scales, np.float32), step.element, scaling)
-
-
-def quantize_with_factors(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
-) -> Array:
-    """Return code * scale, float32, for the codes of x * factor with one factor and one decode scale per tile.
-
-    Equal to `encode_with_factors(...).decode()`, but computed in one pass where possible. fmt, scaling, cast: as for
-    `fpsim.encode_scaled`. scales, factors: float32, one per tile.
-    """
-    step = _multiplying_step(x, fmt, scaling, cast)
-    source, element = step.source, step.element
-    target = np.empty(source.shape, np.float32)
+    element, shape = step.element, step.source.shape
     assert not isinstance(element, (LogFMT, TableFormat))
+    values = np.empty(shape, np.float32)
     # the loops of one pass look at factors alone to see whether decoding can give a NaN
-    if not decodes_in_one_pass(element, scaling, step.source_fmt, target) or not np.all(np.isfinite(scales)):
-        return encode_with_factors(source, element, scaling, scales, factors, **cast).decode(out=target)
-    _run_factors(step, target, scales, factors, back=True)
-    return target
-
-
-def _multiplying_step(x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords) -> EncodingStep:
-    """Return the step that encodes x with a scaling changed to division="multiply": factors multiply elements.
-
-    fmt, scaling: as for `fpsim.encode_scaled`. cast: keywords of the elements' cast.
-    """
-    element, source, source_fmt = checked(x, fmt, scaling)
-    options = element_options_of(element, scaling, cast)
-    return EncodingStep(source, source_fmt, element, scaling.replace(division="multiply"), options, cast)
-
-
-def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
-    """Fill `target` with codes, or with float32 values if `back`, using given scales and factors, one per tile.
-
-    step: the array and the options of its cast. target: of the array's shape. scales: decode scales. factors: what
-    elements are multiplied with, or divided by if the scaling says so.
-    """
-    job = step.job(target, back=back)
+    in_one_pass = (
+        back and decodes_in_one_pass(element, scaling, step.source_fmt, values) and bool(np.all(np.isfinite(scales)))
+    )
+    out = values if in_one_pass else np.empty(shape, element.storage)
+    job = step.job(out, back=in_one_pass)
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = job.tiling.tiles
     run_scales(job, np.ascontiguousarray(scales).reshape(grid), factors.astype(real).reshape(grid))
+    if in_one_pass:
+        return values
+    encoded = Scaled(out, np.array(scales, np.float32), element, scaling)
+    return encoded.decode(out=values) if back else encoded
 
 
 class EncodingStep(NamedTuple):

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.scaling.arguments import element_options_of
 from fpsim.scaling.report import ScaleCounts
 from fpsim.scaling.states.delayed import DelayedScaling
-from fpsim.scaling.states.steps import encode_with_factors
+from fpsim.scaling.states.steps import EncodingStep, encode_with_factors
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import sweep
 from tests.oracles.tiling import tiles
@@ -160,6 +161,10 @@ def test_factors_need_not_be_inverse_scales() -> None:
     x = np.random.default_rng(0).standard_normal((4, 200)).astype(np.float32)
     scales = f32([[0.5], [3], [7], [1]])
     factors = f32([[1], [2], [0.1], [1e3]])
-    q = encode_with_factors(x, "e4m3", fp.scalings.ROW, scales, factors, overflow="saturate")
+    scaling = fp.scalings.ROW.replace(division="multiply")
+    options = element_options_of(fp.E4M3, scaling, {"overflow": "saturate"})
+    step = EncodingStep(x, fp.FP32, fp.E4M3, scaling, options, {"overflow": "saturate"})
+    q = encode_with_factors(step, fp.scalings.ROW, scales, factors, back=False)
+    assert_bits_equal(encode_with_factors(step, fp.scalings.ROW, scales, factors, back=True), q.decode())
     assert_bits_equal(q.codes, fp.encode(x * factors, "e4m3", overflow="saturate"))
     assert_bits_equal(q.scales, scales)
