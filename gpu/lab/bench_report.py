@@ -128,7 +128,7 @@ def table(rows: tuple[Speed, ...]) -> list[str]:
 def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str]:
     """Return a table of cells as aligned lines of text: the first row, a rule of dashes, and the other rows.
 
-    cells: the texts of each row. widest: the most dashes of the rule.
+    cells: the texts of each row. widest: the largest number of dashes in the rule.
     """
     shown = tables.aligned(cells, len(cells[0]))
     return [shown[0], "-" * min(max(map(len, shown)), widest), *shown[1:]]

@@ -43,7 +43,7 @@ class BenchWork(NamedTuple):
         return not self.moved
 
     def count(self, size: int) -> int:
-        """Return the number of elements for a size, or of multiply-adds of a matrix product."""
+        """Return the number of elements that a call of this size processes; of multiply-adds for a matrix product."""
         return size**3 if self.is_product else size
 
 
@@ -52,7 +52,7 @@ STOCHASTIC = {"rounding": "stochastic", "seed": 7}
 
 
 def _casts() -> list[BenchWork]:
-    """Return the calls to measure for casts: encode and decode of several formats."""
+    """Return the benchmark's casts: encode and decode of several formats."""
     rows = []
     for fmt, size in BYTES.items():
         for words, options in (("", {}), (" stochastic", STOCHASTIC)):
@@ -63,7 +63,7 @@ def _casts() -> list[BenchWork]:
 
 
 def _arithmetic() -> list[BenchWork]:
-    """Return the calls to measure for arithmetic on codes, and for softmax along rows, which has no target."""
+    """Return the benchmark's arithmetic on codes, and its softmax along rows, which has no target."""
     rows = [
         BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
@@ -73,7 +73,7 @@ def _arithmetic() -> list[BenchWork]:
 
 
 def _scaled() -> list[BenchWork]:
-    """Return the calls of `encode_scaled` to measure."""
+    """Return the benchmark's calls of `encode_scaled`."""
     # a code is stored in one byte, also for E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
@@ -84,7 +84,7 @@ def _scaled() -> list[BenchWork]:
 
 
 def _products() -> list[BenchWork]:
-    """Return the matrix products to measure, those by cuBLAS first."""
+    """Return the benchmark's matrix products, those by cuBLAS first."""
     plans: tuple[tuple[str, str, int | None, float], ...] = (
         ("E4M3", "hopper_e4m3_f32", 128, FP8_RATE), ("E4M3", "hopper_e4m3_f32", None, FP8_RATE),
         ("FP16", "hopper_f16_f32", 128, 0.0), ("BF16", "hopper_bf16_f32", 128, 0.0),

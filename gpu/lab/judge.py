@@ -118,7 +118,7 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """Return a model without split_k and merge (slices of K), which a heuristic of the library chooses."""
+    """Return a model whose schedule lacks split_k and merge, the arguments that the library's heuristic chooses."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 

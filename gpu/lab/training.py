@@ -51,7 +51,7 @@ class TrainingRow:
 
 
 def training_row(fields: dict[str, Any]) -> TrainingRow:
-    """Return a run from `fields`, the dict of its attributes in a report's JSON, with digests as a list."""
+    """Return a run from `fields`, the dict of its attributes in a report's JSON, whose digests are a list."""
     return TrainingRow(**{**fields, "digests": tuple(fields["digests"])})
 
 

@@ -69,7 +69,7 @@ class GpuNorms:
         return _held(evaluate("convert", (x.codes,), {}, fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, which stays in the shape with size 1; NaN if an element is NaN.
+        """Return the largest elements along an axis, which is kept with size 1; NaN where an element is NaN.
 
         The result has the format of `x`.
         """
@@ -128,7 +128,7 @@ def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]
 
 
 def _as_float32(x: Values) -> Values:
-    """Return an operand converted to FP32 if FP32 holds its format; unchanged otherwise, and for NumPy scalars."""
+    """Return an operand converted to FP32, but unchanged if it is a NumPy scalar or FP32 cannot hold its format."""
     if x.fmt == FP32 or not isinstance(x.codes, GpuArray) or not FP32.holds(x.fmt):
         return x
     return _held(decode(x.codes, x.fmt), FP32)

@@ -56,7 +56,7 @@ def is_text(path: Path) -> bool:
 
 
 def _read_text(path: Path) -> list[Vectors]:
-    """Return the sets of test vectors in a text file; raise a ValueError, without the file's name, if it is damaged."""
+    """Return the sets of test vectors in a text file; raise a ValueError that does not name the file if damaged."""
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it must have at most {LARGEST} bytes; got {path.stat().st_size}")
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def _read_text(path: Path) -> list[Vectors]:
 
 
 def _read_arrays(path: Path) -> list[Vectors]:
-    """Return the sets of test vectors in a .npz file; raise a ValueError, without the file's name, if it is damaged."""
+    """Return the sets of test vectors in a .npz file; raise a ValueError that does not name the file if damaged."""
     arrays, header = load_arrays(path)
     if header.get("kind") != KIND or header.get("version") != VERSION:
         raise ValueError(f"it must be of the kind {KIND!r}, version {VERSION}; got {str(header)[:60]}")

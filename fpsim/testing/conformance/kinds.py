@@ -179,8 +179,8 @@ def _scaling(vectors: Vectors) -> Any:
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one array (cases,): the codes to which a set of casts rounds its floats.
 
-    The codes are in the storage dtype of their format. columns[0]: bit patterns of the floats,
-    (cases, 1). vectors: the set, with its format and cast policy.
+    The codes are in the storage dtype of their format. columns[0]: bit patterns of the floats, (cases, 1). vectors: the
+    set, with its format and cast policy.
     """
     x = columns[0][:, 0].view(np.float32 if vectors.takes[0].fmt == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]

@@ -181,19 +181,62 @@ def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
 # ---- faults: functions that return a broken kernel for a promise, or None if such a kernel cannot have the fault
 
 
-def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel that follows another promise, but returns results in the format of `promise`.
+def _follows(changes: Callable[[Keywords], dict[str, Any] | None]) -> Callable[[Keywords], Kernel | None]:
+    """Return a factory of kernels that follow a promise with some other keywords, but keep its result format.
 
-    changes: the keywords of `check_kernel` in which the other promise differs from `promise`.
+    The factory takes a promise, keywords of `check_kernel`. changes: function from these keywords to the other ones, or
+    to None, for which the factory returns None.
     """
-    out = checked_promise(promise).out
-    made = kernel_of(**{**promise, **changes})
 
-    def kernel(*arrays: Array) -> Array:
-        result = made(*arrays)
-        return np.asarray(result if promise.get("out_fmt") else cast(result, out))
+    def factory(promise: Keywords) -> Kernel | None:
+        changed = changes(promise)
+        if changed is None:
+            return None
+        out, follower = checked_promise(promise).out, kernel_of(**{**promise, **changed})
 
-    return kernel
+        def kernel(*arrays: Array) -> Array:
+            result = follower(*arrays)
+            return np.asarray(result if promise.get("out_fmt") else cast(result, out))
+
+        return kernel
+
+    return factory
+
+
+def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
+    """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms, or never.
+
+    It returns None for promises (keywords of `check_kernel`) without such a total, or with scales that vary along K.
+    """
+    return _follows(lambda p: {"promote": interval} if p.get("promote") and _scales_whole_sums(p) else None)
+
+
+def _with_half_accumulator(promise: Keywords) -> dict[str, Any] | None:
+    """Return {"accumulate": the unit called like the promised one, but with "_f16" for "_f32"}; None if there is none.
+
+    promise: keywords of `check_kernel`.
+    """
+    unit = checked_promise(promise).unit
+    narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
+    return {"accumulate": narrow} if narrow in [candidate.name for candidate in units()] else None
+
+
+def _with_split(promise: Keywords) -> dict[str, Any] | None:
+    """Return {"schedule": that of cuBLAS with two slices of K}, as the fault of a kernel that splits K.
+
+    Return None if the promise, keywords of `check_kernel`, has promote, a schedule, scales or a bias, or no unit.
+    """
+    other = any(promise.get(name) for name in ("promote", "schedule", *EXTRAS))
+    return None if other or checked_promise(promise).unit is None else {"schedule": cublas("sm_90", split_k=2)}
+
+
+def _with_rounded_products(promise: Keywords) -> dict[str, Any] | None:
+    """Return {"accumulate": sums of products that are rounded first}; None unless fused multiply-adds are promised.
+
+    promise: keywords of `check_kernel`.
+    """
+    how = promise["accumulate"]
+    return {"accumulate": Sequential(how.fmt)} if isinstance(how, FusedMultiplyAdd) else None
 
 
 def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel | None]:
@@ -217,7 +260,7 @@ def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel 
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether no scale of a promise (keywords of `check_kernel`) varies along K, so that it multiplies sums."""
+    """Return whether the scales in a promise, keywords of `check_kernel`, multiply whole sums: none varies along K."""
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
@@ -244,20 +287,6 @@ def _flushes(promise: Keywords) -> Kernel | None:
     return kernel
 
 
-def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms, or never.
-
-    The factory takes a promise, keywords of `check_kernel`. It returns None if the promise has no promotion (adding
-    of partial sums to a float32 total), or has scales that vary along K. interval: a number, or None for never.
-    """
-
-    def factory(promise: Keywords) -> Kernel | None:
-        promoted = promise.get("promote") and _scales_whole_sums(promise)
-        return _otherwise(promise, promote=interval) if promoted else None
-
-    return factory
-
-
 def _half_total(promise: Keywords) -> Kernel | None:
     """Return a kernel that keeps a promise, except that it rounds the total of partial sums to FP16 at each addition.
 
@@ -277,38 +306,6 @@ def _half_total(promise: Keywords) -> Kernel | None:
         return total
 
     return kernel
-
-
-def _half_accumulator(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds in FP16, by the unit called like the promised one but with "_f16" instead of "_f32".
-
-    Return None if there is no such unit. promise: keywords of `check_kernel`.
-    """
-    unit = checked_promise(promise).unit
-    narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
-    if narrow not in [candidate.name for candidate in units()]:
-        return None
-    return _otherwise(promise, accumulate=narrow)
-
-
-def _split(promise: Keywords) -> Kernel | None:
-    """Return a kernel that cuts K into two slices, as cuBLAS does, and adds their two sums.
-
-    Return None if the promise has no matrix unit, or if it has a promotion, a schedule, scales or a bias. promise:
-    keywords of `check_kernel` that the kernel keeps otherwise.
-    """
-    if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
-        return None
-    return _otherwise(promise, schedule=cublas("sm_90", split_k=2))
-
-
-def _rounds_products(promise: Keywords) -> Kernel | None:
-    """Return a kernel that rounds each product to the format of the sums before it adds it.
-
-    Return None unless fused multiply-adds are promised. promise: keywords of `check_kernel`.
-    """
-    how = promise["accumulate"]
-    return _otherwise(promise, accumulate=Sequential(how.fmt)) if isinstance(how, FusedMultiplyAdd) else None
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
@@ -374,15 +371,15 @@ _ROWS = (
     ("not_promoted", "leaves the promotion of partial sums out", FP8, _promoting_every(None)),
     ("promotes_often", "promotes every 64 terms", FP8, _promoting_every(TILE)),
     ("half_total", "keeps the total of partial sums in FP16", FP8, _half_total),
-    ("half_accumulator", "adds in FP16", HALF, _half_accumulator),
-    ("split", "splits K in two", TO_BF16, _split),
+    ("half_accumulator", "adds in FP16", HALF, _follows(_with_half_accumulator)),
+    ("split", "splits K in two", TO_BF16, _follows(_with_split)),
     ("scale_strides", "reads the scales of b with the strides of their transpose",
      {**FP8, "promote": None, "scale_a": "1x128", "scale_b": "128x128"}, _scale_strides),
     ("bias_first", "adds the bias before the scales",
      {**FP8, "scale_a": "row", "scale_b": "row", "bias": True, "out_fmt": "bf16"}, _bias_first),
     ("truncates", "truncates the result", TO_BF16, _truncates),
     ("backwards", "adds K from the last term to the first", FP8, _with_terms(lambda terms: terms[::-1])),
-    ("rounds_products", "rounds products before it adds them", FLOAT32, _rounds_products),
+    ("rounds_products", "rounds products before it adds them", FLOAT32, _follows(_with_rounded_products)),
     ("flushes", "takes subnormal operands as zeros", HALF, _flushes),
     ("reads_again", "reads terms of the last tile twice", FP8, _with_terms(lambda terms: last_again(terms, TILE))),
 )  # fmt: skip

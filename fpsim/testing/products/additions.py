@@ -73,7 +73,7 @@ def _additions(promise: Promise) -> Iterator[Addition]:
 def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
     """Return whether a unit can follow a schedule.
 
-    If the schedule adds partial sums to a total, each of them must have whole steps (instructions) of the unit.
+    If the schedule adds partial sums to a total, each of them must consist of whole steps (instructions) of the unit.
     """
     return not isinstance(schedule.sums, Chain) or interval_of(schedule.sums, unit) % unit.terms == 0
 

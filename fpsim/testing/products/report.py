@@ -151,7 +151,7 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """True if the kernel keeps its promise: no result is wrong, and no rule of calls is broken."""
+        """True if no result is wrong, and no call broke a rule, such as that operands are not written into."""
         return not self.mismatches and not self.broken
 
     def __bool__(self) -> bool:

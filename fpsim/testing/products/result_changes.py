@@ -69,7 +69,7 @@ def _promised(promise: Promise) -> tuple[str, bool]:
 def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
     """Return the results, as codes, with the bias added before the scales are applied.
 
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
     """
     assert x.bias is not None
     return cast(finish(_without(x, "bias"), sums + x.bias), FP32, p.out)
@@ -78,7 +78,7 @@ def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
 def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     """Return the results, as codes, with scale_b applied after the bias is added.
 
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
     """
     assert x.bias is not None
     first = finish(_without(x, "bias", "scale_b"), sums) + x.bias
@@ -88,7 +88,7 @@ def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
 def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     """Return the results, as codes, with the bias added after the cast, and then cast again.
 
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
     """
     assert x.bias is not None
     codes = cast(finish(_without(x, "bias"), sums), FP32, p.out)
@@ -98,7 +98,7 @@ def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
 def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
     """Return the results, as codes, with the scales applied after the cast, and then cast again.
 
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
+    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
     """
     codes = cast(sums, FP32, p.out)
     return cast(finish(x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)

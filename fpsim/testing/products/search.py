@@ -143,7 +143,7 @@ class VariantSearch:
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Return whether a variant differs from the kernel for inputs for which the kernel keeps its promise."""
+        """Return whether a variant fails to reproduce results of inputs for which the kernel keeps its promise."""
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant]) -> list[Variant]:
@@ -174,7 +174,7 @@ class VariantSearch:
         return []
 
     def _matches(self, x: Variant, others: list[Variant]) -> list[Variant]:
-        """Return those of the variants that join x and one of `others` which reproduce all wrong results."""
+        """Join x with each of `others`, and return the joined variants that reproduce all wrong results."""
         matches = []
         for y in others:
             variant = _joined(x, y)

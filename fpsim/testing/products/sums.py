@@ -95,7 +95,7 @@ class JoinedParts(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Description of the addition in reports."""
+        """Clause that describes the arithmetic in reports, such as "2 slices of K by ..., joined in FP32"."""
         sort = f"sums over every {self.parts}th term" if self.strided else "slices of K"
         size = f"{self.parts} {sort}" if self.parts else f"partial sums of {self.terms} terms"
         size = RULES[self.rule].format(self.terms, 2 * self.terms, 4 * self.terms) if self.rule else size
@@ -160,7 +160,7 @@ class Dequantised(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Description of the addition in reports."""
+        """Clause that describes the arithmetic in reports, "operands times scales, rounded to BF16, added by ..."."""
         how = self.how.name if isinstance(self.how, MatrixUnit) else repr(self.how)
         return f"operands times scales, rounded to {self.fmt}, added by {how}"
 
@@ -169,7 +169,7 @@ Addition = Adding | JoinedParts | Dequantised
 
 
 class PartialSums:
-    """Cache of partial sums, shared by all additions that join the same parts of the same operands."""
+    """Cache of partial sums, which all `JoinedParts` with the same parts of K share for the same operands."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
@@ -223,7 +223,7 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
 def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
     """Return the float64 sums (M, N) of the product of x by the arithmetic `how`, with scales and without bias.
 
-    promise: the formats of the operands.
+    promise: the kernel's claim, for the formats of the operands.
     """
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):

@@ -119,7 +119,7 @@ class Emulator:
         return self._before[key]
 
     def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
-        """Return (x with a variant's changes of operands, terms and scales, the arithmetic that sums the products)."""
+        """Return a pair: x with a variant's changes of operands, terms and scales; the arithmetic of the sums."""
         changes = (variant.operands and variant.operands[1], variant.terms)
         key = id(x), *("" if change is None else change.words for change in changes)
         if key not in self._operands:

@@ -103,8 +103,7 @@ def _one(element: Element) -> int:
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
     """Replace codes by the code of 1, in place, except those among both the last `last` and the first `first`.
 
-    Codes are counted in C order. element: the
-    element type of the codes.
+    Codes are counted in C order. element: the element type of the codes.
     """
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
