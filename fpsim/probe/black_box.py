@@ -25,7 +25,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")  # memory layouts of a and b: n is row-major,
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return a new row-major array that begins at a cache line; its elements have any values."""
+    """Return a new, uninitialised row-major array that begins at a cache line."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
@@ -168,7 +168,7 @@ class BlackBox:
         """Return the result of a call as an array of shape (), or (m, columns) for "matmul".
 
         Raises:
-          ValueError: the shape is another, or the dtype differs from that of earlier results.
+          ValueError: the result has another shape, or another dtype than earlier results.
           TypeError: the result does not hold floats (integers, for integer operands).
         """
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:

@@ -249,7 +249,7 @@ def spine(branch: Branch) -> list[int]:
 
 
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
-    """Yield accumulators as candidates, in `out` and the formats SUM_FORMATS of at least its precision.
+    """Yield candidates: accumulators in the result's format `out`, and in SUM_FORMATS of at least its precision.
 
     order: an order whose partial sums give the chunks of `fp.Chunked`, or None. of_products: True to include fused
     multiply-adds.
@@ -324,7 +324,7 @@ def may_have(how: Tree, order: Order) -> bool:
 
 
 def _terms(operation: StackOperation) -> list[Branch]:
-    """Return the terms that an operation adds as branches."""
+    """Return the terms that an operation adds, each as a Branch."""
     return [Branch(k) for span in operation.spans for k in range(*span)]
 
 

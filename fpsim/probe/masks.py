@@ -237,8 +237,8 @@ class _TreeSearch:
     def _is_flat(self, pivot: int, members: Array) -> bool:
         """Return whether one node adds the term `pivot` and all terms `members`, given as indices.
 
-        It does if a small pivot does not count in the sum with M and -M at any two members. With more than PAIRS
-        members, some pairs are tested.
+        It does if a small number at the pivot does not count in the sum with a huge M and -M at any two members. With
+        more than PAIRS members, only some pairs are tested.
         """
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False

@@ -1,4 +1,4 @@
-"""Models of black boxes, which describe, draw and save a revealed arithmetic and compute the same bits."""
+"""Models of black boxes, which describe, draw and save the arithmetic that a probe found, and compute the same bits."""
 
 from __future__ import annotations
 

@@ -293,7 +293,12 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
     """
     for refused in (False, True):
         groups: dict[Tree, list[AdderCandidate]] = {}
-        for candidate in dict.fromkeys(_candidates(box, order, refused)):
+        candidates: list[AdderCandidate] = []
+        if len(box.operands) == 2:
+            candidates += by_units(box.operands[0], box.operands[1], box.fmt, order, box.scale, box.block, refused)
+        if not refused and not box.scale and box.fmt in DTYPES:
+            candidates += by_accumulators(box.fmt, order, len(box.operands) == 2)
+        for candidate in dict.fromkeys(candidates):
             how = candidate.tree(box.n, _columns(box))
             if order is None or (may_have(how, order) and order_of(how) == order):
                 groups.setdefault(how, []).append(candidate)
@@ -304,19 +309,6 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
         if matches:
             return tuple(matches)
     return ()
-
-
-def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box: matrix units first, then accumulators.
-
-    order: the order of additions; None if it is unknown. refused: True for the schedules whose library has no kernel
-    for these operands, False for all other candidates.
-    """
-    if len(box.operands) == 2:
-        operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
-        yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)
-    if not refused and not box.scale and box.fmt in DTYPES:
-        yield from by_accumulators(box.fmt, order, len(box.operands) == 2)
 
 
 def _columns(box: BlackBox) -> int | None:

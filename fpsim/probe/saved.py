@@ -1,4 +1,4 @@
-"""Models of probes, read from their files."""
+"""Reads models of black boxes from files that `Model.save` wrote."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def narrowed(x: Any, mode: Any) -> Any:
 
 @scalar
 def kept(x: Any, flushes: Any) -> Any:
-    """Return a float32; if `flushes`, a subnormal becomes a zero of its sign."""
+    """Return the float32 x, or a zero of its sign if `flushes` and x is subnormal."""
     return f32(np.copysign(f32(0), x)) if flushes and abs(x) < SMALLEST_NORMAL else x
 
 

@@ -43,7 +43,7 @@ class Specification(NamedTuple):
           values: one or two (R, n) arrays: the operands, whose exponents align products.
         """
         if self.rule.fraction_bits is not None:
-            return self._by_cuts(numbers, self._exponents(values, numbers))
+            return self._by_cuts(numbers, values)
         stack: list[Array] = []
         for step in self.order.program:
             if step < 0:
@@ -55,13 +55,19 @@ class Specification(NamedTuple):
                 stack.append(flushed(term, self.rule.fmt.smallest_normal) if step in self.flushed_terms else term)
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
-    def _by_cuts(self, terms: Array, exponents: Array) -> Array:
+    def _by_cuts(self, terms: Array, values: Sequence[Array]) -> Array:
         """Return the sums (R,) of terms (R, n), float64, where each addition cuts its numbers to common fraction bits.
 
         Each addition first rounds its numbers to multiples of 2**(e - rule.fraction_bits), where e is the largest of
-        their exponents. Zeros have none, and e is at least -900. exponents: integers (R, n), those of the terms, as
-        `_exponents` returns them. A partial sum has the exponent floor(log2(abs(sum))).
+        their exponents. Zeros have none, and e is at least -900. The exponent of x is floor(log2(abs(x))). But if
+        `rule.operand_exponents` is set, that of a product is the sum of the exponents of both operands in `values`,
+        each at least its limit in the rule.
         """
+        exponents = np.frexp(terms)[1] - 1
+        least = self.rule.operand_exponents
+        if least is not None and len(values) == 2:
+            of_a, of_b = (np.maximum(np.frexp(x)[1] - 1, low) for x, low in zip(values, least, strict=True))
+            exponents = of_a + of_b
         stack: list[tuple[Array, Array]] = []
         for step in self.order.program:
             if step < 0:
@@ -71,19 +77,6 @@ class Specification(NamedTuple):
             else:
                 stack.append((terms[:, step], exponents[:, step]))
         return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
-
-    def _exponents(self, values: Sequence[Array], products: Array) -> Array:
-        """Return the exponents (R, n) by which terms are aligned, as integers; that of x is floor(log2(abs(x))).
-
-        With one operand, or if `rule.operand_exponents` is None, they are the exponents of `products` (R, n), which
-        holds the terms of a plain sum. Else each is the sum of the exponents of both operands in `values`, each at
-        least its limit in the rule.
-        """
-        least = self.rule.operand_exponents
-        if least is None or len(values) < 2:
-            return np.asarray(np.frexp(products)[1] - 1)
-        of_a, of_b = (np.maximum(np.frexp(x)[1] - 1, low) for x, low in zip(values, least, strict=True))
-        return np.asarray(of_a + of_b)
 
     def _once(self, x: Array) -> Array:
         """Return values rounded once to the format of the sums, as float64."""
