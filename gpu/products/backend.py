@@ -55,7 +55,7 @@ class ScaledOperand(NamedTuple):
 
 
 def codes_of(x: Any, name: str) -> GpuArray:
-    """Return x as an array on the GPU, or the codes of a Scaled array there; name: the argument that errors name.
+    """Return x, or its codes if x is an fpsim.gpu.Scaled, as a GpuArray; name: the argument that errors name.
 
     Raises a TypeError if x is not on the GPU.
     """
@@ -112,7 +112,7 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return the record `GpuProduct` of a product over all terms of K, in ascending order; nothing is computed yet.
+        """Return the GpuProduct that describes a @ b over all terms of K in ascending order; nothing is computed yet.
 
         unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for
         units without them.
@@ -135,7 +135,7 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a matrix of bit patterns filled with one value of a float dtype.
+        """Return a GPU matrix whose elements are the bits of `value` in the float dtype `dtype`.
 
         shape: (M, N). out: the matrix to fill; None for a new one.
         """
@@ -143,7 +143,7 @@ class Gpu(IntegerMatrices):
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums).
+        """Return the values of c, to which a unit adds a @ b, as float32 bits (float64 bits for FP64 sums).
 
         c: codes of the unit's results, or floats of their dtype. shape: (M, N), which c must have. out: the matrix for
         the bits; None for a new one.
@@ -188,7 +188,7 @@ class Gpu(IntegerMatrices):
         return result
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add the product of `product`, as its matrix unit computes it, to `total`, (M, N), in place on the GPU.
+        """Add a @ b to `total`, (M, N), in place on the GPU, with the roundings of the product's matrix unit.
 
         total: the values at which the sums start: uint32 bit patterns of float32, or uint64 patterns of float64 for
         units with float64 sums. product: the matrix unit, the operands a and b as codes, and their scales.
@@ -196,11 +196,11 @@ class Gpu(IntegerMatrices):
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return the sum of a product over the terms `terms` of K, added in lanes without matrix units.
+        """Return a[:, terms] @ b[terms] as (M, N) float32 bits, added in lanes without matrix units.
 
-        product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes
-        are joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K.
-        The sums are (M, N) float32 bits.
+        product: codes of a and b. lanes: which lane (partial sum of an output) adds which terms, and in which order the
+        lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: start
+        and end in K.
         """
         return lane_product(product, lanes, run, terms, self)
 

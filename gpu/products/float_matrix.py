@@ -103,16 +103,15 @@ def nan_code_kernel() -> Any:
 class FloatMatrices:
     """Operations on matrices of float bit patterns in GPU memory, on the stream of the library of the array `like`.
 
-    Operands of add, multiply and fma are float32 and broadcast. They are matrices on the GPU (uint32 bits), or NumPy
-    numbers and arrays, which are converted to float32 and copied there. `out` is the matrix for a result; None for a
-    new one.
+    Operands of add, multiply and fma broadcast. They are float32 matrices on the GPU (as uint32 bits), or NumPy numbers
+    and arrays, which are converted to float32 and copied there.
     """
 
     def __init__(self, like: Any) -> None:
         self.like = like
 
     def _operand(self, x: Any) -> tuple[Any, tuple[int, int]]:
-        """Return (1-D float32 bits on the GPU, shape) of x: a GPU matrix without a copy, or NumPy numbers as a copy."""
+        """Return (float32 bits of x as a 1-D array on the GPU, shape of x as a matrix); NumPy numbers are copied."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
             return self.sent(host.reshape(-1)), host.shape
@@ -166,7 +165,7 @@ class FloatMatrices:
         return result
 
     def _flat(self, x: Any, fmt: Format = FP32) -> GpuArray:
-        """Return a matrix of codes of `fmt`, or of float32 bits, as a 1-D GpuArray."""
+        """Return the matrix x of codes of `fmt` (by default float32 bits) as a 1-D GpuArray of the same memory."""
         size = math.prod(x.shape)
         return GpuArray(x.reshape(size), (size,), fmt, self.like)
 

@@ -1,4 +1,4 @@
-"""GPU kernels of `Rule.FUSED`: products of tiles in float32, and the integer specification for results that they mark.
+"""GPU kernels of `Rule.FUSED`: one in float32, and one in integers for the results that the first marks as not exact.
 
 docs/gpu.md counts their instructions.
 """
@@ -105,17 +105,19 @@ def place_of(terms: Any, k: Any) -> Any:
 
 @cache
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
-    """Return the GPU functions (fetch_a, fetch_b, largest, add_cuts) of one matrix instruction.
+    """Return the GPU functions (fetch_a, fetch_b, largest, add_cuts) that compute the sum of one matrix instruction.
 
-    fetch_a and fetch_b decode the terms of an instruction to values and exponents in shared memory; largest finds the
-    largest exponent of the products of each result; add_cuts adds the products, truncated to integers. The sum is not
-    rounded yet. terms: number of terms of an instruction. scaled: whether operands have block scales. tile: the results
-    of a block of threads.
+    fetch_a and fetch_b decode the operands' terms to values and exponents in shared memory; largest finds the largest
+    exponent of the products of each result; add_cuts adds the products, truncated to integers. Rounding the sum is left
+    to the caller.
 
-    Arguments of fetch_a and fetch_b: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms;
-    places, the indices along K of the terms in order; start, the number of the instruction's first term; first, the
-    tile's first row or column; f, constants of the format; to and e, values and exponents to fill, (terms, rows or
-    columns).
+    terms: number of terms of an instruction. scaled: whether operands have block scales. tile: the results of a block
+    of threads.
+
+    Arguments of fetch_a and fetch_b: a or b: codes of the operand. scale: E8M0 codes of the scales of its blocks of
+    `block` terms. places: the indices along K of the terms in order. start: position in `places` of the instruction's
+    first term. first: the first row or column of the block of threads. f: constants of the operand's format. to, e:
+    receive values and exponents, (terms, rows or columns).
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,
@@ -165,8 +167,8 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     def largest(ea: Any, eb: Any, top: Any, side: Any, x: Any, tops: Any) -> None:
         """Set tops[r] to the largest exponent of the products of an instruction, for each result r of this thread.
 
-        ea, eb: exponents of operands in shared memory. top, side: the thread's first row and column. x: scratch array
-        of `rows` int32. tops: int32.
+        ea, eb: exponents of the operands in shared memory. top, side: the thread's first row and column. x: scratch
+        array of an int32 for each row of results. tops: receives an int32 for each result.
         """
         for r in range(rows * columns):
             tops[r] = i32(2 * NO_TERM)
@@ -182,9 +184,10 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     def add_cuts(a: Any, b: Any, start: Any, stop: Any, corner: Any, x: Any, y: Any, power: Any, s: Any) -> None:
         """Add the products of terms start .. stop - 1, truncated to integers, to s[r] for each result r of this thread.
 
-        Two terms at a time need one addition of three int32. a, b: values in shared memory. corner: the thread's first
-        row and column. x, y: scratch arrays of `rows` float32. power: for each result, float32 bits of the power of two
-        by which products are multiplied before they are truncated. s: int32.
+        a, b: values of the operands in shared memory. corner: the thread's first row and column. x, y: scratch arrays
+        of a float32 for each row of results. power: for each result, float32 bits of the power of two by which products
+        are multiplied before they are truncated. s: an int32 for each result. Two terms are added at a time, in one
+        addition of three int32.
         """
         top, side = corner
         for k in range(start, stop, 2):
@@ -204,7 +207,7 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
 @cache
 def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mode: int, tile: Tile) -> Any:
-    """Return the GPU kernel that adds a product to `total` (M, N) by tiles, and marks results it cannot compute.
+    """Return the GPU kernel that adds a product to `total` (M, N) in float32, and marks results where that is inexact.
 
     Args:
       terms: number of terms of an instruction, a multiple of 4.
@@ -219,8 +222,8 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
     Arguments of the kernel: `(total, marks, any_mark, a, b, scale_a, scale_b, places, left, right, of_a, of_b, u,
     block, promotion)`. a (M, K), b (K, N): codes; of_a, of_b: the constants of their formats, OperandFacts. scale_a,
-    scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a
-    zero term. left, right: float32 scales. u: properties of the instruction, StepNumbers. promotion: number of
+    scale_b: E8M0 codes of the scales of blocks of `block` terms. places: the indices along K of the terms in order, -1
+    for a zero term. left, right: float32 scales. u: properties of the instruction, StepNumbers. promotion: number of
     instructions of a partial sum. Every result is written, or marked by 1 in `marks` (M, N) and left unchanged;
     any_mark[0] becomes 1 if one is marked.
     """
@@ -320,12 +323,12 @@ def specified_kernel(rule: Rule) -> Any:
     Its arguments: `(total, marks, a, b, scale_a, scale_b, places, left, right, layouts, facts, half, block, promotion,
     mode)`.
 
-    a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along
-    K of the terms in the order in which they are added; -1 for a zero term. left (M, partial sums), right (partial
-    sums, N): float32 scales of partial sums of `promotion` instructions (0 for one sum over all of K). mode: how they
-    multiply a partial sum that is added to the total: ADD (no scales), PRODUCT (left * right), ROWS_FIRST (left, then
-    right) or COLUMNS_FIRST. layouts, facts: constants of the unit's formats and of the unit, as integers. half: whether
-    sums are FP16.
+    a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of the scales of blocks of `block` terms. places: the
+    indices along K of the terms in the order in which they are added; -1 for a zero term. left (M, partial sums), right
+    (partial sums, N): float32 scales of partial sums of `promotion` instructions (0 for one sum over all of K). mode:
+    how they multiply a partial sum that is added to the total: ADD (no scales), PRODUCT (left * right), ROWS_FIRST
+    (left, then right) or COLUMNS_FIRST. layouts, facts: constants of the unit's formats and of the unit, as integers.
+    half: whether sums are FP16.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

@@ -1,4 +1,4 @@
-"""Matrix products on the GPU by units of `Rule.FUSED` and `Rule.SCALED`: tiles in float32, the rest by specification.
+"""Matrix products on the GPU by units of `Rule.FUSED` and `Rule.SCALED`: in float32 where that is exact, else integers.
 
 Every result is bit for bit that of `fpsim.matmul`; gpu/products/fused_step.py explains why.
 """
@@ -45,12 +45,12 @@ class _Plan(NamedTuple):
     step: StepNumbers
 
 
-def takes(unit: MatrixUnit) -> bool:
+def has_kernel(unit: MatrixUnit) -> bool:
     """Return whether `add_fused` has a kernel for a matrix unit.
 
-    The unit's rule is FUSED or SCALED (operands of up to 8 bits); its number of terms and fraction bits are within the
-    kernels' bounds; both operands' formats are in OPERANDS; sums are FP32, or FP16 with all its bits; and the floor
-    exponent is at most 0.
+    It has one if the unit's rule is FUSED, or SCALED with operands of up to 8 bits; the numbers of terms and of
+    fraction bits are within the kernels' bounds; both operands' formats are in OPERANDS; sums are FP32, or FP16 with
+    all its bits; and the exponent to which all terms are aligned at least, the floor exponent, is at most 0.
     """
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
@@ -82,11 +82,11 @@ def add_fused(total: Any, p: GpuProduct, like: Any) -> None:
 
 
 def add_tiles(total: Any, p: GpuProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
-    """Add p to `total`, as `add_fused` does, where float32 arithmetic gives the unit's bits; mark the other results.
+    """Add the product p to `total`, in place, where float32 arithmetic gives the unit's bits; mark the other results.
 
     Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
-    is 1 if a mark is set. tile: the results that a block of threads computes; None for the unit's default. like: the
-    array on whose stream kernels run.
+    is 1 if a mark is set. total: as for `add_fused`. tile: the results that a block of threads computes; None for the
+    unit's default. like: the array on whose stream kernels run.
     """
     unit, plan = p.unit, _plan(p.unit)
     if tile is None:  # as many results as the registers of a thread allow
@@ -121,10 +121,10 @@ def add_marked(total: Any, marks: Any, p: GpuProduct, like: Any) -> None:
 
 
 def _factors(p: GpuProduct) -> tuple[Any, Any, int]:
-    """Return (scales of rows, scales of columns, mode of applying them) of a product's partial sums.
+    """Return (scales of rows, scales of columns, mode) by which kernels scale the partial sums of a product.
 
-    The scales are float32 matrices on the GPU, or placeholders that kernels do not read. The mode is NEVER without
-    partial sums, else that of `Factors`.
+    The scales are float32 matrices on the GPU, or placeholders that kernels do not read. mode: a mode of `Factors`, or
+    NEVER if the product is one sum without partial sums.
     """
     if p.factors.mode == ADD or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
@@ -142,7 +142,7 @@ def _scales(p: GpuProduct) -> tuple[Any, Any]:
 
 @cache
 def _plan(unit: MatrixUnit) -> _Plan:
-    """Return the properties of a unit that the kernels need, as numbers."""
+    """Return the constants of a matrix unit that its kernels need; cached."""
     bound = (unit.terms << (unit.fraction_bits + 2)) + (2 << unit.fraction_bits)  # no sum reaches it
     bits = SHORT if bound <= 1 << SHORT else MIDDLE if bound <= 1 << MIDDLE else LONG
     least_top = unit.fraction_bits + LEAST_PLACE

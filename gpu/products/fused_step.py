@@ -11,8 +11,8 @@ lost, with |x| < 2**(e + 1) for an operand of exponent e, so that a product of e
 - Sums of truncated products are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times
   2**(M - F) is a normal float32 again, or Inf from 2**128 on, as the unit's result is.
 
-An instruction outside these bounds marks its result by NaN, which no other returns, and the integer specification
-computes it again: M > LAST if an operand is NaN, Inf or too large or the accumulator is not finite, M - F < LEAST_PLACE
+An instruction outside these bounds marks its result by NaN, which no other returns, and integer arithmetic computes it
+again: M > LAST if an operand is NaN, Inf or too large or the accumulator is not finite, M - F < LEAST_PLACE
 if all terms are tiny.
 """
 
@@ -88,10 +88,10 @@ class StepNumbers(NamedTuple):
 
 @scalar
 def operand(code: Any, f: OperandFacts) -> Any:
-    """Return (float32 pattern as int32, exponent) of an operand's code; f: the constants of its format.
+    """Return (float32 bits as int32, exponent) of the value of an operand's code; f: the constants of its format.
 
-    NaN, Inf and values with an exponent above HIGHEST have the exponent SPECIAL and the pattern of a zero; a zero has
-    the exponent NO_TERM.
+    For NaN, Inf and values with an exponent above HIGHEST, the exponent is SPECIAL and the bits are those of a zero. A
+    zero has the exponent NO_TERM.
     """
     bits = i32(i32(code) & f.kept)
     magnitude = i32(bits & f.magnitude_mask)
@@ -132,7 +132,7 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 def accumulator_exponent(c: Any, least: Any) -> Any:
     """Return the exponent of an accumulator, at least `least`; NO_TERM if it is zero.
 
-    c: float32 bits of the accumulator, as int32. least: int32.
+    c: float32 bits of the accumulator, as int32. least: the smallest exponent of its format, int32.
     """
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
@@ -171,9 +171,9 @@ def cut_accumulator(c: Any, power: Any) -> Any:
 
 @scalar
 def restored(near: Any, negative: Any, power: Any) -> Any:
-    """Return the float32 near / 2**p, with a minus sign if `negative`.
+    """Return near / 2**p as float32, with a minus sign if `negative`.
 
-    near: a magnitude, float32. power: the float32 bits of 2**p, from `power_of_step`.
+    near: float32 >= 0. power: the float32 bits of 2**p, from `power_of_step`.
     """
     signed = i32(f32(near).view(i32) | (SIGN if negative else i32(0)))
     return f32(i32(signed).view(f32) * i32(POWER_OF_ZERO - power).view(f32))
@@ -181,7 +181,7 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 
 @scalar
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 bits of total / 2**p, as an instruction returns them; NAN_PATTERN if power is 0.
+    """Return the float32 bits of total / 2**p, which is exact; NAN_PATTERN if power is 0.
 
     total: int32 sum of at most 24 bits. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the
     instruction, whose mask u.kept is applied to the result.
@@ -219,9 +219,9 @@ def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return total / 2**p, of an int64 sum, rounded to FP16 (nearest even), as float32 bits; NAN_PATTERN if power is 0.
+    """Return the float32 bits of total / 2**p, rounded to nearest even in FP16; NAN_PATTERN if power is 0.
 
-    power: the float32 bits of 2**p. u is not used.
+    total: int64 sum. power: the float32 bits of 2**p, from `power_of_step`. u is not used.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
@@ -234,7 +234,7 @@ def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def float_of_half(code: Any) -> Any:
-    """Return the float32 pattern, as int32, of an FP16 code."""
+    """Return the float32 bits, as int32, of the value of an FP16 code."""
     magnitude = i32(i32(code) & HALF_MAGNITUDE)
     sign = i32(i32(i32(code) & HALF_SIGN) << i32(16))
     up = i32(magnitude << HALF_UP)
@@ -244,7 +244,7 @@ def float_of_half(code: Any) -> Any:
 
 @scalar
 def half_of_float(pattern: Any) -> Any:
-    """Return the FP16 code of float32 bits; the float32 must be a value of FP16 and not NaN."""
+    """Return the FP16 code of a float32, given by its bits, which must be a value of FP16 and not NaN."""
     sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
     magnitude = i32(pattern & MAGNITUDE)
     small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)

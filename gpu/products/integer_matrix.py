@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import cuda
 
 from fpsim.core.layouts import pack_plan, unpack_layout
@@ -31,11 +30,11 @@ NO_SEED = (u64(0), u64(0))
 
 @cache
 def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool) -> Any:
-    """Return the GPU kernel (a, b, totals, facts) -> None that adds products to `totals` as an integer unit does.
+    """Return the GPU kernel (a, b, totals, facts) -> None that adds dot products to `totals` as an integer unit does.
 
-    signed_a, signed_b, signed_d: whether a, b and the sums are signed. paired: whether totals[i] receives the product
-    of row i of a and row i of b; else that of row i // N of a and column i % N of b. a, b: bits of 8-bit integers, as
-    uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: IntegerFacts of the unit, as integers.
+    signed_a, signed_b, signed_d: whether a, b and the sums are signed. paired: True to add the dot product of row i of
+    a and row i of b to totals[i]; False for that of row i // N of a and column i % N of b. a, b: bits of 8-bit
+    integers, as uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: IntegerFacts of the unit, as integers.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:
@@ -91,10 +90,10 @@ def zero_point_kernel() -> Any:
 
 @cache
 def range_kernel() -> Any:
-    """Return the GPU kernel (words, lowest, highest, is_outside) -> None that looks for integers out of a range.
+    """Return the GPU kernel (words, lowest, highest, is_outside) -> None that checks the range of integers.
 
-    words: 1-D bits of 8-bit integers, as uint8; they are signed if lowest < 0. is_outside[0] becomes 1 if an integer is
-    below lowest or above highest.
+    It sets is_outside[0] to 1 if an integer is below lowest or above highest. words: 1-D bits of 8-bit integers, as
+    uint8; they are signed if lowest < 0.
     """
 
     def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
@@ -134,10 +133,10 @@ def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: st
 
 
 def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: Any, *, paired: bool) -> None:
-    """Add products of 8-bit integers to `totals`, in place, as an integer unit does: each row of a by each column of b.
+    """Add dot products of 8-bit integers to `totals`, in place, as an integer unit does.
 
-    a, b: matrices of bits, as uint8. totals: 1-D sums, as uint32. paired: whether row i of a is multiplied by row i of
-    b instead. like: the array on whose stream the kernel runs.
+    paired: True for those of row i of a and row i of b; False for those of each row of a and each column of b. a, b:
+    matrices of bits, as uint8. totals: 1-D sums, as uint32. like: the array on whose stream the kernel runs.
     """
     facts = np.array([int(x) for x in facts_of(unit)], np.int64)
     kernel = integer_kernel(unit.a.signed, unit.b.signed, unit.d.signed, paired)
@@ -198,7 +197,10 @@ class IntegerMatrices(FloatMatrices):
         of_b = integer_kernel(False, unit.b.signed, True, False)
         launch(of_a, self.like, m, left.codes, ones[0], of_rows, uploaded(facts))
         launch(of_b, self.like, n, ones[1], right.codes, of_columns, uploaded(facts))
-        points = [self.sent(_spread(x.zero_points, size)) for x, size in ((left, m), (right, n))]
+        points = []
+        for x, size in ((left, m), (right, n)):
+            numbers = np.asarray(0 if x.zero_points is None else x.zero_points, np.int64).reshape(-1)
+            points.append(self.sent(np.broadcast_to(numbers & ALL_BITS, size).astype(u32)))
         flat = total.reshape(math.prod(total.shape))
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
@@ -232,9 +234,3 @@ class IntegerMatrices(FloatMatrices):
             uploaded(unpack_layout(FP32, "keep")), u64(-int(ends.min)), u64(ends.max), u64(0),
             u64((1 << 8 * dtype.itemsize) - 1), NO_SEED,
         )  # fmt: skip
-
-
-def _spread(points: npt.NDArray[Any] | None, size: int) -> npt.NDArray[np.uint32]:
-    """Return zero points modulo 2^32 as one uint32 for each of `size` rows or columns; zeros for None."""
-    numbers = np.zeros(1, np.int64) if points is None else np.asarray(points).reshape(-1).astype(np.int64)
-    return np.broadcast_to(numbers & ALL_BITS, size).astype(u32)

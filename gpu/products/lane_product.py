@@ -32,7 +32,7 @@ LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 
 @cache
 def lane_sums_kernel() -> Any:
-    """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of sums in lanes.
+    """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None that sums by lanes.
 
     A lane is a partial sum of one output: fused multiply-adds from +0. a: (M, K), b: (K, N) codes. out: (groups, lanes,
     M * N) float32 bits, which receives the sum of every lane of every group for every output.
@@ -77,11 +77,11 @@ def lane_sums_kernel() -> Any:
 
 
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
-    """Return the sum of a product over the terms `terms` of K, added in a schedule's lanes: (M, N) float32 bits.
+    """Return a[:, terms] @ b[terms] as (M, N) float32 bits, added in a schedule's lanes.
 
-    product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes are
-    joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K. backend:
-    the GPU, which adds the sums of lanes.
+    product: codes of a and b. lanes: which lane (partial sum of an output) adds which terms, and in which order the
+    lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: start and
+    end in K. backend: the GPU, which adds the sums of lanes.
     """
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
@@ -127,9 +127,10 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """Add the second half of the rows of `sums` to the first, in place, until `left` are left; return their number.
+    """Add the second half of the first `count` rows of `sums` to the first half, and so on until `left` rows are left.
 
-    sums: float32 bits. count: number of rows at the start, a power of two. backend: the GPU, which adds.
+    Return the number of rows left, which is count if count <= left. sums: float32 bits, changed in place. count: a
+    power of two. backend: the GPU, which adds.
     """
     half = count // 2
     while half >= left:

@@ -1,4 +1,4 @@
-"""Sums and products of matrix units on the GPU, with the schedules and epilogues of `fpsim.matmul`."""
+"""`fpsim.gpu.dot_add` and `fpsim.gpu.matmul`: sums of products by matrix units, libraries and accumulators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fpsim.sums.accumulators import Accumulator
 def dot_add(
     a: Any, b: Any, c: Any, unit: str | MatrixUnit | IntegerUnit, *, scale_a: Any = None, scale_b: Any = None
 ) -> Any:
-    """Return c + sum of a[n, k] * b[n, k] for every row n on the GPU, bit for bit as `fpsim.dot_add`.
+    """Return c[n] + the sum of a[n, k] * b[n, k] over k, for every row n, on the GPU, bit for bit as `fpsim.dot_add`.
 
     Args:
       a, b: (N, K) codes of the unit's elements on the GPU, or arrays of their dtypes.
@@ -76,7 +76,7 @@ def dot_add(
 
 
 def _integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Any:
-    """Return c + sum of a[n, k] * b[n, k] for every row n by an integer unit, as an array of a's library.
+    """Return the result of `dot_add` for an integer unit, as an array of a's library.
 
     Arguments are those of `dot_add`; scale_a and scale_b must be None.
     """

@@ -44,10 +44,11 @@ def on_host(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Any:
-    """Return scale codes x of blocks as a uint8 matrix of this shape on the GPU; name: the argument that errors name.
+    """Return the codes x of an operand's block scales as a uint8 matrix on the GPU.
 
-    For a unit without block scales, x must be None, and the matrix is a placeholder. Raises a ValueError if scales are
-    missing, unwanted, or of another shape or format.
+    shape: (rows, blocks along K) or its transpose, which x must have. unit: the matrix unit; if it has no block scales,
+    x must be None, and the matrix is a placeholder. name: the argument that errors name. Raises a ValueError if scales
+    are missing, unwanted, or of another shape or format.
     """
     if not takes_scales(x, unit, name):
         return scratch(shape, np.uint8)  # nobody reads it

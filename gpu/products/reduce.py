@@ -1,4 +1,4 @@
-"""sum and dot on the GPU: sums and dot products whose every rounding is that of an accumulator or a matrix unit."""
+"""`fpsim.gpu.sum` and `fpsim.gpu.dot`: sums and dot products, rounded as by an accumulator or a matrix unit."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
 
 
 def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
-    """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
+    """Return the dot products along the last axis of a and b, each by a chain of matrix instructions from +0.
 
-    unit: a matrix unit or its name. fmt: must be None, as a unit has the formats of its operands.
+    unit: a matrix unit or its name. fmt: must be None, since the unit determines the formats of its operands.
     """
     unit = find_unit(unit)
     if fmt is not None:

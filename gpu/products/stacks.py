@@ -25,10 +25,10 @@ Axes = tuple[int, ...]
 
 
 class StackedResult(Gpu):
-    """The GPU as a backend whose results are the matrices of one stack, allocated together at the first product.
+    """The GPU as a backend that writes the products of a stack of matrices into one array, (*stack, M, N).
 
-    The caller sets the attribute `number`, 0 at first, to the index of the current product. owner: the array whose
-    library the results have. stack: the leading axes of the stack. out: the caller's array for all results, or None.
+    The caller sets the attribute `number` to the index of the current product before each. owner: the array whose
+    library the result has. stack: the leading axes of the stack. out: the caller's array for all results, or None.
     read: operands that the result must not overlap.
     """
 
@@ -95,7 +95,10 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
 
 
 def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
-    """Return the matrix of the stack x at the index `at` in the broadcast leading axes `stack`, as a view."""
+    """Return the matrix of the stack x for the product at the index `at` of the broadcast stack, as a view.
+
+    stack: lengths of the broadcast leading axes; axes of x of length 1, or missing ones, are repeated along them.
+    """
     lead, size = x.shape[:-2], math.prod(x.shape[-2:])
     place = tuple(i if axis > 1 else 0 for axis, i in zip(lead, at[len(stack) - len(lead) :], strict=True))
     first = int(np.ravel_multi_index(place, lead)) * size if lead else 0

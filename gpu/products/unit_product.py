@@ -1,4 +1,4 @@
-"""A product by a matrix unit on the GPU: in tiles if there is a kernel for it, else by the integer specification."""
+"""Products by a matrix unit on the GPU: by a fast float32 kernel if one serves the unit, else in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fpsim.gpu.casts.cast import widened_codes
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.products.float_matrix import FloatMatrices
-from fpsim.gpu.products.fused_product import add_fused, takes
+from fpsim.gpu.products.fused_product import add_fused, has_kernel
 from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
@@ -30,13 +30,13 @@ STEPS = steps_by_rule()
 
 @cache
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
-    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of matrix units, in integers.
+    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None that adds as matrix units do.
 
-    It is the specification of a rule by which units add (matrix_units/rule.py), and serves every unit of the rule and
-    every input. room: number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and row i
-    of b; else it is that of row i // N of a and column i % N of b. c: 1-D codes at which sums start; empty for +0.
-    scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D, receives
-    codes; it may be c. layouts, facts: constants of the unit's formats and of the unit, as integers.
+    It computes in integers, and defines the results of every unit that adds by `rule` (matrix_units/rule.py). room:
+    number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and row i of b; else it is
+    that of row i // N of a and column i % N of b. c: 1-D codes at which sums start; empty for +0. scale_a, scale_b:
+    codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D, receives codes; it may be c.
+    layouts, facts: constants of the unit's formats and of the unit, as integers.
     """
     one_step = STEPS[rule]
 
@@ -77,7 +77,7 @@ def gather_kernel(along_rows: bool) -> Any:
 
 
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product by a unit to `total` in place.
+    """Add a @ b to `total` in place, with the roundings of the product's matrix unit.
 
     total: (M, N) matrix on the GPU. Its elements are uint32 bit patterns of float32 sums; for units whose sums are
     float64, uint64 bit patterns of float64. FP16 sums are held as float32 of the same value. backend: the GPU, on whose
@@ -86,7 +86,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:
         return
-    if takes(product.unit):
+    if has_kernel(product.unit):
         _add_in_tiles(total, product, backend)
         return
     if not product.promote:
@@ -99,7 +99,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add the product p to `total` in place, by a kernel whose blocks of threads compute tiles of the result.
+    """Add the product p to `total` in place by `add_fused`, after conversion of its arguments.
 
     total: (M, N) float32 bits. backend: the GPU, on whose stream the kernels run.
     """

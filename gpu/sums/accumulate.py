@@ -1,9 +1,4 @@
-"""Accumulators on the GPU: every rounding by the integer functions of fpsim/core, one thread per result.
-
-Arguments of kernels: a, b, c, out: matrices of codes as in `GpuSumProblem`; out receives the sums. rows: number of rows
-of b that belong to one row of a; 0 if all use the same b. r: the source of random numbers, a Randomness. mode: number
-of the rounding mode. wide: whether factors may have significands of more than 31 bits, as in FP64.
-"""
+"""Accumulators on the GPU: every rounding by the integer functions of fpsim/core, one thread per result."""
 
 from __future__ import annotations
 
@@ -79,7 +74,7 @@ def _fill_words() -> Function:
 
 @cache
 def _lanes(wide: bool) -> LaneSteps:
-    """Return the GPU functions that multiply, add, and multiply-add codes, each with one rounding.
+    """Return the GPU functions that multiply, add, and multiply-add codes, each rounding once, as a LaneSteps.
 
     wide: whether factors may have significands of more than 31 bits, as in FP64.
     """
@@ -178,7 +173,7 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
 
 @cache
 def _nothing_kernel() -> Any:
-    """Return the GPU kernel (c, out, magnitude, largest, infinity, nan) -> None of sums without terms.
+    """Return the GPU kernel (c, out, magnitude, largest, infinity, nan) -> None for K = 0, where the sums are c.
 
     It copies the codes c to out, with the code `nan` for every NaN, or writes zeros if c is empty. magnitude: mask of
     all bits but the sign. largest: largest finite magnitude. infinity: magnitude code of Inf.
@@ -203,20 +198,37 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
       ValueError: operands in FP64 that the accumulator, in a narrower format, cannot multiply.
     """
     refuse_wide_operands(accumulator, problem.formats)
-    if problem.terms == 0:
-        _nothing(accumulator.result_format, problem.c, out, like)
-    elif isinstance(accumulator, Exact):
-        _exact(accumulator, problem, out, like)
+    terms, mode = problem.terms, int(accumulator.rounding)
+    if terms == 0:
+        _copy_start(accumulator.result_format, problem.c, out, like)
+        return
+    multiplies = problem.formats[0] is not None
+    wide = multiplies and FP64 in problem.formats
+    decoders = [NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep") for fmt in problem.formats]
+    more: tuple[Any, ...]
+    if isinstance(accumulator, Exact):
+        plan = exact_plan(seedless(accumulator), problem.formats, math.prod(problem.c.shape) > 0)
+        kernel = exact_kernel(mode, -(-plan.digits // ROOM) * ROOM, multiplies)
+        more = i64(plan.lowest), uploaded_rows(*plan.layouts), plan.rules
     elif isinstance(accumulator, Pairwise):
-        _pairwise(accumulator, problem, out, like)
+        depth = terms.bit_length() + 2  # a thread stores one partial sum for every level, one more term, and c
+        kernel = pairwise_kernel(mode, -(-depth // ROOM) * ROOM, wide)
+        more = (uploaded_rows(*decoders, target(options_of(accumulator, accumulator.fmt), False)),)
     else:
-        _in_order(accumulator, problem, out, like)
+        fused = isinstance(accumulator, FusedMultiplyAdd) or not multiplies
+        kernel = sequence_kernel(mode, not isinstance(accumulator, Chunked), fused, wide)
+        chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
+        targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
+        more = chunk, uploaded_rows(*decoders, *targets)
+    rows = terms if problem.paired else 0
+    r = randomness(accumulator, terms)
+    launch(kernel, like, math.prod(out.shape), problem.a, problem.b, rows, problem.c, out, *more, r)
 
 
-def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """Write the result of sums without terms to `out`, (M, N) codes: c with canonical NaNs, or +0 if c is empty.
+def _copy_start(fmt: Format, c: Any, out: Any, like: Any) -> None:
+    """Write the sums for K = 0 to `out`, (M, N) codes of `fmt`: c with canonical NaNs, or +0 if c is empty.
 
-    fmt: the format of c and of the result. like: the array on whose library's stream the kernel runs.
+    c: codes of `fmt`, (M, N) or (0, 0). like: the array on whose library's stream the kernel runs.
     """
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
@@ -225,64 +237,3 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
         _nothing_kernel(), like, size, c.reshape(math.prod(c.shape)), out.reshape(size), u64(fmt.top_magnitude),
         u64(fmt.max_code if has_nan else most), u64(infinity), u64(fmt.nan_code or 0),
     )  # fmt: skip
-
-
-def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a Sequential, FusedMultiplyAdd or Chunked accumulator to `out`, (M, N) codes.
-
-    problem: the matrices. like: the array on whose library's stream the kernel runs.
-    """
-    terms, chunked = problem.terms, isinstance(accumulator, Chunked)
-    fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
-    kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
-    chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
-    targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
-    layouts = uploaded_rows(*_layouts(problem), *targets)
-    _launch(kernel, problem, out, like, chunk, layouts, randomness(accumulator, terms))
-
-
-def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a Pairwise accumulator to `out`, (M, N) codes.
-
-    problem: the matrices. A thread stores one partial sum for every level, one more term, and c. like: the array on
-    whose library's stream the kernel runs.
-    """
-    depth = -(-(problem.terms.bit_length() + 2) // ROOM) * ROOM
-    kernel = pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem))
-    layouts = uploaded_rows(*_layouts(problem), target(options_of(accumulator, accumulator.fmt), False))
-    _launch(kernel, problem, out, like, layouts, randomness(accumulator, problem.terms))
-
-
-def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of an Exact accumulator to `out`, (M, N) codes.
-
-    problem: the matrices. like: the array on whose library's stream the kernel runs.
-    """
-    plan = exact_plan(seedless(accumulator), problem.formats, math.prod(problem.c.shape) > 0)
-    kernel = exact_kernel(int(accumulator.rounding), -(-plan.digits // ROOM) * ROOM, problem.formats[0] is not None)
-    r = randomness(accumulator, problem.terms)
-    _launch(kernel, problem, out, like, i64(plan.lowest), uploaded_rows(*plan.layouts), plan.rules, r)
-
-
-def _launch(kernel: Any, problem: GpuSumProblem, out: Any, like: Any, *more: Any) -> None:
-    """Run a GPU kernel, whose arguments are (a, b, rows, c, out, *more), to write the sums of a problem to `out`.
-
-    problem: the matrices a, b and c of codes; it also gives `rows`, the number of rows of b for each row of a (0 if all
-    rows of a use the same b). out: (M, N) codes of the result's format on the GPU. like: an array on the GPU; the
-    kernel runs on the stream of its library. more: the kernel's arguments after `out`.
-    """
-    rows = problem.terms if problem.paired else 0
-    launch(kernel, like, math.prod(out.shape), problem.a, problem.b, rows, problem.c, out, *more)
-
-
-def _is_wide(problem: GpuSumProblem) -> bool:
-    """Return whether the factors of products may have significands of more than 31 bits, as in FP64."""
-    return FP64 in problem.formats and None not in problem.formats
-
-
-def _layouts(problem: GpuSumProblem) -> list[Any]:
-    """Return the constants that decode the codes of a and of b, two arrays of integers (UnpackLayouts).
-
-    They are zeros for an operand without a format, which is not read.
-    """
-    return [NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep") for fmt in problem.formats]

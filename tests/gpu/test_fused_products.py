@@ -105,10 +105,10 @@ def test_one_call_does_both(kind: str, simulated: dict[str, Array]) -> None:
     assert_bits_equal(simulated[f"nothing {kind}"], x.total)
 
 
-def test_every_fused_and_scaled_unit_is_taken() -> None:
-    from fpsim.gpu.products.fused_product import takes
+def test_every_fused_and_scaled_unit_has_a_kernel() -> None:
+    from fpsim.gpu.products.fused_product import has_kernel
 
     rules = Rule.FUSED, Rule.SCALED
-    assert {unit.name for unit in map(fp.unit, float_units()) if takes(unit)} == {
+    assert {unit.name for unit in map(fp.unit, float_units()) if has_kernel(unit)} == {
         unit.name for unit in map(fp.unit, float_units()) if unit.rule in rules
     }
