@@ -100,9 +100,13 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     loses_nan = plan.rules & int(LOSES_NAN) and any(fmt.has_nan for fmt in operation.formats)
     if loses_infinity or loses_nan or operation.result.subnormals != "keep" or out.mantissa_bits == 0:
         return None
+    field, mantissa = divmod(out.max_code, 1 << out.mantissa_bits)
+    hidden = 1 << out.mantissa_bits if field else 0
+    # the largest finite magnitude and the next one that an unbounded exponent would give
+    edge_of_overflow = Edge(hidden + mantissa, max(field, 1) - out.bias - out.mantissa_bits, bool(out.max_code & 1))
     bits = [
         _first_beyond(rounding, negative, edge, width)
-        for edge in (_edge_of_overflow(out), _edge_of_tininess(out))
+        for edge in (edge_of_overflow, _edge_of_tininess(out))
         for negative in (False, True)
     ]
     if operation.tininess == "before":
@@ -122,13 +126,6 @@ class Edge(NamedTuple):
     below: int
     unit: int
     odd: bool
-
-
-def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the largest finite magnitude and the next one that an unbounded exponent would give, as an Edge."""
-    field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
-    hidden = 1 << fmt.mantissa_bits if field else 0
-    return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:

@@ -190,7 +190,8 @@ def _core_call(operation: Operation) -> Call:
 def _by_float(operation: Operation) -> Run:
     """Return the fastest loop of float operations, or the loop in exact integer arithmetic if there is none; cached.
 
-    The loop, run(operands, targets, first, **seed) -> None, has the arguments that `route` describes. It computes with
+    The loop is run(operands, targets, first, **seed) -> None. operands: tuple of 1-D arrays of codes. targets:
+    (results,), or (results, uint8 flags), which it fills. first, seed: what random numbers depend on. It computes with
     integers after all if the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if
     flags are wanted that float operations do not give.
     """

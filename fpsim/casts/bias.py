@@ -1,4 +1,4 @@
-"""encode_with_bias: FP16 to FP8 with a bias in place of a rounding, as AVX10.2's VCVTBIASPH2BF8 and VCVTBIASPH2HF8."""
+"""Conversion of FP16 to FP8 with a bias in place of a rounding, as by AVX10.2's VCVTBIASPH2BF8 and VCVTBIASPH2HF8."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = 2  # the highest mantissa bit of an E5M2 NaN
 def encode_with_bias(
     x: npt.ArrayLike, fmt: FormatLike, bias: npt.ArrayLike, *, saturate: bool = False
 ) -> npt.NDArray[np.uint8]:  # fmt: skip
-    """Return E4M3 or E5M2 codes of float16 values, to whose magnitudes a bias is added before they are truncated.
+    """Round float16 values to E4M3 or E5M2 codes: add a bias to the magnitudes, then truncate them.
 
     The bias has eight bits, in units of 2^-8 of the result's last place: 0 truncates toward zero, random bits round
     stochastically. If fewer than eight bits are dropped, the last bit of the bias is ignored. Subnormals are not

@@ -97,7 +97,10 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       >>> fp.decode(np.uint8([0x38, 0x7E, 0x7F]), fp.E4M3)
       array([  1., 448.,  nan], dtype=float32)
     """
-    target_fmt = _float_format(dtype)
+    real = dtype_of(dtype)
+    target_fmt = None if real is None else FORMAT_OF.get(real)
+    if target_fmt is None:
+        raise ValueError(f"dtype must be a float dtype such as np.float32 or np.float64; got {shown(dtype)}.")
     source_fmt: Any
     if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
         refuse_without_tiles(table)
@@ -182,15 +185,6 @@ def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> No
     exact = quantize(values, wide)
     if not np.array_equal(exact, values, equal_nan=True):
         raise ValueError(f"{DTYPES[wide].name} cannot hold every value of {fmt}; {remedy}.")
-
-
-def _float_format(dtype: npt.DTypeLike) -> Format:
-    """Return the format that a float dtype stores; raise a ValueError for another dtype."""
-    real = dtype_of(dtype)
-    fmt = None if real is None else FORMAT_OF.get(real)
-    if fmt is None:
-        raise ValueError(f"dtype must be a float dtype such as np.float32 or np.float64; got {shown(dtype)}.")
-    return fmt
 
 
 @lru_cache(maxsize=4096)

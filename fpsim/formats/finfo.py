@@ -73,15 +73,6 @@ class TableInfo:
     tiny: float  # smallest magnitude that is not 0
 
 
-def _table_info(fmt: TableFormat) -> TableInfo:
-    """Return the limits of a table format; eps and epsneg are NaN if 1 or its neighbour is no value of the format."""
-    values = [value for value, _ in fmt.finite]
-    at = values.index(1.0) if 1.0 in values else -1
-    eps = values[at + 1] - 1 if 0 <= at < len(values) - 1 else math.nan
-    epsneg = 1 - values[at - 1] if at > 0 else math.nan
-    return TableInfo(fmt, fmt.bits, None, eps, epsneg, fmt.max, fmt.min, fmt.smallest)
-
-
 @overload
 def finfo(fmt: TableFormat) -> TableInfo: ...
 
@@ -111,7 +102,11 @@ def finfo(fmt: str | Format | TableFormat | npt.DTypeLike) -> FloatInfo | TableI
     """
     table = table_format(fmt)
     if table is not None:
-        return _table_info(table)
+        values = [value for value, _ in table.finite]
+        at = values.index(1.0) if 1.0 in values else -1
+        eps = values[at + 1] - 1 if 0 <= at < len(values) - 1 else math.nan
+        epsneg = 1 - values[at - 1] if at > 0 else math.nan
+        return TableInfo(table, table.bits, None, eps, epsneg, table.max, table.min, table.smallest)
     spec = find_format(fmt)
     epsneg = max(spec.eps / 2, math.ldexp(1.0, spec.min_exponent - spec.mantissa_bits) if spec.has_zero else 0.0)
     precision = int(-math.log10(spec.eps))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -45,68 +45,40 @@ def _special(fmt: Format) -> Beyond:
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in which too large values become Inf.
+    """Return the results of casts to `fmt` if too large values become Inf, as in IEEE 754.
 
     They become NaN in a format without Inf, and the largest finite value in one without both.
     """
     return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
 
 
-def _saturate(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in which too large values, Inf included, become the largest finite value."""
-    return Outcome("max", "max", "lowest")
-
-
-def _saturate_finite(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in which too large finite values, but not Inf, become the largest value."""
-    return Outcome("max", _special(fmt), "lowest")
-
-
-def _ml_dtypes(fmt: Format) -> Outcome:
-    """Return the results of ml_dtypes' casts to `fmt`, in which NaN becomes zero in formats without NaN."""
-    return replace(_nonfinite(fmt), nan="zero")
-
-
 def _torch(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in torch 2.12 and later, for inputs that the format cannot hold."""
+    """Return the results of casts to `fmt` by torch 2.12 and later, for inputs that the format cannot represent."""
     before = _torch_before_2_12(fmt)
     return replace(before, overflow="max", infinite="max") if fmt == E4M3 else before
 
 
 def _torch_before_2_12(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in torch up to 2.11, for inputs that the format cannot hold."""
+    """Return the results of casts to `fmt` by torch up to 2.11, for inputs that the format cannot represent."""
     return replace(_nonfinite(fmt), below="magnitude") if fmt == E8M0 else _nonfinite(fmt)
 
 
-def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by SatPropagate of IEEE P3109.
-
-    Too large finite values become the largest finite value. Inf stays Inf, or becomes the largest finite value in a
-    format without Inf.
-    """
-    return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
-
-
-def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by OvfInf of IEEE P3109: too large values become Inf.
-
-    In a format without Inf they become the largest finite value.
-    """
-    infinity: Beyond = "infinity" if fmt.has_infinity else "max"
-    return Outcome(infinity, infinity, "lowest")
+def _p3109_infinity(fmt: Format) -> Beyond:
+    """Return what becomes of Inf in IEEE P3109: "infinity", or "max", the largest value, in a format without Inf."""
+    return "infinity" if fmt.has_infinity else "max"
 
 
 # Value of `overflow=` -> function from a format to its Outcome.
-OVERFLOWS = MappingProxyType(
+OVERFLOWS: Mapping[str, Callable[[Format], Outcome]] = MappingProxyType(
     {
         "nonfinite": _nonfinite,
-        "saturate": _saturate,
-        "saturate_finite": _saturate_finite,
-        "ml_dtypes": _ml_dtypes,
+        "saturate": lambda fmt: Outcome("max", "max", "lowest"),
+        "saturate_finite": lambda fmt: Outcome("max", _special(fmt), "lowest"),
+        "ml_dtypes": lambda fmt: replace(_nonfinite(fmt), nan="zero"),
         "torch": _torch,
         "torch<2.12": _torch_before_2_12,
-        "p3109_satpropagate": _p3109_propagate,
-        "p3109_ovfinf": _p3109_overflow_to_infinity,
+        "p3109_satpropagate": lambda fmt: Outcome("max", _p3109_infinity(fmt), "lowest"),
+        "p3109_ovfinf": lambda fmt: Outcome(_p3109_infinity(fmt), _p3109_infinity(fmt), "lowest"),
     }
 )
 

@@ -100,8 +100,8 @@ def load_store(fmt: Format) -> Any:
 def serves(fmt: Format, name: str) -> bool:
     """Return whether a loop of nearest.py or nearest_fma.py computes the operation `name` on codes of `fmt`.
 
-    These loops round to nearest even, and overflow to Inf. True is returned for BF16, and for FP16 if the processor
-    converts it; False if numba's compiler is disabled.
+    These loops add, subtract, multiply, divide, and compute square roots and a * b + c; they round to nearest even, and
+    overflow to Inf. They serve BF16, and FP16 if the processor converts it; none if numba's compiler is disabled.
     """
     if numba.config.DISABLE_JIT or name not in (*OPERATIONS, "sqrt", "fma"):
         return False
