@@ -61,15 +61,16 @@ def spec_text(
       True
     """
     try:
-        return _kept_text(fmt, scaling, rounding, overflow, subnormals, random_bits)
-    except TypeError:  # an unhashable argument, for which the checks raise a clear error
         return _text(fmt, scaling, rounding, overflow, subnormals, random_bits)
+    except TypeError:  # an unhashable argument, for which the checks raise a clear error
+        return _text.__wrapped__(fmt, scaling, rounding, overflow, subnormals, random_bits)
 
 
+@lru_cache(maxsize=1024, typed=True)  # typed, because True equals 1 but is not a number of bits
 def _text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Check a cast and return its JSON text, for `spec_text`, which describes the arguments and caches the results."""
+    """Check a cast, described by the arguments of `spec_text`, and return it as JSON text; cached."""
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):
@@ -88,12 +89,9 @@ def _text(
     return json.dumps(fields, default=lambda number: number.item())
 
 
-_kept_text = lru_cache(maxsize=1024, typed=True)(_text)  # typed, because True equals 1 but is not a number of bits
-
-
 @lru_cache(maxsize=1024)
 def spec_from(text: str) -> Spec:
-    """Return the cast whose text `spec_text` returned."""
+    """Return the cast that a JSON text of `spec_text` describes; cached."""
     fields = json.loads(text)
     scaling = fields["scaling"]
     if scaling is not None:

@@ -60,16 +60,32 @@ def _encode(
 
         refuse_options("LogFMT", "level", "levels", cast, scales)
         return encode_log(fill, source, source_fmt), None
+    if isinstance(element, TableFormat) and element == HIF4:
+        from fpsim.scaling.hif4 import encode_hif4
+
+        refuse_options(element, "quarter", "scales and exponents", cast, scales)
+        return encode_hif4(fill, source, source_fmt), None
+    known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
+    if isinstance(element, TwoTableFormat):
+        from fpsim.scaling.adaptive import encode_if4
+
+        if known_scales is not None:
+            raise ValueError("IF4 marks tiles of integers in its own scales; got scales. Leave them out.")
+        return encode_if4(fill, source, source_fmt, table_options_of(element, scaling, cast))
     if isinstance(element, TableFormat):
-        return _encode_table(fill, source, source_fmt, cast, scales)
+        from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
+
+        options_of_table = table_options_of(element, scaling, cast)
+        how = quotient_plan(scaling, element.largest, source_fmt)
+        numbers, counts, tensor = quotients(source, how, fill.scales, fill.scale_codes, known_scales)
+        encode_quotients(numbers, options_of_table, fill.codes)
+        return counts, tensor
     if scaling.symmetric and not scaling.adaptive:
         options, how = _plan(element, scaling, source_fmt, cast, back=False)
-        known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
         job, counts = tile_jobs().tile_job(source, fill.codes, how, options.seed), np.zeros(5, np.int64)
         return counts, look().fill_tiles(job, fill.scales, fill.scale_codes, known_scales, counts)
 
     options = element_options_of(element, scaling, cast)
-    known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
     if scaling.adaptive:
         from fpsim.scaling.adaptive import encode_four_or_six
 
@@ -77,36 +93,6 @@ def _encode(
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
     return encode_affine(fill, source, source_fmt, options, known_scales), None
-
-
-def _encode_table(
-    fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
-) -> tuple[Array, np.float32 | None]:
-    """Encode `source` into the arrays of `fill`, whose format is a table format.
-
-    Arguments and results are those of `_encode`: counts of tiles, and the float32 scale of the whole array or None.
-    """
-    element, scaling = fill.fmt, fill.scaling
-    assert isinstance(element, TableFormat)
-    if element == HIF4:
-        from fpsim.scaling.hif4 import encode_hif4
-
-        refuse_options(element, "quarter", "scales and exponents", cast, scales)
-        return encode_hif4(fill, source, source_fmt), None
-    from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
-
-    options = table_options_of(element, scaling, cast)
-    known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
-    if isinstance(element, TwoTableFormat):
-        from fpsim.scaling.adaptive import encode_if4
-
-        if known_scales is not None:
-            raise ValueError("IF4 marks tiles of integers in its own scales; got scales. Leave them out.")
-        return encode_if4(fill, source, source_fmt, options)
-    how = quotient_plan(scaling, element.largest, source_fmt)
-    numbers, counts, tensor = quotients(source, how, fill.scales, fill.scale_codes, known_scales)
-    encode_quotients(numbers, options, fill.codes)
-    return counts, tensor
 
 
 def quantize_into(
