@@ -40,7 +40,7 @@ def as_array(x: Any, name: str = "x") -> Array:
 
 
 def refuse_masked(x: object, name: str) -> None:
-    """Raise a TypeError if x is a masked array, whose mask would be lost; name: of the argument."""
+    """Raise a TypeError, which calls x `name`, if x is a masked array, whose mask would be lost."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be masked; got a masked array. Fill the gaps first: {name}.filled(value).")
 

@@ -67,7 +67,7 @@ def to_torch(array: Array) -> Any:
 
 
 def refuse_sparse(tensor: Any, name: str) -> None:
-    """Raise a TypeError if a torch tensor is not dense (strided); name: of the argument, for the message."""
+    """Raise a TypeError, which calls the torch tensor `name`, if it is not dense (strided)."""
     if tensor.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
 

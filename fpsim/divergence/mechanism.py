@@ -48,7 +48,7 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Protocol of a product's arithmetic, such as `fpsim.torch.plan.Adds`; torch has no unit and no accumulator."""
+    """Protocol of a product's arithmetic, like `fpsim.torch.plan.Adds`; torch's has neither unit nor accumulator."""
 
     @property
     def unit(self) -> MatrixUnit | None:

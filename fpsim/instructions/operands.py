@@ -75,7 +75,7 @@ def row_operands(
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
-    """Return the number of blocks of K that share a scale; 1 for units without block scales.
+    """Return the number of block scales along K, one per `unit.block` terms; 1 for units without block scales.
 
     Raises:
       ValueError: K is not a multiple of the block.

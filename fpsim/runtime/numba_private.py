@@ -7,14 +7,14 @@ Each was seen in numba 0.61, the oldest version that the package takes, and in 0
 
 | name in `numba.core` | why |
 |---|---|
-| `registry.CPUDispatcher` | kernels hold Ctrl-C back while they compile; Python runs helpers as they are |
-| `CPUDispatcher._cache` | what a dispatcher asks for compiled code; `cache=True` never finds closures with helpers |
-| `caching.CompileResultCacheImpl` | takes a compiled kernel apart, and puts one together |
-| `serialize.dumps` | makes bytes of the parts |
-| `runtime.rtsys` | sets up what machine code from the disk calls |
-| `compiler_lock.global_compiler_lock` | held while a process forks, as the child could never take it again |
+| `registry.CPUDispatcher` | base of fpsim's dispatchers: kernels defer Ctrl-C while compiling, helpers run as Python |
+| `CPUDispatcher._cache` | is asked for compiled code, so it is set to a KernelFiles; `cache=True` misses closures |
+| `caching.CompileResultCacheImpl` | converts a compiled kernel to parts that can be pickled, and back |
+| `serialize.dumps` | pickles these parts |
+| `runtime.rtsys` | prepares the process for machine code from the disk |
+| `compiler_lock.global_compiler_lock` | is held while a process forks, as the child could never acquire it |
 | `bytecode.FunctionIdentity._unique_ids` | numbers functions: see `own_numbers` |
-| `codegen.CodeLibrary.has_dynamic_globals` | tells machine code that holds addresses of its process |
+| `codegen.CodeLibrary.has_dynamic_globals` | tells whether machine code holds addresses of its process |
 """
 
 from __future__ import annotations
