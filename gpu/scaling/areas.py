@@ -1,4 +1,4 @@
-"""Areas: the parts of an array of tiles on each of which one block of GPU threads works at a time.
+"""Division of an array of tiles into areas, the parts on each of which one block of GPU threads works at a time.
 
 Neighbouring threads process neighbouring columns, of one tile or of several, so that a warp reads contiguous memory.
 """
@@ -106,8 +106,8 @@ class TilePart(NamedTuple):
 def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
     """Return the part of a tile that a thread works on.
 
-    area: index of the area of the thread's block. thread: index of the thread in its block. g: how the array is
-    divided.
+    area: index of the area on which the thread's block works. thread: index of the thread in its block. g: how the
+    array is divided into areas.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
@@ -144,10 +144,14 @@ def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
 
 
 class Walk(NamedTuple):
-    """The elements that one thread processes, row by row: their number, and the steps from one to the next.
+    """The elements that one thread processes, row by row.
 
-    first, column: flat index and column of the first element. right: column after the last one. threads_x: columns from
-    one element to the next. span, jump: at the end of a row, columns to go back and elements to go forward.
+    Attributes:
+      count: number of elements.
+      first, column: flat index and column of the first element.
+      right: column after the last one that the thread may process.
+      threads_x: number of columns from one element to the next.
+      span, jump: at the end of a row, the number of columns to go back, and of elements in memory to go forward.
     """
 
     count: Any
@@ -161,7 +165,7 @@ class Walk(NamedTuple):
 
 @scalar
 def walk_of(part: TilePart, g: Areas) -> Walk:
-    """Return the number and the order of the elements that a thread processes.
+    """Return the Walk of a thread: the number and the order of the elements that it processes.
 
     part: the thread's part of a tile. g: how the array is divided among blocks of threads.
     """
@@ -177,9 +181,9 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 
 @scalar
 def step_of(i: Any, column: Any, w: Walk) -> Any:
-    """Return (flat index, column) of the element that a thread processes after the one at `i` in `column`.
+    """Return (flat index, column) of the element that a thread processes after the one at flat index i in `column`.
 
-    w: the steps of the thread.
+    w: the order of the thread's elements.
     """
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
@@ -192,7 +196,8 @@ def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
     """Return the flat indices of a thread's next four elements, then index and column of the element after them.
 
     i, column: flat index and column of the first of the four. left: number of the thread's elements from i on; if fewer
-    than four are left, i takes the place of those that are missing. The four loads can overlap.
+    than four are left, i takes the place of those that are missing. w: the order of the thread's elements. Loads from
+    the four can overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)
@@ -220,7 +225,7 @@ def merged(tiling: Tiling) -> Tiling:
 
 @lru_cache(maxsize=4096)
 def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
-    """Return how an array of tiles is divided among blocks of threads; cached.
+    """Return how an array of tiles is divided into areas for blocks of threads; cached.
 
     tiling: shape of the array and of its tiles. threads: number of threads of a block, a power of two. cut: whether a
     tile may be divided among several blocks.

@@ -1,4 +1,4 @@
-"""Encoding of arrays on the GPU to codes and scales, or to the values of these codes: choice and launch of kernels."""
+"""Choice and launch of the kernels that encode an array on the GPU to codes and scales, or to these codes' values."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class GpuTileJob(NamedTuple):
         return element_plan(self.options, self.width, integer=isinstance(self.element, IntegerFormat))
 
     def decoder(self) -> Any:
-        """Return the DecodeLayout, constants that turn codes into values, as an array; zeros if `back` is False."""
+        """Return the DecodeLayout, constants by which codes are decoded, as an array; zeros if `back` is False."""
         plan = decode_plan(self.options.fmt, self.width) if self.back else None
         return _no_layout(self) if plan is None else plan.layout
 
@@ -99,7 +99,7 @@ class GpuTileJob(NamedTuple):
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """Return how the array is divided among blocks of threads.
+        """Return how the array is divided into areas for blocks of threads.
 
         cut: whether a tile may be divided among several blocks. whole: whether to treat the whole array as one tile.
         """
@@ -116,7 +116,9 @@ def _no_layout(job: GpuTileJob) -> Any:
 
 
 class GpuTargets(NamedTuple):
-    """The GPU memory that kernels fill, as flat arrays of unsigned integers; one byte stands for an array not computed.
+    """The GPU memory that kernels fill, as flat arrays of unsigned integers.
+
+    A placeholder of one byte stands for an array that is not computed.
 
     Attributes:
       out: codes or values of the elements.
@@ -134,7 +136,7 @@ class GpuTargets(NamedTuple):
 
 
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
-    """Return the validated description of encoding x, or of rounding it to float32 values if `back`.
+    """Return the job of encoding x, or of rounding it to float32 values if `back`, after validation of the arguments.
 
     x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`, and so are the errors. `back` of the result is
     False if values can only be computed by decoding codes in a second pass, or if the scaling has zero points.
@@ -161,11 +163,10 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary ones.
+    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for the rest.
 
-    job: the array, its format and its scaling. values: flat GPU array of float32 bits. The temporary arrays are for
-    scales, their codes and counts. scales_known: whether the caller gives the scales, so that no scale codes are
-    computed.
+    job: the array, its format and its scaling. values: flat GPU array of float32 bits. The rest is scales, their codes
+    and counts. scales_known: whether the caller gives the scales, so that no scale codes are computed.
     """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -289,9 +290,9 @@ def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None
 def _find_tops(
     job: GpuTileJob, from_source: tuple[Any, Any], widened: bool, areas: Areas, tops: Any, lows: Any, specials: Any
 ) -> None:
-    """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
+    """Write each tile's amax, as float bits, to `tops`, and its flags of NaN and Inf to `specials`.
 
-    With zero points, `tops` receives those of the positive elements and `lows` those of the negative ones; otherwise
+    With zero points, `tops` receives the amax of the positive elements and `lows` that of the negative ones; otherwise
     `lows` is set to 0. job: the array and its scaling. from_source: (memory of the source, constants that decode it).
     widened: whether kernels decode elements to a wider float. areas: the parts on which blocks of threads work.
     """
@@ -302,11 +303,11 @@ def _find_tops(
 
 
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
-    """Return the numbers of the scale rule on the GPU: largest values and limits of elements and scales (ScaleNumbers).
+    """Return the ScaleNumbers, largest values and limits of elements and scales, as an array of floats on the GPU.
 
-    If the scaling has a second-level scale, its kernels are queued first, which fill fill.tensor and may increase
-    fill.counts. job: the array and its scaling. from_source: (memory of the source, constants that decode it). widened:
-    whether kernels decode elements to a wider float.
+    If the scaling has a second-level scale, the kernels that compute it are queued first; they fill fill.tensor and may
+    increase fill.counts. job: the array and its scaling. from_source: (memory of the source, constants that decode it).
+    widened: whether kernels decode elements to a wider float.
     """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

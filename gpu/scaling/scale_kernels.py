@@ -1,10 +1,6 @@
 """CUDA kernels that compute scales from the amax of tiles, with the functions of fpsim/core that CPU loops use.
 
-One thread computes the scale of one tile. Arguments of kernels here, in tile_kernels.py and in short_tiles.py: scales,
-codes: receive the float32 bits of scales, and their codes. counts: 5 uint64, which are increased: the counts zero_tiles
-.. clamped_high of ScaleReport (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements
-and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers, with the rows below. table: values of the scale
-format's codes. specials: flags HAS_NAN and HAS_INFINITY of fpsim/core/tile_scale.py.
+One thread computes the scale of one tile.
 """
 
 from __future__ import annotations
@@ -149,13 +145,14 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
 @cache
 def given_kernel(width: int, applied: int) -> Any:
-    """Return the GPU kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
+    """Return the GPU kernel `(tops, specials, scales, factors, counts, nan_tile)` that makes factors of given scales.
 
-    tops: bits of each tile's amax; 0 if all finite elements are 0. specials: flags of NaN and Inf of each tile. scales:
-    float32 bits; a scale becomes NaN if nan_tile is not 0 and the tile has a NaN. factors: receives floats of `width`
-    bits: the scales if `applied` is BY_SCALE (elements are divided), their inverses, at most the largest float, if it
-    is BY_INVERSE (multiplied). counts: 5 uint64 as in `settle_kernel`, of which zero_tiles, nan_tiles and
-    infinite_tiles are increased.
+    A factor is the number by which a tile's elements are divided or multiplied. tops: bits of each tile's amax; 0 if
+    all finite elements are 0. specials: flags of NaN and Inf of each tile. scales: float32 bits; a scale becomes NaN if
+    nan_tile is not 0 and the tile has a NaN. factors: receives bits of floats of `width` bits: the scales if `applied`
+    is BY_SCALE (elements are divided), their inverses, at most the largest finite float, if it is BY_INVERSE (elements
+    are multiplied). counts: 5 uint64 as in `settle_kernel`, of which zero_tiles, nan_tiles and infinite_tiles are
+    increased.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -184,10 +181,10 @@ def given_kernel(width: int, applied: int) -> Any:
 
 @cache
 def spread_kernel(width: int) -> Any:
-    """Return the GPU kernel `(tops, lows)`, which computes each tile's range, highest - lowest element.
+    """Return the GPU kernel `(tops, lows)` that computes each tile's range, highest - lowest element, in place.
 
-    Before, tops and lows hold the bits, of floats of `width` bits, of the largest magnitudes of the positive and of the
-    negative elements of each tile. Afterwards, tops hold the range, at most the largest finite float, and lows the
+    tops, lows: bits of floats of `width` bits, one per tile. Before, they hold the largest magnitudes of the positive
+    and of the negative elements. Afterwards, tops holds the range, at most the largest finite float, and lows the
     lowest element, 0 or negative.
     """
     word: Any = word_of(width)

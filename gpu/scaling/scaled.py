@@ -1,4 +1,4 @@
-"""Arrays on the GPU of low-precision codes with one scale per tile, bit for bit equal to `fpsim.encode_scaled`."""
+"""`fpsim.gpu.Scaled`, codes on the GPU with one scale per tile, and the functions that encode to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Scaled(ScaledArrays[Any]):
     until it is read. `cpu()` and `from_cpu` convert between the classes without rounding.
 
     Attributes:
-      codes: array of x's library and shape; unsigned codes of a float format, int8 or uint8 of an integer format.
+      codes: array of the library and shape of the encoded array; unsigned codes of a float format, or int8 or uint8 of
+        an integer format.
       scales: float32, one per tile, with as many axes as the codes; the product of both levels where there are two.
       fmt: the element format.
       scaling: the recipe of the scales.

@@ -33,7 +33,7 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 
 
 class ShortTiles(NamedTuple):
-    """Compile-time choices of the kernel of short tiles.
+    """Compile-time choices of `short_tiles_kernel`.
 
     Attributes:
       elements: how elements are rounded.
@@ -52,10 +52,10 @@ class ShortTiles(NamedTuple):
 
 
 def tile_threads_of(tiles: Tiling) -> int:
-    """Return the number of threads that share a tile, a power of two, or 0 if this kernel cannot process the tiles.
+    """Return the number of threads that share a tile, a power of two; 0 if `short_tiles_kernel` cannot process it.
 
-    It requires tiles that are contiguous in memory, of 8 times a power of two elements, at most 8 per thread of one
-    block.
+    The kernel requires tiles that are contiguous in memory, of 8 times a power of two elements, at most 8 per thread of
+    a block.
     """
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
@@ -73,9 +73,9 @@ def _encoder(how: ShortTiles) -> Any:
     stochastic rounding. layout: the constants of the format, an EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or
     UNUSUAL of fpsim/core/encode.py.
 
-    It is the faster `nearest_encoder` if the layout is compiled in and `nearest_encoder` supports it; otherwise it is
-    `encode_bits_32`. The faster one is used only if elements are divided by factors, as a compiler could fuse a product
-    with its floating-point addition.
+    It is `nearest_encoder` where that is correct, and otherwise the slower `encode_bits_32`. For `nearest_encoder` the
+    layout must be compiled in, and elements be divided by factors: a compiler could fuse a product with the addition
+    that it contains.
     """
     e = how.elements
     if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):

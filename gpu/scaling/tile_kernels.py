@@ -77,7 +77,7 @@ def loader(width: int, widened: bool) -> Any:
 
 @cache
 def raiser(width: int, affine: bool) -> Any:
-    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)`, which includes one more element.
+    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)` that takes in one more element.
 
     bits: the element, a float of `width` bits. top: bits of the largest finite magnitude of the elements so far; with
     `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged. specials: flags
@@ -103,11 +103,11 @@ def raiser(width: int, affine: bool) -> Any:
 
 @cache
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
-    """Return the scalar function `(source, walk, layout) -> (top, low, specials)` of a thread's elements.
+    """Return the scalar function `(source, walk, layout) -> (top, low, specials)` that examines a thread's elements.
 
     top: bits of the largest finite magnitude; with `affine`, of the positive elements, and low of the negative ones.
-    specials: flags of NaN and Inf. walk: the elements of the thread. source: flat unsigned integers: if `widened`,
-    codes of a narrower format, which the DecodeLayout `layout` decodes; else bits of floats of `width` bits.
+    specials: flags of NaN and Inf. walk: the order of the thread's elements, a Walk. source: flat unsigned integers: if
+    `widened`, codes of a narrower format, which the DecodeLayout `layout` decodes; else bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -130,11 +130,11 @@ def top_finder(width: int, widened: bool, affine: bool) -> Any:
 
 @scalar
 def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
-    """Reduce the values of each tile's threads to the largest, which is stored at the tile's first thread.
+    """Set shared[t], for the first thread t of each tile, to the largest value of all threads of the tile.
 
-    All threads of the block must call it. shared: one value per thread, overwritten. thread: index in the block. g: an
-    Areas. The function is in the module of the kernels that call it, since numba's simulator replaces `cuda` module by
-    module.
+    All threads of the block must call it. shared: one value per thread, overwritten. thread: index of the calling
+    thread in the block. g: the division of the array among threads, an Areas. The function is in the module of the
+    kernels that call it, since numba's simulator replaces `cuda` module by module.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -156,12 +156,12 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 
 @cache
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
-    """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)`, which updates the last three.
+    """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)` that finds the amax of tiles.
 
-    They have one element per tile, all zero before. tops: bits of the largest finite magnitude; with `affine`, of the
-    positive elements, and lows of the negative ones. specials: flags of NaN and Inf. areas: the fields of an Areas.
-    source: flat unsigned integers: if `widened`, codes of a narrower format, which the DecodeLayout `source_layout`
-    decodes; else bits of floats of `width` bits.
+    tops, lows and specials receive one element per tile; the caller has set them to 0. tops: bits of the largest finite
+    magnitude; with `affine`, of the positive elements, and lows of the negative ones. specials: flags of NaN and Inf.
+    areas: the fields of an Areas. source: flat unsigned integers: if `widened`, codes of a narrower format, which the
+    DecodeLayout `source_layout` decodes; else bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -211,7 +211,7 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """Return the GPU kernel that computes amax, scales and codes of the tiles of an area.
+    """Return the GPU kernel that computes amax, scales and codes of tiles, an area of whole tiles per block at a time.
 
     e, s: compile-time choices of how elements are rounded, and of how an amax becomes a scale.
 
@@ -320,7 +320,7 @@ def elements_kernel(e: ElementKernels) -> Any:
     def code_of(
         bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
     ) -> Any:
-        """Return the code of an element, or the bits of its value if the kernel is for values.
+        """Return the code of an element, or the float32 bits of this code's value if e.back.
 
         bits: the element, a float of e.width bits. factor, scale, zero_point: those of its tile. random: a random
         number. lowest, highest: smallest and largest integer of the format. f, back: the EncodeLayout and the

@@ -1,7 +1,4 @@
-"""CUDA kernels that decode codes and scales to values, and that transpose matrices.
-
-areas: the fields of an Areas as integers. scales: float32 bits, one per tile.
-"""
+"""CUDA kernels that decode codes and scales to values, and that transpose matrices."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 def values_kernel(width: int, target: int) -> Any:
     """Return the GPU kernel `(codes, values, areas, scales, layout, sign_bit)` that decodes codes of a float format.
 
-    codes: flat unsigned integers. values: receives the bits of code * scale, floats of `target` bits, 32 or 64. areas:
-    the division of the array among blocks of threads, the fields of an Areas as integers. scales: float32 bits of each
-    tile's scale. layout: the constants that decode codes to floats of `width` bits, a DecodeLayout. sign_bit: mask of
-    the sign in a code; NaN results keep the sign.
+    codes: flat unsigned integers. values: receives the bits of the codes' values times their scales, floats of `target`
+    bits, 32 or 64. areas: the division of the array among blocks of threads, the fields of an Areas as integers.
+    scales: float32 bits of each tile's scale. layout: the constants that decode codes to floats of `width` bits, a
+    DecodeLayout. sign_bit: mask of the sign in a code; NaN results keep the sign.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -36,7 +33,7 @@ def values_kernel(width: int, target: int) -> Any:
 
     @scalar
     def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
-        """Return the bits, uint64, of the float64 code * scale.
+        """Return the float64 value of a code times `scale`, as uint64 bits.
 
         sign_bit: mask of the sign in a code, which a NaN result keeps. back: the DecodeLayout of the codes.
         """
@@ -79,7 +76,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
-        """Return the bits, uint64, of the float64 (code - zero_point) * scale."""
+        """Return (code - zero_point) * scale in float64, as uint64 bits."""
         return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
 
     bits_of = scalar(integer_value if target == 32 else exact_bits)
