@@ -64,7 +64,7 @@ def test_a_right_quantizer_ends_with_0(check) -> None:  # type: ignore[no-untype
     assert done.code == 0, done.stderr
     assert done.stdout.startswith("right is a quantizer to E4M3")
     assert "noise" not in done.stdout
-    assert "covered: arrays of 1 to 1,049,609 elements" in done.stdout.replace("\n", " ")
+    assert "covered: arrays of 0 to 1,049,609 elements" in done.stdout.replace("\n", " ")
     assert check("right", "--format", "e4m3", "--source", "float64").code == 1
 
 
