@@ -129,7 +129,7 @@ def check(
         raise ValueError(f"timeout must be seconds above 0; got {shown(timeout)}.")
     sets = _selected(load(path), only)
     all_cases = [(_computed(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
-    own_report = _report("fpsim", sets, all_cases)
+    own_report = ConformanceReport("fpsim", tuple(map(_row, sets, all_cases)))
     if command is None:
         return own_report
     first = next((row for row in own_report.rows if row.wrong), None)
@@ -138,7 +138,7 @@ def check(
             f"{path}: its outputs are not those of this fpsim: {first.wrong} of {first.cases} differ in {first.set!r}, "
             f"first {first.first}. Make the file again."
         )
-    return _report(command, sets, answers(sets, command, timeout))
+    return ConformanceReport(command, tuple(map(_row, sets, answers(sets, command, timeout))))
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
@@ -177,14 +177,6 @@ def _computed(vectors: Vectors, path: object) -> Words:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
         raise ValueError(f"{path}: this fpsim does not compute {vectors.title!r}: {problem}") from None
-
-
-def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    """Return the report on the answers of an implementation called `name` to sets of test vectors.
-
-    results: for each set of test vectors, (outputs of the answered cases, indices of these cases).
-    """
-    return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:

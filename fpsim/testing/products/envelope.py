@@ -22,7 +22,6 @@ from fpsim.errors import shown
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.probe.operands import ProbedOperand
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 from fpsim.testing.products.changes import flushed
@@ -99,7 +98,10 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
       flush: which of operands, sums and results are flushed.
     """
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
-    a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
+    a, b = (
+        operand.passed(flushed(operand_values(array, operand), operand.fmt)) if name in flush.sides else array
+        for name, array, operand in sides
+    )
     of = envelope_of(promise, replace(x, a=a, b=b))
     assert isinstance(promise.adding, Adding)
     # a product and a sum for each term, each of which loses less than a smallest normal number
@@ -108,11 +110,6 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
     if flush.results:
         far &= (got != 0) | (np.abs(of.exact) - of.bound - lost >= promise.out.smallest_normal)
     return not far.any()
-
-
-def _flushed(codes: Array, operand: ProbedOperand) -> Array:
-    """Return an operand with subnormals replaced by zeros of their sign, in the form in which kernels receive it."""
-    return operand.passed(flushed(operand_values(codes, operand), operand.fmt))
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:

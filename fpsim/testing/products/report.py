@@ -205,25 +205,17 @@ def ulps_in_words(ulps: float) -> str:
     return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"
 
 
-def ordinals(codes: Array, fmt: Format) -> Array:
-    """Return integers that order codes by value: neighbouring values differ by 1, and 0 and -0 both give 0.
-
-    The integers are int64; Python integers for formats of 64 bits.
-    """
-    wide = codes.astype(np.int64 if fmt.bits < 64 else object)
-    if not fmt.signed:
-        return wide
-    sign = 1 << (fmt.bits - 1)
-    return np.where(wide >= sign, sign - wide, wide)
-
-
 def distance(got: Array, want: Array, fmt: Format) -> Array:
     """Return how many values of the format the codes `got` and `want` are apart, a float64 array.
 
     0 and -0 are 1 apart. The distance of an infinity or NaN is 0 from the same code, and Inf from every other code.
     """
     x, y = values_of(got, fmt), values_of(want, fmt)
-    apart = np.abs((ordinals(got, fmt) - ordinals(want, fmt)).astype(np.float64))
+    places, others = (codes.astype(np.int64 if fmt.bits < 64 else object) for codes in (got, want))
+    if fmt.signed:  # count from 0 to either side
+        sign = 1 << (fmt.bits - 1)
+        places, others = (np.where(codes >= sign, sign - codes, codes) for codes in (places, others))
+    apart = np.abs((places - others).astype(np.float64))
     apart = np.where((apart == 0) & (got != want), 1.0, apart)
     return np.where(np.isfinite(x) & np.isfinite(y), apart, np.where(got == want, 0.0, np.inf))
 

@@ -36,72 +36,35 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
     """
     if promise.along_k:
         return
+    schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
+    promised = Epilogue() if schedule is None else schedule.epilogue
     orders = ("product", "a_first", "b_first") if promise.scaled else ("product",)
     for order in orders:
         for fused in (False, True) if promise.bias else (False,):
-            if (order, fused) == _promised(promise):
+            if (order, fused) == (promised.scale_order, promised.fused_bias and promise.bias):
                 continue
             words = f"multiplies by the scales as {order}" if promise.scaled else ""
             words += f"{' and ' if words else ''}{'fuses the bias' if fused else 'adds the bias apart'}" * promise.bias
             if words:
                 yield KernelChange(words, lambda p, x, s, o=order, f=fused: cast(finish(x, s, o, f), FP32, p.out))
     if promise.bias and promise.scaled:
-        yield KernelChange("adds the bias before the scales", _bias_first)
+        yield KernelChange("adds the bias before the scales", lambda p, x, s: cast(
+            finish(_without(x, "bias"), s + x.bias), FP32, p.out))  # fmt: skip
     if promise.bias:
-        yield KernelChange("adds the bias after the cast", _bias_last)
+        yield KernelChange("adds the bias after the cast", lambda p, x, s: cast(
+            _after_cast(finish(_without(x, "bias"), s), p.out) + x.bias, FP32, p.out))  # fmt: skip
     if promise.scaled:
-        yield KernelChange("applies the scales after the cast", _scales_last)
+        yield KernelChange("applies the scales after the cast", lambda p, x, s: cast(
+            finish(x, _after_cast(s, p.out)), FP32, p.out))  # fmt: skip
         if promise.bias:
-            yield KernelChange("multiplies by scale_b after the bias", _one_scale_last)
+            yield KernelChange("multiplies by scale_b after the bias", lambda p, x, s: cast(
+                finish(_without(x, "bias", "scale_a"), finish(_without(x, "bias", "scale_b"), s) + x.bias),
+                FP32, p.out))  # fmt: skip
 
 
-def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return how a kernel with this promise applies scales and bias: (order, fused).
-
-    order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added by a fused
-    multiply-add with the last scale.
-    """
-    schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
-    epilogue = Epilogue() if schedule is None else schedule.epilogue
-    return epilogue.scale_order, epilogue.fused_bias and promise.bias
-
-
-def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the bias added before the scales are applied.
-
-    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
-    """
-    assert x.bias is not None
-    return cast(finish(_without(x, "bias"), sums + x.bias), FP32, p.out)
-
-
-def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with scale_b applied after the bias is added.
-
-    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
-    """
-    assert x.bias is not None
-    first = finish(_without(x, "bias", "scale_b"), sums) + x.bias
-    return cast(finish(_without(x, "bias", "scale_a"), first), FP32, p.out)
-
-
-def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the bias added after the cast, and then cast again.
-
-    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
-    """
-    assert x.bias is not None
-    codes = cast(finish(_without(x, "bias"), sums), FP32, p.out)
-    return cast((values_of(codes, p.out).astype(np.float32) + x.bias), FP32, p.out)
-
-
-def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the scales applied after the cast, and then cast again.
-
-    p: the promise, for its result format. sums: the float32 sums of the product of x, without scales and bias.
-    """
-    codes = cast(sums, FP32, p.out)
-    return cast(finish(x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
+def _after_cast(values: Array, out: Format) -> Array:
+    """Return float32 values rounded to `out` by the promised cast, as float32."""
+    return values_of(cast(values, FP32, out), out).astype(np.float32)
 
 
 def _without(x: KernelInputs, *names: str) -> KernelInputs:
