@@ -129,8 +129,7 @@ class EncodedArray:
 
     def reshape(self, *shape: int | Sequence[int]) -> EncodedArray:
         """Return the elements in another shape, a view if possible, as `numpy.ndarray.reshape` does."""
-        sizes: Any = shape
-        return EncodedArray(self._codes.reshape(*sizes), self._fmt)
+        return EncodedArray(self._codes.reshape(*shape), self._fmt)  # type: ignore[arg-type]
 
     def ravel(self) -> EncodedArray:
         """Return the elements along one axis in C order, a view if possible."""
@@ -173,10 +172,7 @@ class EncodedArray:
         self._codes[index] = array(value, self._fmt)._codes
 
     def _item(self, target: str) -> float:
-        """Return the value of an array of one element as a float; TypeError for another size.
-
-        target: the function that was called, such as "int", for the error.
-        """
+        """Return the value of the only element; TypeError, which names the function `target`, for another size."""
         if self.size != 1:
             raise TypeError(
                 f"{target}() takes an array of one element; got shape {self.shape}. Index it, such as x[0]."
@@ -309,10 +305,7 @@ class EncodedArray:
         return other
 
     def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
-        """Return operation(self, other), or operation(other, self) if reflected, rounded to the array's format.
-
-        other: an array of this format, or numbers, which are rounded to it first; NotImplemented for other types.
-        """
+        """Return operation(self, other), or operation(other, self) if reflected; NotImplemented for other types."""
         if not isinstance(other, OPERANDS):
             return NotImplemented
         operands = (self, self._operand(other))
@@ -403,6 +396,5 @@ def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
         batch = broadcast_shape("@", (left.shape[:-2], right.shape[:-2]), whole=(a.shape, b.shape))
         zeros = np.full((*batch, left.shape[-2], right.shape[-1]), array(0, a.fmt).codes)
         total = EncodedArray(zeros, a.fmt)
-    if a.ndim == 1:
-        total = total[..., 0, :]  # (..., n)
+    total = total[..., 0, :] if a.ndim == 1 else total  # (..., n)
     return total[..., 0] if b.ndim == 1 else total
