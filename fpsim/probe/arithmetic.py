@@ -329,7 +329,11 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
     test applies. order: the order of the black box's additions.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
-    pairs = list(_pairs_of_siblings(order.branch))
+    # each term, and a term of another operand of the addition that takes it
+    pairs = [
+        (child.lowest, next(sibling for sibling in node.children if sibling is not child).lowest)
+        for node in order.branch.nodes() for child in node.children if not child.children
+    ]  # fmt: skip
     half = (fmt.precision + 1) // 2
     longer = of_a.precision + of_b.precision > fmt.precision
     high = min(of_a.max, of_b.max) ** 0.5 * 4.0
@@ -348,14 +352,3 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
         a[lines, part[:, 1]] = other
         terms += [int(k) for k, rest in zip(part[:, 0], box.of(a, b), strict=True) if rest == exactly]
     return frozenset(terms)
-
-
-def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield, for each term, (its index, index of a term in another operand of the addition that takes it).
-
-    branch: the root of the tree of additions.
-    """
-    for node in branch.nodes():
-        for child in node.children:
-            if not child.children:
-                yield child.lowest, next(sibling for sibling in node.children if sibling is not child).lowest

@@ -118,27 +118,20 @@ class Counter:
         """Return the indices of the first, a middle and the last included term."""
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
-    def _single(self, exponents: Array) -> Array:
-        """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions).
-
-        Element (e, p) is the sum in which the term at position p is 2**exponents[e], and all other terms are 0. The
-        positions are the first, a middle and the last index in `alive`, the terms that the black box includes. They
-        ascend, and equal ones are left out, so there are one to three. exponents: 1-D integers.
-        """
-        places = np.array(sorted(set(self._ends())))
-        rows = np.zeros((exponents.size * places.size, self.box.n))
-        rows[np.arange(rows.shape[0]), np.tile(places, exponents.size)] = np.repeat(2.0**exponents, places.size)
-        return self.box.values(rows).reshape(exponents.size, places.size)
-
     def _smallest(self) -> int:
         """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power.
+
+        The power is put at the first, a middle and the last included term, one after another.
 
         Raises:
           NoOrderError: for each tried exponent, a sum differs from the power.
         """
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
-        sums = self._single(tried)
+        places = np.array(sorted(set(self._ends())))
+        rows = np.zeros((tried.size * places.size, self.box.n))
+        rows[np.arange(rows.shape[0]), np.tile(places, tried.size)] = np.repeat(2.0**tried, places.size)
+        sums = self.box.values(rows).reshape(tried.size, places.size)
         good = (sums == 2.0 ** tried[:, None]).all(axis=1)
         if not good.any():
             raise NoOrderError(f"2**{int(tried[-1])} with zeros gives {float(sums[-1, 0])!r}: this is no plain sum")

@@ -34,7 +34,12 @@ def arithmetic_of(
     if not alike or order is None or traits.accumulator is None or not adds_singly:
         return None
     goes = order_in_words(order)
-    return None if goes is None else f"{in_words(traits.accumulator)} {_operations(kind, alike)} {goes}{_outer(alike)}"
+    if goes is None:
+        return None
+    # the format in which the sums of chunks are added, if it is not that of the terms of a chunk
+    outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
+    total = f" in {in_words(outer.pop())}" if len(outer) == 1 else ""
+    return f"{in_words(traits.accumulator)} {_operations(kind, alike)} {goes}{total}"
 
 
 def order_in_words(order: Order) -> str | None:
@@ -83,13 +88,3 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
     if len(fused) > 1:  # products that are exact in the format of the sums
         return "multiply-adds, fused or not,"
     return "fused multiply-adds" if fused.pop() else "additions of rounded products"
-
-
-def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return a clause such as " in FP32" for the format in which the sums of chunks are added.
-
-    Return "" if it is the format in which the terms of a chunk are added, or if there are no chunks. alike: the
-    candidates with the model's bits.
-    """
-    outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
-    return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

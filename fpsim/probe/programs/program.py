@@ -212,7 +212,9 @@ class Program:
         dtype = self._dtype
         lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
         flushes = "sums" in self.rule.flushes
-        sums = self._rounded(self._product(lines) if len(lines) == 2 else lines[0].copy())
+        sums, fmt = self._product(lines) if len(lines) == 2 else lines[0].copy(), self.rule.fmt
+        if fmt != FP64 and sums.dtype != fmt.dtype:
+            sums = decode(encode(sums, fmt), fmt, sums.dtype.type)
         if self.rule.zeros == "begin" and len(lines) == 1:
             sums[[x for x, _ in self._chain_starts]] += 0
         if self._flushed_terms:
@@ -270,9 +272,9 @@ class Program:
         unsure = np.zeros(sums.shape, np.int64)
         whole = of_matrices and self.rule.product is None and _holds_products(a, b, self.rule.fmt)
         rounded = np.array([not whole and k not in self.exact for k in range(self.n)])
-        program = NodeProgram(
-            np.array(self.order.program, np.int64), rounded, self._depth, self._addition(len(operands))
-        )
+        code = np.array(self.order.program, np.int64)
+        depth = int(np.cumsum(np.where(code >= 0, 1, code + 1)).max())  # most values on the stack at once
+        program = NodeProgram(code, rounded, depth, self._addition(len(operands)))
 
         def work(first: int, stop: int) -> None:
             with ieee_arithmetic(), np.errstate(all="ignore"):
@@ -305,12 +307,6 @@ class Program:
         )
         return Addition(_target(rule.fmt, rule), product, cut, rule.zeros == "begin")
 
-    @cached_property
-    def _depth(self) -> int:
-        """Largest number of values on the stack at once while `order.program` runs."""
-        depths = np.cumsum([1 if step >= 0 else step + 1 for step in self.order.program])
-        return int(depths.max())
-
     def _by_nodes(self, values: Sequence[Array]) -> Array:
         """Return the float64 sums (R,) of rows (R, n) of each operand, computed slowly by a `Specification`."""
         how = Specification(self.order, self.rule, self.exact, frozenset(self._flushed_terms))
@@ -327,13 +323,6 @@ class Program:
             products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
         fmt = self.rule.product
         return products if fmt is None else decode(encode(products, fmt), fmt, products.dtype.type)
-
-    def _rounded(self, products: Array) -> Array:
-        """Return float32 or float64 values rounded to the format of the sums, in their dtype."""
-        fmt = self.rule.fmt
-        if fmt == FP64 or products.dtype == fmt.dtype:
-            return products
-        return decode(encode(products, fmt), fmt, products.dtype.type)
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
