@@ -33,22 +33,22 @@ class FloatInfo:
     fmt: Format
     bits: int
     dtype: np.dtype[Any] | None
-    eps: float  # from 1 to the next larger value
-    epsneg: float  # from 1 to the next smaller value
+    eps: float
+    epsneg: float
     max: float
     min: float
     smallest_normal: float
     smallest_subnormal: float
-    tiny: float  # smallest_normal under its older name
-    nmant: int  # stored mantissa bits
-    nexp: int  # exponent bits
-    iexp: int  # the same
-    machep: int  # log2(eps)
-    negep: int  # log2(epsneg)
-    minexp: int  # exponent of the smallest normal value
-    maxexp: int  # exponent of the smallest power of two that overflows
-    precision: int  # decimal digits: floor(-log10(eps))
-    resolution: float  # 10**-precision
+    tiny: float
+    nmant: int
+    nexp: int
+    iexp: int
+    machep: int
+    negep: int
+    minexp: int
+    maxexp: int
+    precision: int
+    resolution: float
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class TableInfo:
     fmt: TableFormat
     bits: int
     dtype: None
-    eps: float  # from 1 to the next larger value
-    epsneg: float  # from 1 to the next smaller value
+    eps: float
+    epsneg: float
     max: float
     min: float
-    tiny: float  # smallest magnitude that is not 0
+    tiny: float
 
 
 @overload

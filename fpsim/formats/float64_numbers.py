@@ -41,15 +41,6 @@ def magnitude_values(
     return values
 
 
-def used_precision(max_code: int, precision: int, subnormals: bool) -> int:
-    """Return how many significand bits the finite values of a format use: `precision`, or fewer if few are normal.
-
-    max_code: code of the largest finite value. precision: significand bits of a normal value. subnormals: True if the
-    format has subnormals: code k is then k times the smallest of them up to the first normal values.
-    """
-    return min(precision, ((max_code - 1) | 1).bit_length()) if subnormals else precision
-
-
 def real_numbers(name: str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Convert a number or an array of real numbers to a float64 array; raise a TypeError for anything else.
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.errors import shown
-from fpsim.formats.float64_numbers import exact_float, magnitude_values, real_numbers, spacing_at, used_precision
+from fpsim.formats.float64_numbers import exact_float, magnitude_values, real_numbers, spacing_at
 from fpsim.reload import reloadable
 
 NanEncoding = Literal["ieee", "top", "negative_zero", "none"]
@@ -231,8 +231,7 @@ class Format:
         if not isinstance(code, (int, np.integer)) or not 0 <= code < 1 << self.bits:
             raise ValueError(f"a code of {self.name} lies in 0 .. {(1 << self.bits) - 1:#x}; got {shown(code)}.")
         code = int(code)
-        magnitude = code & self.top_magnitude
-        negative = bool(code & self.sign_bit)
+        magnitude, negative = code & self.top_magnitude, bool(code & self.sign_bit)
         if self.nan == "negative_zero" and code == self.sign_bit:
             return math.nan
         if magnitude > self.max_code:
@@ -296,10 +295,12 @@ class Format:
         """
         if not isinstance(other, Format):
             raise TypeError(f"holds takes an fp.Format; got {shown(other)}. Pass fp.format(...) of a name or dtype.")
+        # with few codes, the values need fewer bits: the first codes are multiples of the smallest subnormal value
+        needed = min(other.precision, ((other.max_code - 1) | 1).bit_length()) if other.subnormals else other.precision
         return (
             other.max <= self.max
             and other.min >= self.min
-            and used_precision(other.max_code, other.precision, other.subnormals) <= self.precision
+            and needed <= self.precision
             and other.smallest_subnormal >= self.smallest_subnormal
             and other._lowest_place >= self._lowest_place
             and (self.has_infinity or not other.has_infinity)

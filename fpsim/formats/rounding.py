@@ -18,7 +18,7 @@ class Start(NamedTuple):
       included: True if the point itself is rounded to the larger magnitude.
     """
 
-    at: float  # 0.0, 0.5 or 1.0
+    at: float
     included: bool
 
 
@@ -37,10 +37,10 @@ class RoundingFacts(NamedTuple):
       aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C, separated by spaces.
     """
 
-    sentence: str  # what it does, for explanations
-    starts: Callable[[bool, bool], Start]  # (the smaller magnitude is odd, the value is negative) -> Start
-    inward: tuple[bool, bool]  # whether a positive, a negative value that is too large becomes the largest finite one
-    aliases: str  # spellings of IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C
+    sentence: str
+    starts: Callable[[bool, bool], Start]
+    inward: tuple[bool, bool]
+    aliases: str
 
 
 @reloadable
