@@ -49,7 +49,7 @@ def sentences(model: Any) -> Iterator[str]:
         if plain is None and model.order is not None:
             yield from _order(model.order)
             if not model.order.chain and model.sum_rows:
-                yield f"So adds fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
+                yield f"This is the order of fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
     for sentence in model.unknown:
         yield f"Unknown: {sentence}."
 
