@@ -89,8 +89,8 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """Return the magnitudes, as bits of a float of `width` bits, from which flags of results change, in 1-D.
 
     In this order: the smallest magnitude that overflows, of positive and of negative results; the smallest that is not
-    tiny, of positive and of negative ones; and for each operand the smallest magnitude code of a quiet NaN, 0 if all
-    its NaNs are quiet.
+    tiny, of positive and of negative ones; and for each operand the smallest code, without its sign, of a quiet NaN, 0
+    if all its NaNs are quiet.
     Return None where magnitudes do not decide the flags: if subnormal results are flushed, or if the result's format
     has no mantissa bits, no Inf while an operand's has, or no NaN while an operand's has.
     """

@@ -59,9 +59,9 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format that an argument of a public function stands for.
+    """Return the element format that a caller passed as an argument, by name, dtype or object.
 
-    name: name of the argument, for the error. spec: its value: a name, a dtype or a format.
+    name: name of the argument, for the error. spec: its value.
 
     Raises:
       ValueError: nothing has that name; the message begins with `name`.

@@ -227,9 +227,9 @@ def _is_torch(spec: object) -> bool:
 
 
 def format_argument(name: str, spec: Any) -> Format:
-    """Return the format that an argument of a public function stands for, as `format` does.
+    """Return the format that a caller passed as an argument, by name, dtype or object.
 
-    name: name of the argument, for the error. spec: its value: a name, a dtype or a Format.
+    name: name of the argument, for the error. spec: its value.
 
     Raises:
       ValueError: no float format has that name; the message begins with `name`.

@@ -140,7 +140,7 @@ ALIASES.update((_key(word), mode) for mode in Rounding for word in mode.facts.al
 
 
 def rounding_mode(word: str | Rounding) -> Rounding:
-    """Return the rounding mode that a name stands for.
+    """Return the rounding mode with a name, in any of its spellings; return a Rounding unchanged.
 
     Raises:
       ValueError: no mode has that name; the message lists the modes and the nearest match.

@@ -45,14 +45,14 @@ class ExactResult(NamedTuple):
 
 
 def exact_result(name: str, x: float) -> ExactResult:
-    """Return the result of the function `name` at x as an ExactResult: 61 bits and a sticky bit.
+    """Return the result of the function `name` at x as an ExactResult: sign, exponent, 61 bits and a sticky bit.
 
     x: a finite value of the function's domain, at which the result is neither zero nor infinite. name: one of the
     elementary functions, such as "exp".
     """
-    beside = _beside(name, x)
-    if beside is not None:
-        return beside
+    extreme = _extreme(name, x)
+    if extreme is not None:
+        return extreme
     known = _exact(name, x)
     return _by_ziv(name, x) if known is None else _of_fraction(known)
 
@@ -122,7 +122,7 @@ def _root(value: Fraction, degree: int) -> Fraction | None:
     return Fraction(-roots[0] if negative else roots[0], roots[1])
 
 
-def _beside(name: str, x: float) -> ExactResult | None:
+def _extreme(name: str, x: float) -> ExactResult | None:
     """Return the ExactResult of function `name` at x if it is extremely close to a limit, or extremely large or small.
 
     The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close:

@@ -63,9 +63,8 @@ class ExactTable(NamedTuple):
 def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
     """Return the exact results of function `name` for every code of a format, from memory, from disk, or computed.
 
-    A computed table of a format of 10 bits or more is stored on disk, in the kernels' cache folder. input_subnormals:
-    "keep", or "flush" for the results of zeros in place of those of subnormal codes. The format must have 16 bits or
-    fewer.
+    A computed table of a format of 10 bits or more is stored on disk, in the kernels' cache folder. fmt: a format of up
+    to 16 bits. input_subnormals: "keep", or "flush", which gives subnormal codes the results of zeros.
     """
     if input_subnormals == "flush" and fmt.has_zero:
         codes = np.arange(1 << fmt.bits)

@@ -7,9 +7,9 @@ decides for which operations this is exact. The processor must round to nearest 
 
 Arguments of the kernels: a, b, c, codes: 1-D arrays of codes, unsigned integers; results are written to codes, and to
 flags: uint8, bits of `fp.Flags`. layouts: DecodeLayouts of the operands, then EncodeLayout of the result, one a row,
-unsigned integers of `width` bits. limits: the fields of Thresholds, then for each operand the smallest magnitude code
-of a quiet NaN. mode: a Rounding. flip: the mask of a float's sign bit to subtract b, 0 to add it. width: bits of the
-float that computes. nearest: True compiles for nearest even only, a third faster, and ignores mode.
+unsigned integers of `width` bits. limits: the fields of Thresholds, then for each operand the smallest code, without
+its sign, of a quiet NaN. mode: a Rounding. flip: the mask of a float's sign bit to subtract b, 0 to add it. width: bits
+of the float that computes. nearest: True compiles for nearest even only, a third faster, and ignores mode.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
       flags: 1-D uint8, which is written too: bits of `fp.Flags`.
       layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
         EncodeLayout, for rounding the result.
-      limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
+      limits: array of the fields of Thresholds (magnitudes from which flags change), then for each operand the
+        smallest code, without its sign, of a quiet NaN.
       mode: a Rounding.
       flip: what the bits of b are xored with: the mask of the sign bit to subtract b, else 0.
     """
@@ -276,9 +277,8 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
     a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
     `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
-    limits: the fields of Thresholds (magnitudes from which flags change), then the smallest magnitude code of a quiet
-    NaN of a. mode: a Rounding.
-    width: bits of the float that computes, 32 or 64.
+    limits: the fields of Thresholds (magnitudes from which flags change), then the smallest code, without its sign, of
+    a quiet NaN of a. mode: a Rounding. width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
@@ -333,10 +333,9 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers
     of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for
     rounding the result.
-    limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest magnitude
-    code of a quiet NaN. mode: a Rounding.
-    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
-    ignored.
+    limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest code,
+    without its sign, of a quiet NaN. mode: a Rounding. width: bits of the float that computes, 32 or 64. nearest: True
+    compiles for nearest even only; `mode` is then ignored.
     """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
