@@ -17,8 +17,8 @@ SECONDS = {"sensitivity": 8, "plan": 4, "diagnose": 30, "diff": 8}  # in which e
 
 
 def rows() -> Iterator[RaceRow]:
-    """Yield every race of this file; none if torch, cattrs or SciPy is not installed."""
-    if load("torch") is None or load("cattrs") is None or load("scipy") is None:
+    """Yield every race of this file; none if torch or SciPy is not installed."""
+    if load("torch") is None or load("scipy") is None:
         return
     model, batch, loss = _perceptron()
     contestants: dict[str, Work] = {

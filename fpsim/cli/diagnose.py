@@ -16,7 +16,7 @@ from fpsim.display.optional import require
 from fpsim.display.progress import bar
 
 # Packages that the measurement and its files need.
-NEEDED = ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib")
+NEEDED = ("torch", "tomli_w", "pandas", "jinja2", "matplotlib")
 
 
 def diagnose(

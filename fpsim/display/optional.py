@@ -19,7 +19,7 @@ else:  # the names are for annotations alone, and import nothing
 # Package -> the extra of fpsim that installs it.
 EXTRAS = {
     "jinja2": "plot", "matplotlib": "plot", "pandas": "plot", "rich": "cli", "torch": "torch", "typer": "cli",
-    "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask", "cattrs": "train", "tomli_w": "train",
+    "joblib": "sweep", "cloudpickle": "sweep", "distributed": "dask", "tomli_w": "train",
 }  # fmt: skip
 # Package -> its name on PyPI, if that differs.
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,19 +77,33 @@ def structured(table: Any, cls: type[Made]) -> Made:
     table: {name of a field: its value as str, number, bool, list or dict}.
 
     Raises:
-      TypeError, ValueError: a key is not a field's name, or a field cannot have its value.
+      TypeError, ValueError: a key is not a field's name, a field is missing or cannot have its value.
     """
-    made: Made = _structure(cls)(table, cls)
-    return made
+    fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    if not isinstance(table, dict):
+        raise ValueError(f"a table with fields of {cls.__name__} is needed; got {shown(table)}.")
+    for name in table:
+        if name not in fields:
+            raise unknown(f"field of {cls.__name__}", name, list(fields))
+    needed = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+    missing = [name for name in needed if name not in table]
+    if missing:
+        raise ValueError(f"{cls.__name__} needs {' and '.join(missing)}; got {shown(table)}.")
+    readers = {name: READERS.get(f"{cls.__name__}.{name}") or READERS.get(name, _or_none) for name in table}
+    return cls(**{name: readers[name](value) for name, value in table.items()})
 
 
 def plain(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass object that differ from their defaults, as a dict for TOML or JSON.
 
-    Its values are str, numbers, bools, and lists and dicts of these.
+    Its values are str, numbers, bools, and lists and dicts of these. A linear recipe is written without its name.
     """
-    fields: dict[str, Any] = _unstructure(type(value))(value)
-    return fields
+    return {
+        field.name: WRITERS.get(field.name, _leaf)(held)
+        for field in dataclasses.fields(value)
+        if (held := getattr(value, field.name)) != field.default
+        and not (field.name == "name" and isinstance(value, LinearRecipe))
+    }
 
 
 def differences(one: Any, other: Any) -> list[str]:
@@ -160,11 +173,11 @@ def _leaf(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_leaf(item) for item in value]
     if isinstance(value, CLASSES):
-        return _converter().unstructure(value)
+        return plain(value)
     return element_fields(element_format(value))
 
 
-def _format_from(word: Any, _: Any) -> Any:
+def _format_from(word: Any) -> Any:
     """Return the format for a value of a TOML file: a name, or a dict of its fields; None for "none"."""
     if word == NONE:
         return None
@@ -179,7 +192,7 @@ def _format_from(word: Any, _: Any) -> Any:
         ) from None
 
 
-def _scaling_from(word: Any, _: Any) -> Any:
+def _scaling_from(word: Any) -> Any:
     """Return the scaling for a value of a TOML file: a name, or a dict of its fields.
 
     "same" is returned unchanged, and None for "none".
@@ -192,67 +205,67 @@ def _scaling_from(word: Any, _: Any) -> Any:
     return SCALINGS[word]
 
 
-def _adds_from(word: Any, _: Any) -> Any:
+def _adds_from(word: Any) -> Any:
     """Return what adds a product, given as a text of a TOML file.
 
     "Sequential(FP16)", an expression, gives the accumulator; the name of a unit or chip is returned unchanged; "none"
     gives None.
     """
-    return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
+    return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word)
 
 
-def _parsed_from(word: Any, _: Any) -> Any:
+def _parsed_from(word: Any) -> Any:
     """Return the schedule or accumulator that a text of a TOML file names, such as "Exact(FP16)"; None for "none"."""
-    return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
+    return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word)
 
 
-def _or_none(word: Any, _: Any) -> Any:
+def _or_none(word: Any) -> Any:
     """Return a value of a TOML file unchanged, except None for "none"."""
     return None if word == NONE else word
 
 
 def _policy_words(policy: Any) -> Any:
     """Return a loss-scaling policy for TOML: its name if POLICIES lists it unchanged, else a dict of its fields."""
-    return policy.name if POLICIES.get(policy.name) == policy else _converter().unstructure(policy)
+    return policy.name if POLICIES.get(policy.name) == policy else plain(policy)
 
 
-def _linear_from(word: Any, _: Any) -> Any:
+def _linear_from(word: Any) -> Any:
     """Return the linear recipe for a dict of a TOML file; return a name unchanged, to be looked up later."""
-    return word if isinstance(word, str) else _converter().structure(word, LinearRecipe)
+    return word if isinstance(word, str) else structured(word, LinearRecipe)
 
 
 def _linear_words(linear: Any) -> Any:
     """Return a linear recipe for TOML: its name if LINEAR lists it unchanged, else a dict of its fields."""
     name = next((name for name, row in LINEAR.items() if row == linear), None)
-    return name if name is not None else _converter().unstructure(linear)
+    return name if name is not None else _leaf(linear)
 
 
 def _many(cls: type) -> Any:
     """Return a function that reads a list of tables in TOML as a tuple of objects of the class `cls`."""
 
-    def read_list(words: Any, _: Any) -> Any:
+    def read_list(words: Any) -> Any:
         if not isinstance(words, list):
             raise ValueError(f"a list of tables with fields of {cls.__name__} is needed; got {shown(words)}.")
-        return tuple(_converter().structure(word, cls) for word in words)
+        return tuple(structured(word, cls) for word in words)
 
     return read_list
 
 
 def _one(cls: type) -> Any:
     """Return a function that reads a table in TOML as an object of the class `cls`, and "none" as None."""
-    return lambda word, _: None if word == NONE else _converter().structure(word, cls)
+    return lambda word: None if word == NONE else structured(word, cls)
 
 
 READERS: dict[str, Any] = {
     **dict.fromkeys(FORMATS, _format_from), **dict.fromkeys(SCALED, _scaling_from),
-    **dict.fromkeys((*TEXTS, "Override.products"), lambda word, _: word),
+    **dict.fromkeys((*TEXTS, "Override.products"), lambda word: word),
     "accumulate": _adds_from, "sums": _parsed_from, "products": _parsed_from,
-    "attention": lambda word, kind: None if word == NONE else _linear_from(word, kind),
+    "attention": lambda word: None if word == NONE else _linear_from(word),
     "Product.schedule": _parsed_from,  # the optimizer's schedule is a name
     "linear": _linear_from,
-    "levels": lambda words, kind: tuple(_linear_from(x, kind) for x in words) if isinstance(words, list) else words,
-    "loss_scaling": lambda word, _: (
-        loss_scaling_policy(word) if isinstance(word, str) else _converter().structure(word, LossScalingPolicy)
+    "levels": lambda words: tuple(map(_linear_from, words)) if isinstance(words, list) else words,
+    "loss_scaling": lambda word: (
+        loss_scaling_policy(word) if isinstance(word, str) else structured(word, LossScalingPolicy)
     ),
     "overrides": _many(Override), "stored": _many(Stored), "controller": _one(Controller), "numerics": _one(Numerics),
     "optimizer": _one(OptimizerRecipe), "delayed": _one(Delayed),
@@ -263,54 +276,3 @@ WRITERS: dict[str, Any] = {
     "loss_scaling": _policy_words,
     "levels": lambda levels: [_linear_words(level) for level in levels],
 }  # fmt: skip
-
-
-@cache
-def _converter() -> Any:
-    """Return the cattrs converter, with a reader and a writer for every field of a recipe."""
-    cattrs = load("cattrs", "recipes in TOML")
-    converter = cattrs.Converter()
-    for cls in CLASSES:
-        converter.register_structure_hook(cls, _structure(cls))
-        converter.register_unstructure_hook(cls, _unstructure(cls))
-    return converter
-
-
-def _structure(cls: type) -> Any:
-    """Return a function (table, class) that turns a dict of plain values into an object of the class `cls`.
-
-    It raises a ValueError for unknown or missing fields.
-    """
-    names = [field.name for field in dataclasses.fields(cls)]
-    needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
-
-    def structure(table: Any, kind: Any) -> Any:
-        if not isinstance(table, dict):
-            raise ValueError(f"a table with fields of {cls.__name__} is needed; got {shown(table)}.")
-        for name in table:
-            if name not in names:
-                raise unknown(f"field of {cls.__name__}", name, names)
-        missing = [name for name in needed if name not in table]
-        if missing:
-            raise ValueError(f"{cls.__name__} needs {' and '.join(missing)}; got {shown(table)}.")
-        readers = {name: READERS.get(f"{cls.__name__}.{name}") or READERS.get(name, _or_none) for name in table}
-        return cls(**{name: readers[name](word, kind) for name, word in table.items()})
-
-    return structure
-
-
-def _unstructure(cls: type) -> Any:
-    """Return a function that turns an object of the class `cls` into a dict of plain values.
-
-    The dict has the fields that differ from their defaults.
-    """
-
-    def unstructure(value: Any) -> dict[str, Any]:
-        fields = {}
-        for field in dataclasses.fields(cls):
-            held = getattr(value, field.name)
-            if held != field.default and not (field.name == "name" and cls is LinearRecipe):
-                fields[field.name] = WRITERS.get(field.name, _leaf)(held)
-        return fields
-
-    return unstructure

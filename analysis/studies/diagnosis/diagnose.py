@@ -89,8 +89,7 @@ def diagnose(
       >>> report.plan["0", "wgrad"].recipe
       'FP8_TENSOR'
     """
-    for name in ("torch", "cattrs"):
-        load(name, "diagnose")
+    load("torch", "diagnose")
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.diagnosis.outputs import OutputStages
     from fpsim.analysis.studies.diagnosis.stages import Stages

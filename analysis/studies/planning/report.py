@@ -290,7 +290,7 @@ class Plan:
             float32.
         Raises:
           OSError: the file cannot be written.
-          ImportError: tomli-w or cattrs is not installed.
+          ImportError: tomli-w is not installed.
         """
         return self.to_recipe(base).to_toml(path)
 

@@ -263,7 +263,6 @@ class Sensitivity:
 
         Raises:
           OSError: the file cannot be written.
-          ImportError: cattrs is not installed, which writes recipes.
         """
         from fpsim.analysis.studies.sensitivity.file import write
 

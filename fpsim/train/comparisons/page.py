@@ -208,9 +208,7 @@ def _scientific(value: float) -> TableCell:
 
 
 def _settings(recipe: Any) -> list[str]:
-    """Return the settings of a `Recipe` as lines "name = value", or its repr as one line if cattrs is not installed."""
-    if importlib.util.find_spec("cattrs") is None:
-        return [repr(recipe)]
+    """Return the settings of a `Recipe` as lines "name = value"."""
     return [f"{name} = {value}" for name, value in plain(recipe).items() if name not in ("name", "source")]
 
 

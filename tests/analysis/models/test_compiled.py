@@ -104,7 +104,6 @@ def test_record_runs_compiled_parts_as_they_are_and_names_their_share(way: str) 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_diagnoses_run_a_copy_of_compiled_parts_eagerly_and_say_so(way: str) -> None:
-    pytest.importorskip("cattrs")
     graphs = Graphs()
     model, x = made(way, graphs), batch()
     model(x)

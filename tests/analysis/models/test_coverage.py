@@ -107,7 +107,6 @@ def test_what_is_not_seen_is_counted_and_named(kind: str, tmp_path: Path) -> Non
 
 @every_unseen
 def test_every_report_says_it_first_where_it_is_most_of_the_model(kind: str) -> None:
-    pytest.importorskip("cattrs")
     model, batches = around(kind), [torch.randn(ROWS, 32) for _ in range(2)]
     r = recorded(model, batches[0])
     reports = [
@@ -125,7 +124,6 @@ def test_every_report_says_it_first_where_it_is_most_of_the_model(kind: str) -> 
 
 
 def test_a_diagnosis_begins_with_what_it_does_not_judge() -> None:
-    pytest.importorskip("cattrs")
     batches = [torch.randn(ROWS, 32) for _ in range(2)]
     diagnosis = fp.analysis.diagnose(around("LSTM"), batches, square, recipes="BF16", progress=lambda *_: None)
     assert diagnosis.sentences[0] == (

@@ -20,7 +20,6 @@ JUDGED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGED)
 def test_a_model_goes_through_every_study(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("cattrs")
     model, batches, loss = made(name)
     diagnosis = fp.analysis.diagnose(
         model, batches, loss, recipes=["BF16", "FP8_TENSOR"], out=tmp_path / "work", progress=quiet

@@ -228,7 +228,6 @@ def test_settings_of_products_are_saved_and_merged(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_budgets_leaves_attention_out_and_its_recipe_convolutions() -> None:
-    pytest.importorskip("cattrs")
 
     class Model(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

@@ -10,7 +10,6 @@ import pytest
 import fpsim as fp
 
 torch: Any = pytest.importorskip("torch")
-pytest.importorskip("cattrs")
 nn = torch.nn
 
 ONE = fp.scalings.TENSOR

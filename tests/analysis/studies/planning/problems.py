@@ -14,7 +14,6 @@ import fpsim as fp
 from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem, Unit, problem_of
 
 torch: Any = pytest.importorskip("torch")
-pytest.importorskip("cattrs")
 
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 RECIPES = ("BF16", "FP8_TENSOR", "DEEPSEEK_V3", "MXFP8", "NVFP4", "FP8_RAW", "FP32", "TE_HYBRID")
