@@ -64,9 +64,7 @@ def _accumulator(unit: Described) -> Iterator[str]:
 
 
 def _sizes(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a MatrixUnit has more than 65536 terms, and one if its floor exponent is not in -4096 ..
-    4096.
-    """
+    """Yield a sentence if a MatrixUnit has more than 65536 terms, and one if |floor_exponent| exceeds 4096."""
     if unit.terms > MOST_TERMS:
         yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
     if abs(unit.floor_exponent) > FLOORS:

@@ -102,7 +102,7 @@ def encode_if4(
 
 
 def _values(encoded: EncodedTargets, fmt: Format) -> Array:
-    """Return code * scale of every element in float32, in the shape of the codes; fmt: their format."""
+    """Decode `encoded`, whose codes have the format `fmt`: return code * scale of every element, in float32."""
     tiles = tiling(encoded.codes.shape, encoded.scaling.block)
     values = np.empty(encoded.codes.shape, np.float32)
     codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)

@@ -17,7 +17,6 @@ from fpsim.formats.named import FP64
 from fpsim.formats.table_format import HIF4, TableFormat, TwoTableFormat
 from fpsim.lazy import deferred
 from fpsim.scaling.arguments import element_options_of, given_scales, refuse_options, table_options_of, usual_options
-from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
 
@@ -29,7 +28,7 @@ look = deferred("fpsim.scaling.look")
 
 def encode_into(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
-) -> tuple[ScaleReport, np.float32 | None]:
+) -> tuple[Array, np.float32 | None]:
     """Fill the C-contiguous arrays of `fill` with codes and scales.
 
     Args:
@@ -40,19 +39,8 @@ def encode_into(
       scales: the caller's scales, one per tile, or None to compute them.
 
     Returns:
-      The report on the scales; and the float32 scale of the whole array by which two-level recipes multiply all scales,
-      None if the recipe has one level or the scales are the caller's.
-    """
-    counts, tensor = _encode(fill, source, source_fmt, cast, scales)
-    return report_of(fill.scales.size, *counts.tolist()), tensor
-
-
-def _encode(
-    fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
-) -> tuple[Array, np.float32 | None]:
-    """Encode `source` into the arrays of `fill`; the arguments are those of `encode_into`.
-
-    Return the counts of tiles that `TileTargets` describes, and the float32 scale of the whole array or None.
+      The counts of tiles that `TileTargets` describes; and the float32 scale of the whole array by which two-level
+      recipes multiply all scales, None if the recipe has one level or the scales are the caller's.
     """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
@@ -147,7 +135,8 @@ def _usual_plan(
 ) -> tuple[CastOptions, Any]:
     """Return the options of a cast without keywords, and the `TilePlan` (loop constants) that applies them; cached.
 
-    The arguments are those of `_plan`: formats of elements and array, and `back` to write values instead of codes.
+    element, scaling: the format and the recipe of the result. source_fmt: the format of the array. back: True for a
+    plan that writes code * scale, False for one that writes codes.
     """
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
@@ -204,9 +193,10 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` (loop constants) that encodes arrays of format `source_fmt`; cached, so without a seed.
+    """Return the `TilePlan` (loop constants) that encodes arrays of format `source_fmt`; cached.
 
-    The arguments are those of `tile_plan`, where options.seed is None.
+    element, scaling: the format and the recipe of the result. options: those of the cast, without a seed. back: True
+    for a plan that writes code * scale, False for one that writes codes.
     """
     from fpsim.scaling.plan import element_plan, scale_plan
 

@@ -205,9 +205,10 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> tu
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """Yield groups of tiles to encode at once: (row of tiles, (first column, stop), slice of the tiles in that row).
+    """Divide tiles of a matrix into groups to encode at once: whole rows of tiles, or single tiles if they are wide.
 
-    A group is a whole row of tiles, or a single tile if tiles have WIDE_TILE or more columns.
+    Yield for each group the number of its row of tiles, (first, stop) of its columns of elements, and a slice that
+    selects its tiles in that row. Tiles of WIDE_TILE or more columns are wide.
     """
     _, bands, tiles = tiling.tiles
     for band in range(bands):

@@ -23,7 +23,7 @@ from fpsim.lazy import deferred
 from fpsim.scaling.arguments import checked
 from fpsim.scaling.encode import decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
-from fpsim.scaling.report import ScaleReport
+from fpsim.scaling.report import ScaleReport, report_of
 from fpsim.scaling.scaled_arrays import ARRAYS, EncodedTargets, ScaledArrays
 from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.scaling.tiling import tiling
@@ -230,8 +230,8 @@ def _encode_scaled(
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
-    report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
-    return Scaled._of(fill, tensor_scale, report)
+    counts, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
+    return Scaled._of(fill, tensor_scale, report_of(fill.scales.size, *counts.tolist()))
 
 
 @with_element_keywords
