@@ -58,31 +58,13 @@ PATIENCE = 16  # blocks that are scaled without a first attempt, after one that 
 # ---- the operations
 
 
-@scalar
-def _sum(x: Any, y: Any) -> Any:
-    """Return x + y of two float32, rounded to float32."""
-    return f32(x + y)
-
-
-@scalar
-def _difference(x: Any, y: Any) -> Any:
-    """Return x - y of two float32, rounded to float32."""
-    return f32(x - y)
-
-
-@scalar
-def _product(x: Any, y: Any) -> Any:
-    """Return x * y of two float32, rounded to float32."""
-    return f32(x * y)
-
-
-@scalar
-def _quotient(x: Any, y: Any) -> Any:
-    """Return x / y of two float32, rounded to float32."""
-    return f32(x / y)
-
-
-OPERATIONS: Any = {"add": _sum, "subtract": _difference, "multiply": _product, "divide": _quotient}
+# scalar functions of two float32, rounded to float32
+OPERATIONS: Any = {
+    "add": scalar(lambda x, y: f32(x + y)),
+    "subtract": scalar(lambda x, y: f32(x - y)),
+    "multiply": scalar(lambda x, y: f32(x * y)),
+    "divide": scalar(lambda x, y: f32(x / y)),
+}
 SCALED: Any = {
     ("BF16", "multiply"): (multiply_bfloat, flagged_multiply_bfloat),
     ("BF16", "divide"): (divide_bfloat, flagged_divide_bfloat),
