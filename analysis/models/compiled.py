@@ -39,9 +39,7 @@ def is_compiled(module: Any) -> bool:
 
 
 def compiled_modules(model: Any) -> dict[str, Any]:
-    """Return name -> module for the compiled modules of a torch.nn.Module; those inside another compiled one are left
-    out.
-    """
+    """Return name -> module for the compiled modules of a model, without those inside another compiled module."""
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if is_compiled(module) and not any(is_inside(name, outer) for outer in modules):
@@ -73,13 +71,6 @@ def run_eagerly(model: Any) -> None:
             module._compiled_call_impl = None
 
 
-def eager_functions() -> AbstractContextManager[Any]:
-    """Return a context manager inside which compiled functions run eagerly, so that torch function modes see their
-    calls.
-    """
-    return stance("force_eager")
-
-
 def stance(word: str) -> AbstractContextManager[Any]:
     """Return a context manager in which functions compiled by torch.compile run as `word` says.
 
@@ -108,7 +99,7 @@ class HiddenProducts:
         self._known: dict[str, Coverage | None] = {}
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call as a Coverage; None if shapes alone do not determine them.
+        """Return the multiplications of a call of the module as a Coverage; None if they depend on values.
 
         args, kwargs: positional and keyword arguments of the call.
         """
@@ -119,7 +110,7 @@ class HiddenProducts:
                 if self._copy is None:
                     self._copy = _on_meta(self._module)
                 places, names = _pytree.tree_map(_meta, (args, kwargs))
-                with torch.no_grad(), eager_functions(), counting(self._copy) as tally:
+                with torch.no_grad(), stance("force_eager"), counting(self._copy) as tally:
                     self._copy(*places, **names)
                 self._known[key] = tally.coverage
             except Exception:  # the forward pass reads values, which the copy on the meta device does not have
@@ -144,7 +135,7 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
     """Return a model's multiplications for a batch, from shapes alone; those in compiled modules count as not seen.
 
     batch: the model's arguments: a tuple or list of them, a mapping of keyword arguments, or one argument. The result
-    is None if the forward pass depends on values, not on shapes alone.
+    is None if the forward pass depends on values of tensors.
 
     Example:
       >>> import torch
@@ -173,9 +164,9 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
 
 def share_of(coverage: Coverage, name: str) -> str:
-    """Return ", 12 % of the model's multiplications," for the module called `name`; "" if the model multiplies nothing.
+    """Return the clause ", 12 % of the model's multiplications," on the share of the module called `name`.
 
-    coverage: the counted multiplications of the model.
+    coverage: the counted multiplications of the model; without any, the clause is "".
     """
     whole = sum(part.multiplications for part in coverage.parts)
     inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))

@@ -108,15 +108,13 @@ class Coverage:
         return Coverage({**other.sizes, **self.sizes}, tuple(parts.values()), self.is_chosen or other.is_chosen)
 
     def _size(self, part: CoveredPart) -> float:
-        """Return the larger of a part's shares of the weights and multiplications, by which parts are sorted."""
+        """Return the larger of two shares that a part has of the model: of the weights, and of the multiplications."""
         weights = sum(self.sizes.get(name, 0) for name in part.parameters)
         whole = sum(part.multiplications for part in self.parts)
         return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
 
     def __str__(self) -> str:
-        """Return the sentence on the shares of weights and multiplications that the report covers, and on what is
-        missing.
-        """
+        """Return a sentence on the covered shares of weights and multiplications, and on the parts that are missing."""
         if self.is_minor:
             return self.headline
         seen = f"{percent(self.weights)} of the weights and {percent(self.multiplications)} of the multiplications"
@@ -124,15 +122,13 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """Sentence with which a report begins if less than half of the model is covered and no layers were selected;
-        else "".
-        """
+        """The warning sentence with which a report begins if `is_minor`; else ""."""
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A tuple with the sentence on the covered shares; () if `headline` has it, or if no product was counted."""
+        """The text of str() as a tuple of one; () if it is the `headline`, or if no product was counted."""
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:

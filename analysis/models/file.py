@@ -112,10 +112,10 @@ def read(path: str | os.PathLike[str]) -> Contents:
 def _stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's `arrays` as name_0, name_1, and so on; return lists [step, layer, tensor, format].
+    """Add tensors to a file's `arrays` as name_0, name_1 and so on; return a list that describes them.
 
-    There is a list for each tensor, with the format's name. Dtypes that files lack, such as bfloat16, are stored as
-    codes. tensors: (step, layer, tensor) -> array.
+    Its items are [step, layer, tensor, name of the format]. tensors: (step, layer, tensor) -> array. Dtypes that files
+    lack, such as bfloat16, are stored as codes.
     """
     described = []
     for i, (key, x) in enumerate(tensors.items()):
@@ -127,10 +127,9 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return (step, layer, tensor) -> array, for the tensors that `_stored` added to a file's arrays as name_0, name_1,
-    ...
+    """Return the tensors that `_stored` added to a file's arrays under `name`, as (step, layer, tensor) -> array.
 
-    described: the value that `_stored` returned for `name`.
+    described: the value that `_stored` returned.
     """
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
@@ -140,7 +139,7 @@ def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) 
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
-    """Return the rows that a file's header describes.
+    """Return the rows of a recording from a file's header and arrays.
 
     described: for each row its fields, its number of exponent bins, and the fields of its errors. arrays: "bins" has
     the bins of all rows one after another, and "counts", "totals" and "maxima" have the sums of all errors.

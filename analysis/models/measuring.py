@@ -50,9 +50,7 @@ class Measure:
         self._histogram = Histogram()
 
     def __call__(self, x: Array) -> tuple[RangeReport, tuple[ErrorReport, ...]]:
-        """Return the range of all elements of an array of floats, and a tuple of errors: that of its sample in each
-        format.
-        """
+        """Return (range of all elements of an array of floats, tuple with the error of a sample in each format)."""
         counts = self._histogram
         counts.clear()
         counts.add(float_pieces(x))

@@ -13,7 +13,7 @@ from fpsim.display.wording import percent, plural
 
 
 class HasScale(Protocol):
-    """Objects that know the loss scale, such as torch.amp.GradScaler, as a protocol."""
+    """The type of objects that know the loss scale, such as a torch.amp.GradScaler."""
 
     def get_scale(self) -> float:
         """Return the current loss scale."""
@@ -40,10 +40,8 @@ class Update(NamedTuple):
     lost: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a row of a table, column name -> value: step, parameter, gradient_norm, update_ratio and
-        lost_updates.
-        """
-        return {"step": self.step, "parameter": self.parameter, **_figures([self])}
+        """Return a table row, column -> value: step, parameter, gradient_norm, update_ratio and lost_updates."""
+        return {"step": self.step, "parameter": self.parameter, **_metrics([self])}
 
 
 class Scale(NamedTuple):
@@ -85,7 +83,7 @@ class Monitors:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield a dictionary for each step: step, gradient_norm, update_ratio and lost_updates, over all parameters."""
         for step in self.steps:
-            yield {"step": step, **_figures([update for update in self.updates if update.step == step])}
+            yield {"step": step, **_metrics([update for update in self.updates if update.step == step])}
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -93,7 +91,7 @@ class Monitors:
         return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Return both monitors as one.
+        """Return the effects in both monitors as one Monitors.
 
         Two updates of one step and parameter count once if all their fields are equal, as those of data-parallel ranks
         are; otherwise their sums of squares and numbers of elements are added.
@@ -162,7 +160,7 @@ class Monitors:
         )
 
 
-def _figures(updates: Sequence[Update]) -> dict[str, float]:
+def _metrics(updates: Sequence[Update]) -> dict[str, float]:
     """Return gradient_norm, update_ratio and lost_updates, name -> value, over all given updates together.
 
     A quotient 0 / 0 is NaN. See `Monitors` for the metrics.

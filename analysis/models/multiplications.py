@@ -70,9 +70,9 @@ def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return the counter of a function whose sums run over the last axis of one operand.
+    """Return the counter of a torch function whose sums run over the last axis of one operand.
 
-    It counts the result's size times the axis's length. The operand is the positional argument number `place`, or the
+    It returns the result's size times the axis's length. The operand is the positional argument number `place`, or the
     keyword argument called one of `names`.
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
@@ -96,7 +96,7 @@ def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a convolution: the result's size times an output channel's filter's.
+    """Return the number of multiplications of a convolution: size of the result times size of an output's filter.
 
     args, kwargs, y: positional arguments, keyword arguments and result of the call.
     """
@@ -114,7 +114,7 @@ def _transposed(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of bilinear layers: each row of the result uses every weight once.
+    """Return the number of multiplications of a bilinear layer: its number of weights times rows of the result.
 
     args, kwargs, y: positional arguments, keyword arguments and result of the call.
     """
@@ -152,10 +152,10 @@ def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row.
+    """Return the number of multiplications of one step of a recurrent cell.
 
-    args: positional arguments of the call: the input, the state, both weight matrices; kwargs and the result are not
-    used.
+    Both weight matrices multiply each row of the input once. args: positional arguments of the call: the input, the
+    state, both weight matrices; kwargs and the result are not used.
     """
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
@@ -230,12 +230,12 @@ def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]
 
 
 def _letters(text: str) -> list[Any]:
-    """Return the labels in `text`, the part of an einsum equation for one array, with Ellipsis for "..."."""
+    """Return the labels in one array's part of an einsum equation, such as ["i", Ellipsis] for "i..."."""
     return [Ellipsis if letter == "." else letter for letter in text.replace("...", ".")]
 
 
 def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
-    """Return labels with Ellipsis replaced by one label for each axis for which it stands.
+    """Return `labels` with Ellipsis replaced by a label (Ellipsis, i) for each axis for which it stands.
 
     axes: number of axes of the operand. inputs: labels of all operands, if `labels` are those of the result.
     """

@@ -62,10 +62,10 @@ def _each(value: Any, space: int) -> tuple[int, ...]:
     return numbers * space if len(numbers) == 1 else numbers
 
 
-def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
+def patches(x: torch.Tensor, conv: Convolution) -> torch.Tensor:
     """Return the patch of the padded input that each output position reads, (N, *output sizes, *filter sizes, C).
 
-    x: the input without padding, (N, C, ...), perhaps that of a single group. of: the convolution, whose padding,
+    x: the input without padding, (N, C, ...), perhaps that of a single group. conv: the convolution, whose padding,
     stride, dilation and filter sizes count.
 
     Example:
@@ -75,61 +75,64 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
       >>> patches(x, convolution(torch.conv1d, (x, torch.ones(1, 2, 3)), {})).tolist()
       [[[[0.0, 4.0], [1.0, 5.0], [2.0, 6.0]], [[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]]]]
     """
-    space = len(of.stride)
-    x = functional.pad(x, [zeros for pair in reversed(of.padding) for zeros in pair])
-    for axis, (size, step, dilation) in enumerate(zip(of.weight.shape[2:], of.stride, of.dilation, strict=True), 2):
+    space = len(conv.stride)
+    x = functional.pad(x, [zeros for pair in reversed(conv.padding) for zeros in pair])
+    for axis, (size, step, dilation) in enumerate(
+        zip(conv.weight.shape[2:], conv.stride, conv.dilation, strict=True), 2
+    ):
         x = x.unfold(axis, dilation * (size - 1) + 1, step)[..., ::dilation]
     return x.permute(0, *range(2, 2 + space), *range(2 + space, 2 + 2 * space), 1)
 
 
-def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Return for each group (patches (N * positions, K), weights (outputs, K), bias (outputs,) or None).
+def matrices(conv: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Return the operands of a convolution as matrix products, for each group of channels (patches, weights, bias).
 
-    The group's result is patches @ weights.T + bias. K = positions in the filter times channels of the group, with the
-    channel as the index that varies fastest.
+    The group's result is patches @ weights.T + bias, with patches (N * positions, K), weights (outputs, K) and bias
+    (outputs,) or None. K is positions in the filter times channels of the group; the channel varies fastest.
     """
-    channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
+    channels, outputs = conv.x.shape[1] // conv.groups, conv.weight.shape[0] // conv.groups
     groups = []
-    for group in range(of.groups):
-        rows = patches(of.x[:, group * channels : (group + 1) * channels], of)
-        weight = of.weight[group * outputs : (group + 1) * outputs].movedim(1, -1).reshape(outputs, -1)
-        bias = None if of.bias is None else of.bias[group * outputs : (group + 1) * outputs]
+    for group in range(conv.groups):
+        rows = patches(conv.x[:, group * channels : (group + 1) * channels], conv)
+        weight = conv.weight[group * outputs : (group + 1) * outputs].movedim(1, -1).reshape(outputs, -1)
+        bias = None if conv.bias is None else conv.bias[group * outputs : (group + 1) * outputs]
         groups.append((rows.reshape(-1, weight.shape[1]), weight, bias))
     return groups
 
 
-def places(of: Convolution) -> tuple[int, ...]:
+def places(conv: Convolution) -> tuple[int, ...]:
     """Return the spatial sizes of a convolution's result, one per axis."""
-    room = zip(of.x.shape[2:], of.padding, of.weight.shape[2:], of.dilation, of.stride, strict=True)
+    room = zip(conv.x.shape[2:], conv.padding, conv.weight.shape[2:], conv.dilation, conv.stride, strict=True)
     return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
 
 
-def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the convolution's result (N, outputs, ...), without N if the input had no batch axis.
+def folded(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
+    """Return the results of the matrix products of a convolution's groups, joined in torch's shape (N, outputs, ...).
 
-    rows: for each group the result of its product, (N * positions, outputs of the group).
+    rows: the result of each group's product, (N * positions, outputs of the group). The axis N is left out if the
+    input had no batch axis.
     """
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
-    y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
-    return y[0] if of.single else y
+    y = y.reshape(conv.x.shape[0], *places(conv), -1).movedim(-1, 1).contiguous()
+    return y[0] if conv.single else y
 
 
 # ---- settings of a call
 
 
-def settings_of(of: Convolution) -> dict[str, Any]:
-    """Return the settings of a convolution by name: "stride", "padding", "dilation" and "groups".
+def settings_of(conv: Convolution) -> dict[str, Any]:
+    """Return the settings of a convolution as a dictionary: "stride", "padding", "dilation" and "groups".
 
     The first three are lists with an item per spatial axis; an item of "padding" is [zeros before, zeros after].
     """
     return {
-        "stride": list(of.stride), "padding": [list(pair) for pair in of.padding], "dilation": list(of.dilation),
-        "groups": of.groups,
+        "stride": list(conv.stride), "padding": [list(pair) for pair in conv.padding], "dilation": list(conv.dilation),
+        "groups": conv.groups,
     }  # fmt: skip
 
 
 def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
-    """Return a convolution of an input x and a weight, both in torch's shapes, without a bias.
+    """Return the Convolution of an input x and a weight, both in torch's shapes, without a bias.
 
     settings: "stride", "padding", "dilation" and "groups", as `settings_of` returns them.
 
@@ -151,7 +154,7 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
     """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d, as `settings_of` returns them.
 
-    Padding with other values than zeros counts as 0, because `padded` adds it to the input itself.
+    The padding is 0 if it is of other values than zeros, since `padded` adds such values to the input.
     """
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
@@ -183,16 +186,16 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 # ---- gradients
 
 
-def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
+def gradient_rows(dy: torch.Tensor, conv: Convolution) -> list[torch.Tensor]:
     """Return the gradient of a convolution's result as a matrix (N * positions, outputs of the group) for each group.
 
     dy: the gradient, of the result's shape (N, outputs, ...), without N if the input had no batch axis.
     """
-    dy = dy[None] if of.single else dy
-    return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
+    dy = dy[None] if conv.single else dy
+    return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(conv.groups, 1)]
 
 
-def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
+def gathered(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
     """Return the gradient of a convolution's input, in the input's shape, without its padding.
 
     An element's gradient is the sum of those of all patches that contain it, as torch's autograd adds them. rows: for
@@ -201,24 +204,24 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
     Example:
       >>> import torch
       >>> from fpsim.analysis.models.patches import convolution, gathered
-      >>> of = convolution(torch.conv1d, (torch.zeros(1, 1, 4), torch.ones(1, 1, 3)), {})
-      >>> gathered([torch.ones(2, 3)], of).tolist()
+      >>> conv = convolution(torch.conv1d, (torch.zeros(1, 1, 4), torch.ones(1, 1, 3)), {})
+      >>> gathered([torch.ones(2, 3)], conv).tolist()
       [[[1.0, 2.0, 2.0, 1.0]]]
     """
     parts: list[torch.Tensor] = []
-    for x, row in zip(of.x.detach().chunk(of.groups, 1), rows, strict=True):
+    for x, row in zip(conv.x.detach().chunk(conv.groups, 1), rows, strict=True):
         leaf = torch.zeros_like(x, dtype=row.dtype).requires_grad_()
         with torch.enable_grad():
-            cut = patches(leaf, of)
+            cut = patches(leaf, conv)
         parts += torch.autograd.grad(cut, leaf, row.reshape(cut.shape))
     dx = torch.cat(parts, 1)
-    return dx[0] if of.single else dx
+    return dx[0] if conv.single else dx
 
 
-def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of a convolution's weight in the weight's shape.
+def weights_of(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
+    """Return the gradient of a convolution's weight, in the weight's shape, from those of the groups' weight matrices.
 
-    rows: for each group, the gradient of its weight matrix, (outputs of the group, K).
+    rows: the gradient for each group, (outputs of the group, K).
     """
-    outputs, channels, *sizes = of.weight.shape
+    outputs, channels, *sizes = conv.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

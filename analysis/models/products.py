@@ -115,10 +115,9 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """Run torch's multi-head attention operation by operation, so that this mode sees its products; return its
-        result.
+        """Return the result of torch.nn.functional.multi_head_attention_forward, run so that its products are reported.
 
-        args, kwargs: arguments of torch.nn.functional.multi_head_attention_forward.
+        It runs operation by operation inside this mode. args, kwargs: arguments of the function.
         """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
@@ -155,10 +154,10 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return two values: the settings of a call of scaled_dot_product_attention; its mask, or None.
+    """Return (settings, mask or None) of a call of torch's scaled_dot_product_attention.
 
-    The settings are those of `RecordedProduct.settings`. args, kwargs: arguments of the call. A missing scale becomes 1
-    / sqrt(d), d being the query's last axis.
+    settings: as in `RecordedProduct.settings`; a missing scale becomes 1 / sqrt(size of the query's last axis). args,
+    kwargs: arguments of the call.
     """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -192,14 +191,14 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """Return the record of a product of an input and a weight.
+    """Return the RecordedProduct of an input and a weight.
 
     Args:
       x: the layer's input.
       weight: the parameter.
       output: the layer's result.
       lookup: whether rows of the weight are looked up, as in an embedding, whose input is not recorded.
-      settings: the settings of a convolution.
+      settings: the settings of a convolution, as in `RecordedProduct.settings`.
       matrix: the weight as (outputs, K), if its own shape differs.
     """
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
@@ -207,7 +206,7 @@ def weighted(
 
 
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
-    """Return the record of the product of a layer, for a layer whose call of a torch function was not seen.
+    """Return the RecordedProduct of a layer that did not call one of the torch functions that `Products` observes.
 
     layer: a linear layer or a convolution, whose weight is an operand. x: its input, before padding. output: its
     result.
@@ -219,7 +218,7 @@ def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> Recor
 
 
 def as_read(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without gradient, in the dtype in which a product reads it, which autocast may change."""
+    """Return x detached from autograd, in the dtype in which a product reads it: autocast's where autocast applies."""
     x = x.detach()
     device = x.device.type
     eligible = x.is_floating_point() and x.dtype != torch.float64 and not x.is_meta

@@ -100,11 +100,11 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Return a context manager that records a model into `recording`, and warns at the end of products that it did not
-    see.
+    """Return a context manager that records a model into `recording`, and at its end warns of what is missing.
 
     model: a torch.nn.Module. settings: the arguments of `Watch` after model and recording: the layers, the measure, the
-    recorded steps, the first step's number, the loss scaler, and whether to keep outputs.
+    recorded steps, the first step's number, the loss scaler, and whether to keep outputs. There are warnings of
+    unrecorded products, of missing parts of the model, and of layers with few inputs.
     """
     from fpsim.analysis.models.watching.watch import Watch
 
@@ -114,22 +114,15 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
         yield recording
     finally:
         watch.close()
-    _warn(recording, watch.warnings)
-
-
-def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Warn of unrecorded products, of missing parts of the model, and of layers with few inputs.
-
-    recording: the finished recording. said: notes on unrecorded products; each is a warning.
-    """
+    said = watch.warnings
     for note in said:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, stacklevel=3)
     if recording.steps and recording.coverage.headline and not said:
-        warnings.warn(recording.coverage.headline, stacklevel=4)
+        warnings.warn(recording.coverage.headline, stacklevel=3)
     elif not len(recording) and not said:
         warnings.warn(
             "nothing was recorded: no forward pass of the model ran in a step to record. Call the model itself.",
-            stacklevel=4,
+            stacklevel=3,
         )
     few = recording.too_few()
     if few:
@@ -137,7 +130,7 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
         warnings.warn(
             f"{plural(len(few), 'layer')} had inputs of fewer than {SMALLEST:,} values in all, whose shares mean "
             f"little, such as {layer!r} with {few[layer]:,}. Record more steps or larger batches.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
@@ -175,7 +168,7 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 
 
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
-    """Return a function from a step's number to whether it is recorded.
+    """Return a function that takes a step's number and returns whether the step is recorded.
 
     every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. start: the
     number of the first step.

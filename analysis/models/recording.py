@@ -87,9 +87,7 @@ class Recording:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The stored operands as tensors for `fp.analysis.study`; an operand of several steps has the same name in
-        all.
-        """
+        """The stored operands as tensors for `fp.analysis.study`, named by layer and operand, without the step."""
         return tuple(
             tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self.role(step, layer, which), step=step)
             for (step, layer, which), x in self._kept.items()
@@ -135,9 +133,10 @@ class Recording:
         return TENSORS[which] if row is None else row.role
 
     def settings(self, step: int, layer: str) -> Mapping[str, Any]:
-        """Return settings of a product with stored operands, such as a convolution's stride; {} if it has none.
+        """Return the settings of a layer's product at a step, such as a convolution's stride, as name -> value.
 
-        step, layer: number of the step and name of the layer. The names of settings are those of a RecordedProduct.
+        layer: the layer's name. The names of settings are those of `RecordedProduct.settings`. The result is {} if the
+        product has no settings, or its operands were not stored.
 
         Example:
           >>> import torch
@@ -150,7 +149,7 @@ class Recording:
         return self._settings.get((step, layer), {})
 
     def step(self) -> None:
-        """End the current step by hand, in loops in which no torch optimizer or pass without gradients ends it.
+        """End the current step, in training loops without a torch optimizer, whose update would end it.
 
         This does nothing if the model has not run since the last step ended, so that no step counts twice.
 
@@ -233,9 +232,9 @@ class Recording:
         return merged
 
     def _keep_sample(self, step: int | None = None) -> bool:
-        """Drop operands of steps that the seed does not choose; return whether it chooses `step` (False for None).
+        """Choose `keep` of the steps with stored operands and `step`, and drop the operands of the others.
 
-        Of the steps with operands, and `step`, the `keep` ones whose hashes with the seed are smallest are chosen.
+        Return whether `step` is chosen; False for None. The steps with the smallest hashes of (seed, step) are chosen.
         """
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
@@ -285,8 +284,7 @@ class Recording:
         return frame([row.to_dict() for row in self])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the range of magnitudes of each operand, over all steps, together with the ranges of the recording's
-        formats.
+        """Draw the range of magnitudes of each operand over all steps, and the ranges of the recorded formats.
 
         If there are more than 24 operands, those with the lowest SQNR in the first format are drawn.
 

@@ -39,6 +39,7 @@ class Selection:
     """The layers of a model that a recording selects; `name in selection` tells whether a layer is selected.
 
     Args:
+      model: a torch.nn.Module.
       layers: one or several shell patterns; a layer is selected if its name matches one.
 
     Attributes:
@@ -77,11 +78,11 @@ class Selection:
         return matches
 
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
-        """Return the name of the layer of a product that `module`, a torch.nn.Module, computes.
+        """Return the name of the layer to which a product of `module` and `weight` belongs.
 
-        If `is_layer` (the module itself is the layer, such as nn.Linear), it is the module's name. Else it is the name
-        of the weight's layer, or, if the weight is no parameter, the module's name, or "weight" in the model itself.
-        For attention, whose `weight` is None, it is the module's name with ".attention".
+        It is the module's name if `is_layer` (the module is a layer, such as nn.Linear); else that of the layer that
+        owns the weight; for a weight that is no parameter, the module's name ("weight" if the module is the model). For
+        attention, whose `weight` is None, it is the module's name with ".attention". module: a torch.nn.Module.
         """
         name = self.modules[id(module)]
         if weight is None:

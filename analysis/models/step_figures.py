@@ -1,4 +1,4 @@
-"""Metrics of one recorded step, which the listeners of a recording receive when the step ends."""
+"""Metrics of one recorded step, which functions given to `Recording.listen` receive when the step ends."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Hook:
 
 
 def nothing(*_: Any) -> None:
-    """Do nothing with any arguments, as the hook in copies of a watched model."""
+    """Do nothing; this is the function that hooks call in copies of a watched model."""
 
 
 def in_backward() -> bool:

@@ -28,7 +28,8 @@ class WatchedModules:
       selection: the layers to record.
       tally: the Tally that counts the model's multiplications.
       see: called with the RecordedProduct of each product that the modules compute.
-      miss: called with (name, number of multiplications) for each call of a torch function that is not recorded.
+      miss: called with (name of the function, number of multiplications) for each call of a torch function that
+        multiplies but is not recorded.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class WatchedModules:
         self._recomputed = {}
 
     def _seen(self, product: RecordedProduct) -> None:
-        """Count a product, and call `see` with it."""
+        """Add 1 to the number of products seen, and pass the product to `see`."""
         self._products += 1
         self._see(product)
 
@@ -176,9 +177,9 @@ class WatchedModules:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass, which observes products if the pass runs inside a backward pass.
+        """Return a wrapper of a module's forward pass that observes products only inside a backward pass.
 
-        That is the case if a checkpoint recomputes it.
+        The pass runs there if torch.utils.checkpoint recomputes it.
         """
         forward = module.forward
 

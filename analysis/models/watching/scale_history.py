@@ -34,8 +34,8 @@ class ScaleHistory:
     def skipped(self, step: int, has_run: bool) -> bool:
         """Return whether the loss scale fell since the last call, which shows that the optimizer skipped an update.
 
-        If so, add to `scales` the value before the fall, marked as a fallback. step: the number of the step. has_run:
-        whether the model ran in this step; if not, the result is False.
+        If so, the value before the fall is added to `scales`, marked as a fallback. step: the number of the step to
+        which the update belongs. has_run: whether the model ran in this step; if not, the result is False.
         """
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:

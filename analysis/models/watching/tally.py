@@ -65,10 +65,10 @@ class Tally:
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
     def hid(self, module: Any, name: str, kind: str, x: Any) -> None:
-        """Count the multiplications of a module whose products are not seen.
+        """Count the multiplications of `module`, whose products are not seen, under its `name`.
 
         Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, nothing is counted.
-        kind: the module's class, and why its products are not seen, such as "LSTM, compiled".
+        kind: the module's class, and why its products are not seen, such as "Linear, compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
@@ -98,9 +98,9 @@ class Tally:
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
         """Return the names of the parameters from which a weight is made; () if `weight` is None, as for attention.
 
-        If the weight is a parameter or a view of one, it is that parameter. Otherwise a parametrization has computed
-        the weight, and they are the parameters of the module's parametrizations, or without any, all of the module's.
-        module: the torch.nn.Module whose product read the weight.
+        If the weight is a parameter or a view of one, the name is that of the parameter. Otherwise the names are those
+        of all parameters of the module's parametrizations, or of the module if it has none. module: the torch.nn.Module
+        whose product read the weight.
         """
         if weight is None:
             return ()
@@ -112,7 +112,7 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """The coverage from the counts so far; modules whose weights no product read are parts that are not seen.
+        """The Coverage from the counts so far; modules with weights that no product read are parts "not seen" of it.
 
         Parameters of one axis, those of norms, and embeddings that are only looked up are left out.
         """
@@ -137,11 +137,11 @@ class Tally:
         return Coverage(sizes, (*parts, *self._modules_of(unread, modules)))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a `CoveredPart` for each module in `unread`, which says that its weights and products were not seen.
+        """Yield a `CoveredPart` that is not seen, and has no multiplications, for each module with unread weights.
 
-        A part has the module's name (for the model itself the name of its first weight) and counts no multiplications.
-        A module is left out if a part of the same name that was not seen has been counted before. unread: name of a
-        module -> names of its weights that no product read. modules: name -> module.
+        The part has the module's name; for the model itself, that of its first unread weight. Modules are left out that
+        have been counted as not seen already. unread: name of a module -> names of its weights that no product read.
+        modules: name -> module.
         """
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():

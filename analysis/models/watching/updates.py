@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +49,8 @@ class Updates:
     def before(self, optimizer: Any) -> None:
         """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update, for `after` to compare.
 
-        They are its float parameters with a gradient, as far as this object has their names. With each copy, two facts
-        on the parameter's gradient are stored: the sum of squares of its elements, and a bool mask of its elements that
-        are not 0. Copies of an earlier call are dropped.
+        They are its float parameters with a gradient and a name in this object. The sum of squares of the gradient and
+        a bool mask of its nonzero elements are stored with each copy. Copies of an earlier call are dropped.
         """
         with torch.no_grad():
             self._before = [
@@ -73,37 +72,31 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of a parameter called `name`: a copy of its elements, with its gradient's sum of
-    squares and nonzero elements.
+    """Return the `Before` of the parameter `weight`, which is called `name`.
 
-    gradient: a dense tensor in the shape of `weight`.
+    gradient: its gradient, a dense or sparse tensor in the shape of `weight`.
     """
     gradient = gradient.to_dense() if gradient.layout != torch.strided else gradient  # as an embedding's
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0
     with wrapping():
-        for piece in _pieces(gradient):
+        for piece in float_pieces(_elements(gradient)):
             energy, count = note_gradient(piece, nonzero[start : start + piece.size])
             squares, nonzeros, start = squares + energy, nonzeros + count, start + piece.size
     return Before(name, weight, np.array(_elements(weight)), squares, nonzero, nonzeros)
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Return the Update of one parameter after the optimizer step number `step`.
+    """Return the Update that the optimizer step number `step` has made to one parameter.
 
-    one: the parameter before the step, with its tensor `weight`, which now has the new values.
+    one: the parameter before the step; the tensor one.weight has the new values now.
     """
     weight, update, lost, start = 0.0, 0.0, 0, 0
     with wrapping():
-        for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):
+        for before, after in zip(float_pieces(one.copy), float_pieces(_elements(one.weight)), strict=True):
             squares, changes, kept = compare_weights(before, after, one.nonzero[start : start + before.size])
             weight, update, lost, start = weight + squares, update + changes, lost + kept, start + before.size
     return Update(step, one.name, one.gradient, weight, update, one.nonzeros, lost)
-
-
-def _pieces(x: torch.Tensor) -> Iterator[Array]:
-    """Yield the elements of a dense float tensor in C order, as 1-d float32 arrays (float64 for a float64 tensor)."""
-    return float_pieces(_elements(x))
 
 
 def _elements(x: torch.Tensor) -> Array:

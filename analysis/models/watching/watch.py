@@ -98,9 +98,7 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes of which the user is warned; notes on functions that are never recorded, such as "einsum", are not
-        among them.
-        """
+        """Notes that become warnings to the user: all but those on functions that are never recorded, as "einsum"."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
@@ -111,7 +109,7 @@ class Watch:
     def end_step(self, *, skipped: bool = False) -> None:
         """End the current step; if it is recorded, add its scales and call the recording's listeners.
 
-        skipped: whether the optimizer's update was skipped because of overflow; then the loss scale was added before.
+        skipped: True if overflow made the optimizer skip the update; the loss scale has been added already then.
         """
         if self._is_recorded(self.step):  # else nothing has changed
             if self._has_run:
@@ -148,15 +146,20 @@ class Watch:
             return  # a validation between steps
         if self._scales.skipped(self.step, self._has_run):
             self.end_step(skipped=True)
+        is_recorded = self._is_recorded(self.step)
         if not self._has_run:
-            self._begin()
-        if self._is_recorded(self.step):
+            self._has_run = True
+            self._forget()
+            if is_recorded:
+                self.recording.steps = tuple(sorted({*self.recording.steps, self.step}))
+                self._keeps = self.recording._keep_sample(self.step)
+        if is_recorded:
             self._modules.attach()
 
     def _after(self, module: Any, _: Any, output: Any) -> None:
         """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass.
 
-        module, output: the torch.nn.Module and its result; the output is stored if the recording keeps outputs.
+        module, output: the torch.nn.Module and its result, whose logits are stored if the recording keeps outputs.
         """
         if module is not self.model or in_backward():
             return
@@ -166,27 +169,12 @@ class Watch:
         self._modules.detach()
         validates = self._trains and not self._with_gradients
         if self._keeps_outputs and not validates and self._is_recorded(self.step):
-            self._keep_output(output)
+            logits = logits_of(output)
+            array = None if logits is None else as_floats_of(logits)
+            if array is not None:  # there is no output after an error
+                self.recording.keep_output(self.step, np.array(array))
         if self._has_run and not self._trains:
             self.end_step()
-
-    def _keep_output(self, output: Any) -> None:
-        """Store a copy of the logits in the model's output; nothing if there are none, as after an error.
-
-        output: the result of the model, a tensor or nested containers of tensors.
-        """
-        logits = logits_of(output)
-        array = None if logits is None else as_floats_of(logits)
-        if array is not None:
-            self.recording.keep_output(self.step, np.array(array))
-
-    def _begin(self) -> None:
-        """Begin a step, at its first forward pass."""
-        self._has_run = True
-        self._forget()
-        if self._is_recorded(self.step):
-            self.recording.steps = tuple(sorted({*self.recording.steps, self.step}))
-            self._keeps = self.recording._keep_sample(self.step)
 
     def _forget(self) -> None:
         """Remove hooks that still wait for gradients of an earlier step, and reset the counts of a step."""
@@ -199,16 +187,17 @@ class Watch:
     # ---- products
 
     def _see(self, product: RecordedProduct) -> None:
-        """Count a product; if its layer is recorded, measure operands and result, and add hooks for its gradients.
+        """Count a product's multiplications; if its layer is recorded, measure its tensors, and add gradient hooks.
 
         A product that a checkpoint recomputes in the backward pass only gets the hooks.
         """
-        layer = self.selection.layer_of(
-            self._modules.running, product.weight, isinstance(self._modules.running, known.LAYERS)
-        )
+        module = self._modules.running
+        layer = self.selection.layer_of(module, product.weight, isinstance(module, known.LAYERS))
         replays = in_backward()
-        if not replays:
-            self._count(layer, product)
+        if not replays and product.lookup:
+            self._tally.looked_up(module, product.weight)
+        elif not replays:
+            self._tally.saw(layer, module, product.weight, product.multiplications, layer in self.selection)
         if layer not in self.selection:
             return
         if not replays:
@@ -222,21 +211,10 @@ class Watch:
             first = self._calls.get(layer) == 1
         self._await_gradients(layer, product, first)
 
-    def _count(self, layer: str, product: RecordedProduct) -> None:
-        """Add the multiplications of a product to those of its layer; of a lookup, only record that it read the
-        weight.
-        """
-        module = self._modules.running
-        if product.lookup:
-            self._tally.looked_up(module, product.weight)
-        else:
-            seen = layer in self.selection
-            self._tally.saw(layer, module, product.weight, product.multiplications, seen)
-
     def _miss(self, function: str, multiplications: int) -> None:
         """Count the multiplications of a call of a torch function whose operands are not recorded.
 
-        function: its name, such as "einsum"; it and the running module are remembered for the recording's notes.
+        function: its name, such as "einsum"; the recording's notes name it, with the module that called it.
         """
         if in_backward():
             return
@@ -246,10 +224,10 @@ class Watch:
         self._missed.setdefault(function, {})[name or "the model"] = None
 
     def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
-        """Measure the operands of a product of a layer, a weight only once in a step.
+        """Measure the operands of a product of a layer; a weight is measured only once in a step.
 
-        first: whether it is the layer's first product in the step. Only of this one, and only in steps that the
-        recording chose, copies of operands, settings and mask are stored.
+        first: whether it is the layer's first product in the step. If so, copies of its operands, settings and mask are
+        stored, provided that the recording stores operands of this step.
         """
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
@@ -266,7 +244,8 @@ class Watch:
     def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
         """Add hooks that measure the gradients of a product's result and weight when autograd has computed them.
 
-        first: whether it is the layer's first product in this step, of which the result's gradient may be kept.
+        first: whether it is the layer's first product in this step. If so, a copy of the gradient of its result is
+        stored, provided that the recording stores operands of this step.
         """
         step = self.step
         output: Any = product.output  # whose register_hook has no types

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fpsim.analysis.models.compiled import eager_functions, run_eagerly
+from fpsim.analysis.models.compiled import run_eagerly, stance
 from fpsim.analysis.models.floats import floats_of
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.watching.hooks import in_backward
@@ -190,7 +190,7 @@ def layer_by_layer() -> Iterator[None]:
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), one_thread(), eager_functions():
+        with torch.inference_mode(False), torch.enable_grad(), one_thread(), stance("force_eager"):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
