@@ -20,7 +20,7 @@ from fpsim.formats.table_format import IF4_INTEGERS, TwoTableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.errors import LARGEST, MAGNITUDES, SQUARES, error_kernel, merge_kernel
-from fpsim.scaling.look import ruled
+from fpsim.scaling.look import with_nan_scales
 from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.run_tiles import decode_tiles, no_codes, run_scales, run_tiles, settle_tensor
 from fpsim.scaling.scaled_arrays import EncodedTargets
@@ -64,7 +64,7 @@ def encode_four_or_six(
         if known_scales is not None:
             with np.errstate(over="ignore"):
                 factor = np.float32(options.fmt.max / largest)
-                scales[...] = ruled(job, (known_scales * factor).reshape(tiles.tiles), counts)
+                scales[...] = with_nan_scales(job, (known_scales * factor).reshape(tiles.tiles), counts)
             run_scales(job, scales)
             continue
         tensor = settle_tensor(job, counts) if tensor is None else tensor

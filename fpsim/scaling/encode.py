@@ -108,7 +108,7 @@ def quantize_into(
     shape, dtype = job.tiling.tiles, how.scales.code_dtype
     if scales is not None:
         tile_scales = given_scales(scales, source.shape, scaling).reshape(shape)
-        run_tiles().run_scales(job, look().ruled(job, tile_scales))
+        run_tiles().run_scales(job, look().with_nan_scales(job, tile_scales))
         return
     codes = None if dtype is None else np.empty(shape, dtype)
     look().fill_tiles(job, np.empty(shape, np.float32), codes, None, np.zeros(5, np.int64))

@@ -90,7 +90,7 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
     return results
 
 
-def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
+def set_nan_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
     """Set the caller's scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count tiles.
 
     scales, tops and specials have one shape, with an entry per tile. tops: the bit pattern of the tile's amax, or with
@@ -106,7 +106,7 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
         counts[counter] += np.count_nonzero(tiles)
 
 
-def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
+def with_nan_scales(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     """Return the caller's scales, replaced by NaN for tiles that hold a NaN if the scaling's `nan` is "tile".
 
     job: the array to encode and its plan. scales: shape (batch, rows of tiles, tiles in a row); returned without a copy
@@ -117,7 +117,7 @@ def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     if not job.source.size or (counts is None and scaling.nan == "element"):
         return scales
     result = scales.copy()
-    rule_given_scales(scaling, result, *look(job), np.zeros(COUNTERS, np.int64) if counts is None else counts)
+    set_nan_scales(scaling, result, *look(job), np.zeros(COUNTERS, np.int64) if counts is None else counts)
     return result
 
 
@@ -133,7 +133,7 @@ def fill_tiles(
     shape = job.tiling.tiles
     tile_scales = scales.reshape(shape)
     if known_scales is not None:
-        tile_scales[...] = ruled(job, known_scales.reshape(shape), counts)
+        tile_scales[...] = with_nan_scales(job, known_scales.reshape(shape), counts)
         run_scales(job, tile_scales)
         return None
     tensor = settle_tensor(job, counts)

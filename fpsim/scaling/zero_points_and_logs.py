@@ -22,7 +22,7 @@ from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
-from fpsim.scaling.look import rule_given_scales
+from fpsim.scaling.look import set_nan_scales
 from fpsim.scaling.plan import FLOATS, ScalePlan, TensorScale, scale_plan
 from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
@@ -88,7 +88,7 @@ def encode_affine(
                 )  # fmt: skip
             else:
                 scales[batch, band:stop] = tile_scales[batch, band:stop]
-                rule_given_scales(scaling, scales[batch, band:stop], high - low, specials, counts)
+                set_nan_scales(scaling, scales[batch, band:stop], high - low, specials, counts)
                 wide = scales[batch, band:stop].astype(real)
                 factors = wide if plan.applied == BY_SCALE else real(1) / wide
             zero_point_kernel(width, nearest.kind, plan.applied)(

@@ -17,7 +17,7 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.encode import decodes_in_one_pass, tile_plan
 from fpsim.scaling.kernels.counts import count_kernel
-from fpsim.scaling.look import look, over_job, ruled
+from fpsim.scaling.look import look, over_job, with_nan_scales
 from fpsim.scaling.run_tiles import run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
@@ -107,7 +107,7 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = scales.reshape(job.tiling.tiles)
     with ieee_arithmetic(), np.errstate(all="ignore"):
-        wide: Array = ruled(job, grid).astype(real)
+        wide: Array = with_nan_scales(job, grid).astype(real)
         inverse: Array = real(1) / wide
     return wide if job.plan.applied == BY_SCALE else inverse
 
