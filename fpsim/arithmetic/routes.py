@@ -1,6 +1,6 @@
-"""Implementations of an operation: the integer core, a table made with it, or a float kernel. Loads numba.
+"""The loops that compute an operation, and the choice among them: integers, a table, or floats. Loads numba.
 
-The integer core is exact arithmetic with integers (fpsim/core). It computes every operation, format, mode and flag.
+Exact integer arithmetic (fpsim/core) computes every operation, format, mode and flag, and the tables of all results.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return a function (operands, targets) -> True that compares codes as integers, or takes the smaller or larger.
+    """Return a function (operands, targets) -> True that compares codes as integers, or takes the lower or higher.
 
     Return None for other operations, and where integers do not suffice, as for operands in two formats. operands: tuple
     of 1-D arrays of codes. targets: (results,), or (results, uint8 flags), which the function fills. It always returns

@@ -56,8 +56,8 @@ class _Level(NamedTuple):
 def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
     """Return the stages (kernels to be run in sequence) that round numbers to codes of the table format options.fmt.
 
-    source: the format of the numbers: FP32 or FP64 for float bits, another one for its codes. options: those of the
-    cast.
+    source: the format of the numbers: FP32 or FP64 for float bits, or another format for its codes. options: those of
+    the cast.
     """
     width = 64 if source == FP64 else 32
     before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)

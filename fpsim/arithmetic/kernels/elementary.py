@@ -25,7 +25,7 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 
 @cache
 def tabulated_kernel() -> Any:
-    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of a function.
+    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of any function.
 
     It looks up exact results in a table, rounds them, and writes codes (uint64) and flags (uint8). a: 1-D uint64 codes
     that index the table. random: uint32, empty unless stochastic.

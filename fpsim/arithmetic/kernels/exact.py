@@ -29,7 +29,7 @@ NO_WORD = u64(0)
 
 @cache
 def unary_kernel(name: str) -> Any:
-    """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
+    """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None that computes one function of a.
 
     name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags. All arrays but layouts are 1-D.
     a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
@@ -51,7 +51,7 @@ def unary_kernel(name: str) -> Any:
 
 @cache
 def binary_kernel(name: str) -> Any:
-    """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
+    """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None that computes one operation.
 
     name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags. All arrays but
     layouts are 1-D.
@@ -74,7 +74,7 @@ def binary_kernel(name: str) -> Any:
 
 @cache
 def fma_kernel() -> Any:
-    """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
+    """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None that computes a * b + c.
 
     It writes codes and flags. All arrays but layouts are 1-D. a, b, c, codes: uint64. random: uint32, empty unless
     stochastic. flags: uint8, bits of `fp.Flags`.

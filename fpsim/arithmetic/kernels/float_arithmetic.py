@@ -273,7 +273,7 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags.
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None that writes square roots and their flags.
 
     a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
     `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
@@ -328,7 +328,7 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c; it writes codes and flags.
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None that writes a * b + c and its flags.
 
     a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers
     of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for

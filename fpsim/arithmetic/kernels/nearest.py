@@ -1,7 +1,7 @@
 """CPU loops of FP16 and BF16 arithmetic to nearest even, the most common mode, at the speed of float32.
 
-A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
-products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range.
+A float32 result rounded once more, to FP16 or BF16, is the exact result rounded once: 24 bits are enough for sums,
+products, quotients and roots of numbers of 11 bits (Figueroa 1995), in float32's normal range.
 
 Arguments of the kernels: a, b, codes: 1-D uint16 arrays of codes; codes is written, and must not share memory with a or
 b. flags: uint8, bits of `fp.Flags`, written too. tiny_below: uint32, the float32 bits of the smallest magnitude that is
@@ -289,7 +289,7 @@ def sqrt_kernel(fmt: Format) -> Any:
 
 @cache
 def flagged_sqrt_kernel(fmt: Format) -> Any:
-    """Return the kernel (a, codes, flags) -> None of square roots, which writes codes and flags; fmt: FP16 or BF16.
+    """Return the kernel (a, codes, flags) -> None that writes square roots and their flags; fmt: FP16 or BF16.
 
     a, codes: 1-D uint16 arrays of codes that share no memory. flags: uint8, bits of `fp.Flags`.
     """

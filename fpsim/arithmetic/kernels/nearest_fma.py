@@ -1,7 +1,7 @@
 """CPU loops of fused multiply-adds in FP16 and BF16 to nearest even, at the speed of float32.
 
-A float32 is rounded to odd first, so that one more rounding, to FP16 or BF16, rounds the exact a * b + c once.
-Arguments are those of nearest.py.
+a * b + c is first rounded to odd, in float32, so that one more rounding, to FP16 or BF16, gives the same result as
+rounding once. nearest.py describes the arguments of the kernels.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _fill_in_vectors(fmt: Format) -> Any:
 
 @cache
 def flagged_fma_kernel(fmt: Format) -> Any:
-    """Return the kernel (a, b, c, codes, flags, tiny_below) -> None of a * b + c, which writes codes and flags.
+    """Return the kernel (a, b, c, codes, flags, tiny_below) -> None that writes a * b + c and its flags.
 
     a, b, c, codes: 1-D uint16 arrays of codes of `fmt`, FP16 or BF16; codes must share no memory with the others.
     flags: uint8, bits of `fp.Flags`. tiny_below: uint32, the float32 bits of the smallest magnitude that is not tiny.

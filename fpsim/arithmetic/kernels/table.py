@@ -53,8 +53,8 @@ def pair_kernel(streamed: bool = False) -> Any:
 def flagged_pair_kernel() -> Any:
     """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    It sets results[i] to table[j] and flags[i] to flag_table[j] (both uint8), with j = a[i] << bits | b[i]. a, b: 1-D
-    codes, unsigned integers of up to 16 bits together. bits: width of a code of b, uint16.
+    It sets results[i] to table[j] and flags[i] to flag_table[j], with j = a[i] << bits | b[i]. a, b: 1-D codes,
+    unsigned integers of up to 16 bits together. bits: width of a code of b, uint16. flag_table, flags: uint8.
     """
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
@@ -102,7 +102,8 @@ def single_kernel(streamed: bool = False) -> Any:
 def flagged_single_kernel() -> Any:
     """Return the kernel (a, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    It sets results[i] to table[a[i]] and flags[i] to flag_table[a[i]] (both uint8). a: 1-D codes, unsigned integers.
+    It sets results[i] to table[a[i]] and flags[i] to flag_table[a[i]]. a: 1-D codes, unsigned integers. flag_table,
+    flags: uint8.
     """
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
