@@ -221,24 +221,6 @@ def _with_half_accumulator(promise: Keywords) -> dict[str, Any] | None:
     return {"accumulate": narrow} if narrow in [candidate.name for candidate in units()] else None
 
 
-def _with_split(promise: Keywords) -> dict[str, Any] | None:
-    """Return {"schedule": that of cuBLAS with two slices of K}, as the fault of a kernel that splits K.
-
-    Return None if the promise, keywords of `check_kernel`, has promote, a schedule, scales or a bias, or no unit.
-    """
-    other = any(promise.get(name) for name in ("promote", "schedule", *EXTRAS))
-    return None if other or checked_promise(promise).unit is None else {"schedule": cublas("sm_90", split_k=2)}
-
-
-def _with_rounded_products(promise: Keywords) -> dict[str, Any] | None:
-    """Return {"accumulate": sums of products that are rounded first}; None unless fused multiply-adds are promised.
-
-    promise: keywords of `check_kernel`.
-    """
-    how = promise["accumulate"]
-    return {"accumulate": Sequential(how.fmt)} if isinstance(how, FusedMultiplyAdd) else None
-
-
 def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel | None]:
     """Return a factory of kernels that add only the terms of K in `order(indices of K)`, in that order.
 
@@ -372,14 +354,18 @@ _ROWS = (
     ("promotes_often", "promotes every 64 terms", FP8, _promoting_every(TILE)),
     ("half_total", "keeps the total of partial sums in FP16", FP8, _half_total),
     ("half_accumulator", "adds in FP16", HALF, _follows(_with_half_accumulator)),
-    ("split", "splits K in two", TO_BF16, _follows(_with_split)),
+    ("split", "splits K in two", TO_BF16, _follows(
+        lambda p: None if any(p.get(name) for name in ("promote", "schedule", *EXTRAS))
+        or checked_promise(p).unit is None else {"schedule": cublas("sm_90", split_k=2)})),
     ("scale_strides", "reads the scales of b with the strides of their transpose",
      {**FP8, "promote": None, "scale_a": "1x128", "scale_b": "128x128"}, _scale_strides),
     ("bias_first", "adds the bias before the scales",
      {**FP8, "scale_a": "row", "scale_b": "row", "bias": True, "out_fmt": "bf16"}, _bias_first),
     ("truncates", "truncates the result", TO_BF16, _truncates),
     ("backwards", "adds K from the last term to the first", FP8, _with_terms(lambda terms: terms[::-1])),
-    ("rounds_products", "rounds products before it adds them", FLOAT32, _follows(_with_rounded_products)),
+    ("rounds_products", "rounds products before it adds them", FLOAT32, _follows(
+        lambda p: {"accumulate": Sequential(p["accumulate"].fmt)}
+        if isinstance(p["accumulate"], FusedMultiplyAdd) else None)),
     ("flushes", "takes subnormal operands as zeros", HALF, _flushes),
     ("reads_again", "reads terms of the last tile twice", FP8, _with_terms(lambda terms: last_again(terms, TILE))),
 )  # fmt: skip

@@ -105,7 +105,11 @@ def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUni
             tuple(dict.fromkeys((str(unit.a.dtype), str(unit.b.dtype)))),
         ),
     }  # fmt: skip
-    left = {variant.words: _misses(variant, inputs, results) for variant in _variants(unit)}
+    pairs = list(zip(inputs, results, strict=True))
+    left = {  # fault -> number of results that differ from those with the fault
+        fault.words: sum(int(np.count_nonzero(fault.apply(x.a, x.b) != got)) for x, got in pairs)
+        for fault in _variants(unit)
+    }
     if not wrong:
         rivals = tuple(clause for clause, misses in left.items() if misses == 0)
         return fields | {"rivals": rivals, "excluded": len(left) - len(rivals)}
@@ -213,14 +217,6 @@ def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: s
 
 
 # ---- variants
-
-
-def _misses(variant: KernelChange, inputs: list[KernelInputs], results: list[Array]) -> int:
-    """Return how many of a kernel's results differ from those with the fault `variant`.
-
-    results: one array (M, N) for each of the inputs.
-    """
-    return sum(int(np.count_nonzero(variant.apply(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
 
 
 def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:

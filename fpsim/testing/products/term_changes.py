@@ -56,7 +56,11 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
         yield later, lambda t, c: t[c:] if t.size > c else np.full_like(t, -1), c
     for g in GRAINS[2:]:
         yield f"reads the last {g} terms again where K is no multiple of {g}", last_again, g
-        yield f"repeats the last term up to a multiple of {g}", _repeated, g
+        yield (
+            f"repeats the last term up to a multiple of {g}",
+            lambda t, g: np.concatenate([t, np.repeat(t[-1:], -t.size % g)]),
+            g,
+        )
         yield f"adds blocks of {g} terms from the last to the first", lambda t, g: _sorted(t, -(t // g)), g
         yield f"adds each block of {g} terms from its last to its first", lambda t, g: t[np.lexsort((-t, t // g))], g
         yield f"starts {g} terms late and adds the first {g} last", lambda t, g: np.roll(t, -g), g
@@ -93,11 +97,6 @@ def last_again(terms: Array, grain: int) -> Array:
     """
     whole = terms.size // grain * grain
     return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
-
-
-def _repeated(terms: Array, grain: int) -> Array:
-    """Return the indices `terms` with the last one repeated until their number is a multiple of `grain`."""
-    return np.concatenate([terms, np.repeat(terms[-1:], -terms.size % grain)])
 
 
 def exchanged(terms: Array, step: int) -> Array:

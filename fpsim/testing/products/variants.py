@@ -157,7 +157,9 @@ class Emulator:
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
         try:
-            return all(_same_inputs(self._inputs_of(variant, x)[0], x) for x in some)
+            changed = ((x, self._inputs_of(variant, x)[0]) for x in some)
+            arrays = (zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True) for x, y in changed)
+            return all(p.shape == q.shape and p.tobytes() == q.tobytes() for pairs in arrays for p, q in pairs)
         except ValueError:
             return False
 
@@ -214,12 +216,6 @@ class Emulator:
         if isinstance(addition, Dequantised):
             return dequantised_sums(self.promise, x, addition)
         return self._partial.joined(x, addition)
-
-
-def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
-    """Return whether the operands, scales and bias of x and of y have the same shapes and bits."""
-    pairs = zip((x.a, x.b, *x.extras), (y.a, y.b, *y.extras), strict=True)
-    return all(p.shape == q.shape and p.tobytes() == q.tobytes() for p, q in pairs)
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
