@@ -65,7 +65,7 @@ LISTED = r"must be one of the \d+ that .+ lists?, such as [^,]+, [^,]+, [^,]+[,;
         lambda: find_linear("DEEPSEEK"),
         lambda: base_of("DEEPSEEK"),
         lambda: linear_recipe("DEEPSEEK"),
-        lambda: scaling_word("TILE_1X129", None),
+        lambda: scaling_word("TILE_1X129"),
         lambda: command_scaling("TILE_1X129"),
     ],
 )
