@@ -1,4 +1,4 @@
-"""Built-in tensors of `fp.analysis.study`: those of a small transformer's linear layers, which learns Python's docs."""
+"""Built-in tensors of `fp.analysis.study`: the linear layers of a small transformer that learns Python's manual."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
     """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d, as `settings_of` returns them.
 
-    The padding is 0 if it is of other values than zeros, since `padded` adds such values to the input.
+    The padding is 0 for a padding_mode other than "zeros", since `padded` then pads the input itself.
     """
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]

@@ -56,13 +56,13 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
 
     Its arguments are (a, b, c, results, wide_a, wide_b, wide_c, wide_results, sa, sb, sc, words, entries).
 
-    function: a scalar function of codes. bits, target_bits: width of the operands and of the
-    results. operands: the number of operands that are read: a, then b, then c. shared_words: 32-bit words of the table
-    that are copied to shared memory first; 0 to read it from global memory.
+    function: a scalar function of codes. bits, target_bits: width of the operands and of the results. operands: the
+    number of operands that are read: a, then b, then c. shared_words: 32-bit words of the table that are copied to
+    shared memory first; 0 to read it from global memory.
 
     a, b, c, results: 1-D unsigned integers; results are written. wide_a ... wide_results: the same arrays as groups,
     integers that hold several elements. sa, sb, sc: distance from one element or group of a, b and c to the next; 0 for
-    an operand of one element. words, entries: the table as uint32, and as its entries.
+    an operand of one element. words, entries: the table as uint32, and in its dtype.
     """
     length, depth = elements_at_once(bits, target_bits)
     mask = u64((1 << bits) - 1)

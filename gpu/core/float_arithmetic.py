@@ -80,7 +80,7 @@ def _load_single(code: Any) -> Any:
 
 @scalar
 def _store_single(bits: Any) -> Any:
-    """Return the bits of a float32, as uint32, as an FP32 code, with one canonical NaN for every NaN."""
+    """Return the FP32 code of a float32 given by its uint32 bits: the same bits, or the canonical NaN for a NaN."""
     return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
 
 

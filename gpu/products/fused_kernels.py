@@ -211,7 +211,8 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
     Args:
       terms: number of terms of an instruction, a multiple of 4.
-      bits: the most bits of its sum: SHORT (24, a float32), MIDDLE (31, an int32) or LONG (63, an int64).
+      bits: the largest size of its sum: SHORT (24 bits, exact in a float32), MIDDLE (31, an int32) or LONG (63, an
+        int64).
       half: whether sums are rounded to FP16.
       codes: whether `total` holds FP16 codes; otherwise it holds float32 bits.
       scaled: whether operands have block scales.

@@ -50,7 +50,7 @@ def has_kernel(unit: MatrixUnit) -> bool:
 
     It has one if the unit's rule is FUSED, or SCALED with operands of up to 8 bits; the numbers of terms and of
     fraction bits are within the kernels' bounds; both operands' formats are in OPERANDS; sums are FP32, or FP16 with
-    all its bits; and the exponent to which all terms are aligned at least, the floor exponent, is at most 0.
+    all its bits; and the floor exponent, the smallest to which terms are aligned, is at most 0.
     """
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)

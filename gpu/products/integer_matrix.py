@@ -110,8 +110,8 @@ def range_kernel() -> Any:
 def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> GpuArray:
     """Return an operand x of an integer unit as a GPU array of unsigned integers with the same bits.
 
-    element: the unit's element of the operand. name: the argument in errors: a ValueError for another dtype or integers
-    out of range, a TypeError if x is not an array on the GPU.
+    element: the integer format that the unit reads for this operand. name: the argument that errors name. Raises a
+    ValueError for another dtype or integers out of range, and a TypeError if x is not an array on the GPU.
     """
     array = gpu_array(x, name)
     if dtype_name(x) != element.dtype.name:
@@ -152,7 +152,8 @@ class IntegerMatrices(FloatMatrices):
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
         """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits.
 
-        x: array on the GPU. element: the unit's element of the operand. name: the argument that errors name.
+        x: array on the GPU. element: the integer format that the unit reads for this operand. name: the argument that
+        errors name.
 
         Raises:
           ValueError: x has another dtype, or integers out of range.

@@ -109,8 +109,9 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
     """Add the sums of a group's lanes (partial sums) to the group's total, in place, in the order of facts.merge.
 
     FORWARD adds one lane after the other; BUTTERFLY adds the second half of the lanes to the first until one is left;
-    BLOCKS does so after adding up every lanes / THREADS adjacent lanes. sums: (lanes, outputs) float32 bits,
-    overwritten. facts: number of lanes and order of additions. total: (1, outputs). backend: the GPU, which adds.
+    BLOCKS first adds up adjacent lanes until THREADS are left, and then does as BUTTERFLY. sums: (lanes, outputs)
+    float32 bits, overwritten. facts: number of lanes and order of additions. total: (1, outputs). backend: the GPU,
+    which adds.
     """
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0

@@ -99,7 +99,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add the product p to `total` in place by `add_fused`, after conversion of its arguments.
+    """Add the product p to `total` in place by `add_fused`, and convert `total` to FP16 and back where that needs it.
 
     total: (M, N) float32 bits. backend: the GPU, on whose stream the kernels run.
     """

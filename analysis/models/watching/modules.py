@@ -64,7 +64,7 @@ class WatchedModules:
             self._recomputed[id(self._stack[-1])] = self._stack[-1]
 
     def forget(self) -> None:
-        """Restore the forward passes of all modules, and forget which ones checkpoints will run again in backward."""
+        """Restore the forward passes of all modules, also of those that a checkpoint may still run in backward."""
         self._replaced.restore()
         self._recomputed = {}
 
@@ -152,8 +152,8 @@ class WatchedModules:
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
 
-        A note is added, and its products are counted as not seen. forward: its forward pass. args, kwargs: positional
-        and keyword arguments of the pass.
+        It adds a note, and counts the module's products as not seen. forward: the module's forward pass. args, kwargs:
+        positional and keyword arguments of the pass.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__

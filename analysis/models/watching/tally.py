@@ -112,7 +112,7 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """The Coverage from the counts so far; modules with weights that no product read are parts "not seen" of it.
+        """The Coverage from the counts so far, in which modules with weights that no product read are not seen.
 
         Parameters of one axis, those of norms, and embeddings that are only looked up are left out.
         """

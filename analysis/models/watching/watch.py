@@ -98,7 +98,7 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes that become warnings to the user: all but those on functions that are never recorded, as "einsum"."""
+        """Notes that become warnings: all but those on functions that are never recorded, such as "einsum"."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
