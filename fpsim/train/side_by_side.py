@@ -177,7 +177,7 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
-    comparison = _ProductComparison(seen, second.place, f"the weights after step {step - 1}" if step else "")
+    comparison = _StepComparison(seen, second.place, f"the weights after step {step - 1}" if step else "")
     with watching(comparison.see):
         second.trainer.step()
     divergence = comparison.divergence(names, step)
@@ -191,7 +191,7 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
     return None
 
 
-class _ProductComparison:
+class _StepComparison:
     """A watcher that compares one run's products with the other run's recorded products, and releases these.
 
     Args:
