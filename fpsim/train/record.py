@@ -153,6 +153,11 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(fields)
 
 
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved run's {setting: value} with the present names of settings: `accumulate` became `micro_batches`."""
+    return {"micro_batches" if name == "accumulate" else name: value for name, value in settings.items()}
+
+
 def _kept(folder: Path) -> dict[str, Any]:
     """Return {field: value} of the `Run` whose newest checkpoint a folder holds; a ValueError if there is none.
 
@@ -163,7 +168,7 @@ def _kept(folder: Path) -> dict[str, Any]:
         raise ValueError(f"path must be a file that Run.save wrote, or the folder of a run; got {shown(str(folder))}.")
     identity, state = saved.facts["identity"], saved.facts["state"]
     known = {field.name for field in dataclasses.fields(Settings)}
-    settings = {name: value for name, value in identity["settings"].items() if name in known}
+    settings = {name: value for name, value in renamed(identity["settings"]).items() if name in known}
     if "recompute" in settings:
         settings["recompute"] = Recompute(**settings["recompute"])
     rows = state["rows"]

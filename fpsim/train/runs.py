@@ -323,7 +323,9 @@ def _resume(trainer: Trainer, folder: Path) -> None:
     fields = saved.facts
     if not isinstance(fields.get("identity"), Mapping) or "state" not in fields:
         raise ValueError(f"out must be a new folder or that of a run; got {folder}, whose checkpoint is not of a run.")
-    theirs, mine = _with_new_names(fields["identity"]), identity(trainer)
+    theirs, mine = dict(fields["identity"]), identity(trainer)
+    if isinstance(theirs.get("settings"), Mapping):
+        theirs["settings"] = record.renamed(theirs["settings"])
     if theirs.get("recipe") != mine["recipe"]:
         older = Recipe.from_plain(theirs["recipe"])
         lines = older.differences(trainer.recipe) or ["its name or source"]
@@ -334,17 +336,3 @@ def _resume(trainer: Trainer, folder: Path) -> None:
         )
     checkpoint.require_same(theirs, mine, "run")
     trainer.load(saved.arrays, fields["state"])
-
-
-def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's identity with the current names of settings: `accumulate` became `micro_batches`.
-
-    identity: a dict as the function `identity` returns it, maybe of an older fpsim.
-    """
-    settings = identity.get("settings")
-    if not isinstance(settings, Mapping) or "accumulate" not in settings:
-        return dict(identity)
-    return {
-        **identity,
-        "settings": {{"accumulate": "micro_batches"}.get(name, name): settings[name] for name in settings},
-    }

@@ -55,6 +55,7 @@ def test_a_run_saved_under_the_old_name_goes_on(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     assert fp.train.run("BF16", **call).losses == first.losses
     assert checkpoint.steps(tmp_path / "run") == [2]
+    assert fp.train.Run.load(tmp_path / "run").settings.micro_batches == 2
     with pytest.raises(ValueError, match=r"settings.micro_batches 2 instead of 1"):
         fp.train.run("BF16", **{**call, "micro_batches": 1})
 
