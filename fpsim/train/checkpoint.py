@@ -259,7 +259,7 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 def _rank(path: Path) -> tuple[int, int]:
     """Return (step, number of this step's save, from 1) of a checkpoint's folder; (-1, 0) for other folder names.
 
-    Later checkpoints have larger pairs.
+    "step-000120-2" gives (120, 2). Later checkpoints have larger pairs.
     """
     match = NAMES.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)

@@ -297,9 +297,9 @@ def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return a new model that settings describe, initialised for the recipe's parametrisation.
+    """Return a new model as the settings describe it, initialised for the recipe's parametrisation.
 
-    data: the data set, whose vocabulary a transformer takes.
+    data: the data set; a transformer has a token for each character of its vocabulary.
 
     Raises:
       ValueError: the recipe asks for unit scaling of a perceptron.

@@ -83,7 +83,7 @@ class _Difference(NamedTuple):
 
     operation: str
     element: tuple[tuple[int, ...], float, float] | None = None
-    place: int | None = None  # in the trace of the step
+    place: int | None = None
 
 
 def replay(

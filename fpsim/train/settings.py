@@ -159,7 +159,8 @@ class Recompute:
         patterns = LARGEST if self.layers is None else self.layers
         return [
             name for name in names
-            if any(_matches(name, pattern) for pattern in patterns) and _block_of(name) < again
+            if any(_matches(name, pattern) for pattern in patterns)
+            and int(name.split(".")[1] if name.startswith("blocks.") else 0) < again
         ]  # fmt: skip
 
     def blocks(self, layers: int) -> int:
@@ -172,15 +173,9 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
 
 
-def _block_of(name: str) -> int:
-    """Return the number of the block that a layer is in, such as 1 for "blocks.1.attn.qkv"; 0 outside of blocks."""
-    parts = name.split(".")
-    return int(parts[1]) if parts[0] == "blocks" else 0
-
-
-def whole_blocks(share: float, layers: int) -> int:
-    """Return the number of blocks in a share (0 to 1) of `layers` blocks, rounded up."""
-    return math.ceil(round(share * layers, 9))  # 1 - 0.9 of 10 blocks is one block
+def whole_blocks(share: float, blocks: int) -> int:
+    """Return the number of blocks in a share, 0 to 1, of `blocks` blocks, rounded up."""
+    return math.ceil(round(share * blocks, 9))  # 1 - 0.9 of 10 blocks is one block
 
 
 NOTHING = Recompute(0.0)

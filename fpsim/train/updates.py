@@ -223,7 +223,7 @@ class UpdateCounts(NamedTuple):
     updates: int
     unchanged: int
     lost: int
-    ratios: Array  # number of elements by exponent, from -126 on
+    ratios: Array
 
 
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:

@@ -282,7 +282,7 @@ def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[i
 
 
 def scale_axes(comparison: Any, ax: Any = None) -> Any:
-    """Draw the loss scale of every run that uses one over the steps, a cross at each skipped step; return the axes.
+    """Draw the loss scale at each step, and a cross at each skipped step, for all runs that use one; return the axes.
 
     ax: matplotlib axes to draw on; None for those of a new figure.
     """

@@ -297,9 +297,9 @@ class _Powers(NamedTuple):
       total: the sum of powers in the accumulator's format, (..., 1).
     """
 
-    shifted: Array  # x - max
-    powers: Array  # exp of it
-    total: Array  # their sum, in the accumulator's format, (..., 1)
+    shifted: Array
+    powers: Array
+    total: Array
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
@@ -336,19 +336,19 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The result of an RMSNorm and the intermediate results that its gradient needs, as codes.
+    """The result of an RMSNorm of x, and the intermediate results that its gradient needs, as codes.
 
     Attributes:
-      result: ratios * weight.
+      result: x * r * weight.
       ratios: x * r.
-      inverse: r = 1 / sqrt(mean + eps), (..., 1).
+      inverse: r = 1 / sqrt(mean(x * x) + eps), (..., 1).
       weight: the weight; None for ones.
     """
 
     result: Array
-    ratios: Array  # x * r, before the weight
-    inverse: Array  # r = 1 / sqrt(mean + eps), (..., 1)
-    weight: Array | None  # None for ones
+    ratios: Array
+    inverse: Array
+    weight: Array | None
 
 
 def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
