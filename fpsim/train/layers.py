@@ -321,7 +321,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
     """Raise a ValueError if slices of a layer's forward product would divide a tile that shares a scale.
 
-    linear: the linear recipe of the product. name, layer: the layer's name and module.
+    linear: the linear recipe of the product. name, layer: the layer's name and module. settings: those of the run.
     """
     recompute = settings.recompute
 

@@ -101,7 +101,7 @@ def _saturated(operand: CastOperand) -> float:
 
 
 def _at_maximum(operand: CastOperand) -> float:
-    """Return the share of an operand's codes at the largest magnitude of a float format, Inf and NaN included, or 0."""
+    """Return the share of codes at a float format's largest magnitude, Inf and NaN included; 0 for other formats."""
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
@@ -243,8 +243,8 @@ class Levels:
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
         """Return the recipe that a layer follows `down` levels below its current level, but not below level 0.
 
-        layer: its name. own_recipe: the recipe of level 0, the least precise. Level i is the controller's levels[i -
-        1], each more precise.
+        layer: its name. own_recipe: the recipe of level 0, the least precise. Level i > 0 has the recipe levels[i - 1]
+        of the controller, and each level is more precise than the one below.
         """
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
@@ -280,7 +280,7 @@ class Levels:
         return changes
 
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
-        """Count a layer's metric as too high, low or neither, and return its change of level, or None.
+        """Return a layer's change of level if its metric was too high or low in enough steps in a row, else None.
 
         step: the number of the step. layer: its name. figure: the metric; NaN counts as too high. below: the metric
         that the layer would have one level lower, which must be low for it to move down.

@@ -161,7 +161,7 @@ class AdamW:
     def _arithmetic(self) -> Any:
         """Return a context for a step's arithmetic; it does nothing if `arithmetic` is "torch".
 
-        If `arithmetic` is "specified", the thread's processor rounds to nearest even and keeps subnormals inside it.
+        If it is "specified", the processor rounds this thread's results to nearest even and keeps subnormals.
         """
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 

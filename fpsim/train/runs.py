@@ -71,7 +71,7 @@ class Run:
         """Hash of the weights, masters, moments and losses of all steps so far; "" before the first step.
 
         For equal recipes, settings and texts it is equal on every machine, unless the run uses torch's arithmetic or
-        products that torch adds. docs/training.md lists what it covers. Each row holds the digest after its step.
+        torch's products. docs/training.md lists what it covers. Each row holds the digest after its step.
         """
         return str(self.rows[-1]["digest"]) if self.rows else ""
 

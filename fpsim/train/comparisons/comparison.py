@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """Number of runs of each recipe."""
+        """Number of seeds, and so of runs of each recipe."""
         return len(next(iter(self.by_recipe.values())))
 
     def final_loss(self, recipe: str) -> Interval:

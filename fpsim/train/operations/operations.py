@@ -78,7 +78,10 @@ class Operations:
         return _tensor(AttentionProduct.apply(a, b, AttentionProducts(linear, self.numerics.products)))
 
     def _shares(self, scores: Tensor, factor: float) -> Tensor:
-        """Return the causal softmax of scores * factor over the last axis, for scores (..., length, length)."""
+        """Return the softmax of scores * factor over columns 0 to i of each row i, and 0 in the other columns.
+
+        scores: float32 (..., length, length).
+        """
         if self.specified and self.numerics.softmax is None:
             return _tensor(CausalSoftmax.apply(scores, factor))
         length = scores.shape[-1]
