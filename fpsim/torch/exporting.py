@@ -104,14 +104,18 @@ def export(
         model_or_tensors = checkpoint
     tensors, notes = _tensors(model_or_tensors)
     if full.startswith(GGUF):
-        notes += [
-            f"{tensor.name} left out, GGUF has no type for {tensor.dtype}." for tensor in tensors if _typeless(tensor)
-        ]
-        tensors = [one for one in tensors if not _typeless(one)]
+        left_out = {one.name: one.dtype for one in tensors if not one.layout and one.dtype not in GGUF_KINDS}
+        notes += [f"{name} left out, GGUF has no type for {dtype}." for name, dtype in left_out.items()]
+        tensors = [one for one in tensors if one.name not in left_out]
     to_dict = getattr(getattr(model, "config", None), "to_dict", None)  # of a model of transformers
     if callable(to_dict) and config is None:
         model_config = dict(to_dict())
-    linear = None if model is None else _linear_names(model)
+    linear = None
+    if model is not None:
+        import torch
+
+        modules = model.named_modules()
+        linear = {f"{name}.weight".removeprefix(".") for name, module in modules if isinstance(module, torch.nn.Linear)}
     quantised, kept = _chosen(tensors, linear, patterns, full)
     if not quantised:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(kept.items())[:3])
@@ -164,22 +168,6 @@ def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
             tensors[str(name)] = integer_tensor(str(name), x)
             notes = tuple(note for note in notes if not note.startswith(left_out))
     return [tensors[name] for name in map(str, source) if name in tensors] or list(floats), list(notes)
-
-
-def _typeless(one: Tensor) -> bool:
-    """Return whether a tensor has a dtype that GGUF cannot store, and is not quantised already."""
-    return not one.layout and one.dtype not in GGUF_KINDS
-
-
-def _linear_names(model: Any) -> set[str]:
-    """Return the names of the weights of a model's linear layers, such as "blocks.0.up.weight"."""
-    import torch
-
-    return {
-        f"{name}.weight".removeprefix(".")
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear)
-    }
 
 
 def _chosen(

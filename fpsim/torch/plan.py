@@ -61,12 +61,6 @@ class ProductPlan(NamedTuple):
         """True if neither a matrix unit nor a schedule is named, so that torch or an accumulator adds."""
         return not self.unit and not self.schedule
 
-    @property
-    def sums_float32(self) -> bool:
-        """True if the product is a float32 sum, added by torch or term after term, that no format rounds."""
-        chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))
-        return self.is_float32 and self.accumulator in chains and not self.promote and not self.out_fmt
-
 
 class LayerPlan(NamedTuple):
     """The casts and products of one quantised layer, y = x w^T.
@@ -114,9 +108,13 @@ class LayerPlan(NamedTuple):
 
     @property
     def is_float32(self) -> bool:
-        """True if the layer casts nothing and all its products are float32 sums of float32 products."""
+        """True if the layer casts nothing, and torch or float32 additions, term after term, compute its products."""
         no_cast = all(cast.spec == "" for cast in self if isinstance(cast, OperandCast))
-        return no_cast and not self.hadamard and all(self.of(product).sums_float32 for product in PRODUCTS)
+        chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))  # no accumulator: torch adds
+        return no_cast and not self.hadamard and all(
+            how.is_float32 and how.accumulator in chains and not how.promote and not how.out_fmt
+            for how in map(self.of, PRODUCTS)
+        )  # fmt: skip
 
     def of(self, product: str) -> ProductPlan:
         """Return the arithmetic of `product`: "fprop", "dgrad" or "wgrad".

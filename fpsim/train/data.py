@@ -45,8 +45,7 @@ class Data(Protocol):
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
         """Return (inputs, targets) of micro-batch `micro` of a step; they depend only on the arguments.
 
-        They are int64 tokens (batch, context) and for each the next token, or float32 vectors (batch, 128) and int64
-        classes (batch,).
+        They are int64 tokens (batch, context) and their next tokens, or float32 vectors (batch, 128) and int64 classes.
         """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
@@ -323,10 +322,7 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """Return random int64 numbers of a shape, nearly normal with mean 0 and standard deviation 4.
-
-    Each is the number of set bits among 64 random bits, minus 32.
-    """
+    """Return random int64 numbers of a shape: set bits among 64 random bits, minus 32 (nearly normal, deviation 4)."""
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 

@@ -160,7 +160,10 @@ class Trainer:
         mean_loss = self.ranks.mean(losses)
         overflowed = self.unscale(gradients)
 
-        self._stop_if_diverged(mean_loss, gradients, overflowed, scales)
+        suspect = overflowed or self.recipe.loss_factor < 1
+        reason = reason_to_stop(self.steps, mean_loss, self.scaler, gradients, suspect)
+        if reason:
+            self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
         self._look(watch, gradients)  # before they are clipped
         report = None  # stays None if the step is skipped
         if not (self.stopped or self.scaler.skipped):
@@ -254,19 +257,6 @@ class Trainer:
             return
         weights = {name: gradients[weight_name(name, self.weights)] for name in self.levels.levels}
         self.levels.see(self.steps, {name: self.optimizer.norm([gradient]) for name, gradient in weights.items()})
-
-    def _stop_if_diverged(
-        self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
-    ) -> None:
-        """If training must stop now, set `stopped` to the reason and the first operation with Inf or NaN.
-
-        loss: the loss of the step. gradients: {name: unscaled gradient}. overflowed: whether the scaled gradients held
-        Inf or NaN. scales: the delayed scales of the step.
-        """
-        suspect = overflowed or self.recipe.loss_factor < 1
-        reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
-        if reason:
-            self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _first_overflow(self, scales: DelayedScales) -> str:
         """Run the step once more; return a text that names the first operand, result or gradient with Inf or NaN.

@@ -64,7 +64,12 @@ class AdamW:
         require_kind("recipe", recipe, OptimizerRecipe, "an OptimizerRecipe")
         require_kind("weights", weights, Mapping, "a dict of tensors by name")
         for name, weight in weights.items():
-            _require_tensor(f"weights[{name!r}]", weight)
+            require_kind(f"weights[{name!r}]", weight, Tensor, "a torch tensor")
+            if weight.dtype != torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous():
+                raise ValueError(
+                    f"weights[{name!r}] must be a contiguous float32 tensor on the CPU; got {weight.dtype} on "
+                    f"{weight.device} of strides {tuple(weight.stride())}."
+                )
         self.recipe = recipe
         self.steps = 0
         self._seen = {name: weight.detach() for name, weight in weights.items()}  # they share the model's memory
@@ -194,8 +199,11 @@ class AdamW:
                 weight, update, self._format, recipe.update_rounding, compensation=self._compensation.get(name),
                 seed=updates.draw_key(recipe.seed, name, "weights", self.steps),
             )  # fmt: skip
-        for kind in self._moments:
-            self._round_moment(kind, name)
+        for kind, moments in self._moments.items():
+            fmt, mode = recipe.format_of(kind), rounding_mode(recipe.moment_rounding)
+            if fmt is not None:
+                seed = updates.draw_key(recipe.seed, name, kind, self.steps) if mode is Rounding.STOCHASTIC else None
+                moments[name].copy_(tensor_of(quantize(array_of(moments[name]), fmt, rounding=mode, seed=seed)))
         return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
@@ -217,18 +225,6 @@ class AdamW:
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (second.sqrt() / (1 - beta2**number) ** 0.5).add_(self.recipe.eps)
         return (first * -(lr / (1 - beta1**number))).div_(root)
-
-    def _round_moment(self, kind: str, name: str) -> None:
-        """Round a moment of one weight, in place, into the format that the recipe has for it, if any.
-
-        kind: "first_moment" or "second_moment". name: the weight's name.
-        """
-        fmt = self.recipe.format_of(kind)
-        if fmt is not None:
-            mode = rounding_mode(self.recipe.moment_rounding)
-            seed = updates.draw_key(self.recipe.seed, name, kind, self.steps) if mode is Rounding.STOCHASTIC else None
-            moment = self._moments[kind][name]
-            moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
 
     def _show(self, name: str) -> None:
         """Write one weight, rounded from its float32 master into the weights' format, to the model's tensor."""
@@ -291,20 +287,6 @@ class AdamW:
 
 
 # ---- checks
-
-
-def _require_tensor(name: str, tensor: object) -> None:
-    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU.
-
-    name: the name of the tensor in messages.
-    """
-    require_kind(name, tensor, Tensor, "a torch tensor")
-    assert isinstance(tensor, Tensor)
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} must be a contiguous float32 tensor on the CPU; got {tensor.dtype} on {tensor.device} of strides "
-            f"{tuple(tensor.stride())}."
-        )
 
 
 def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:

@@ -21,7 +21,6 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
-from fpsim.torch.products import CastOperand
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.loop import Trainer
 from fpsim.train.monitors import OPERANDS
@@ -245,19 +244,11 @@ def as_product(call: ProductCall, place: str = "") -> Product:
 
 def _kept(product: Product) -> Product:
     """Return a copy of a recorded product, whose operands may be weights that change in place in the same step."""
+
+    def copied(operand: Any) -> Any:
+        source = operand.source.copy()
+        encoded = source if operand.encoded is operand.source else operand.encoded  # the same array without a cast
+        return operand._replace(source=source, encoded=encoded)
+
     bias = None if product.bias is None else product.bias.copy()
-    return product._replace(
-        a=_copy(product.a), b=_copy(product.b), result=product.result.copy(), bias=bias
-    )  # fmt: skip
-
-
-def _copy(operand: Any) -> CastOperand:
-    """Return a copy of an operand, whose values before its cast are copied.
-
-    The values after the cast are copied only if they are the same array, as without a cast.
-    """
-    source = operand.source.copy()
-    copied: CastOperand = operand._replace(
-        source=source, encoded=source if operand.encoded is operand.source else operand.encoded
-    )
-    return copied
+    return product._replace(a=copied(product.a), b=copied(product.b), result=product.result.copy(), bias=bias)

@@ -125,20 +125,15 @@ def rows_over_seeds(
                 progress((index + share) / len(seeds), activity if len(seeds) == 1 else f"seed {seed}: {activity}")
 
         samples.append(probe_rows(recipes, steps, scenario, seed, text, backend, report))
-    return [_over_seeds(rows) for rows in zip(*samples, strict=True)]
-
-
-def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Return the row of `gradient_probe` for a recipe and layer: means over seeds, and the interval of the error.
-
-    rows: for each seed, the row that `probe_rows` returns for this recipe and layer.
-    """
-    error = interval([row["relative_error"] for row in rows])
-    return {
-        **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
-        "relative_error_low": error.low, "relative_error_high": error.high,
-        "cosine": interval([row["cosine"] for row in rows]).mean, "seeds": len(rows),
-    }  # fmt: skip
+    means = []
+    for rows in zip(*samples, strict=True):  # those of one recipe and layer, one for each seed
+        error = interval([row["relative_error"] for row in rows])
+        means.append({
+            **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
+            "relative_error_low": error.low, "relative_error_high": error.high,
+            "cosine": interval([row["cosine"] for row in rows]).mean, "seeds": len(rows),
+        })  # fmt: skip
+    return means
 
 
 def probe_rows(
