@@ -219,13 +219,13 @@ def test_runs_that_stop_alike_are_equal() -> None:
 
 def test_weights_that_change_in_place_are_compared_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    plain = side_by_side._ProductComparison
+    plain = side_by_side._StepComparison
 
     def compare(products: Any, *rest: Any) -> Any:
         seen.extend(products)
         return plain(products, *rest)
 
-    monkeypatch.setattr(side_by_side, "_ProductComparison", compare)
+    monkeypatch.setattr(side_by_side, "_StepComparison", compare)
     trainer = Trainer(RAW, Settings(1, model="perceptron", batch=128, measure=0))
     weight = trainer.weights["first.weight"].detach().numpy().copy()
     assert lockstep(RAW, model="perceptron", steps=1) is None
