@@ -143,7 +143,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
 
 
 def _state(parts: WeightParts) -> dict[str, Any]:
-    """Return the quantisation state of a 4-bit bitsandbytes weight, which is stored as JSON, as a dictionary.
+    """Return the quantisation state of a 4-bit bitsandbytes weight, such as {"shape": [64, 32], "blocksize": 64, ...}.
 
     parts: the stored tensors of the weight.
 
@@ -164,10 +164,9 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 
 
 def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
-    """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if the scales are quantised
-    themselves.
+    """Return the float32 scale of each block of a 4-bit bitsandbytes weight; quantised scales are decoded.
 
-    `state`: the weight's quantisation state. parts: the stored tensors of the weight.
+    parts: the stored tensors of the weight. state: its quantisation state, read from JSON.
     """
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)

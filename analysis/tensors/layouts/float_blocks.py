@@ -21,7 +21,7 @@ ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "
 
 
 class ScaleBlocks(NamedTuple):
-    """The blocks of a matrix that share a scale.
+    """The blocks into which a matrix is divided, with one scale for all elements of a block.
 
     Attributes:
       rows, columns: numbers of rows and columns of a block.
@@ -33,7 +33,7 @@ class ScaleBlocks(NamedTuple):
     scales: tuple[int, ...]
 
     def words(self, shape: Sequence[int]) -> str:
-        """Return text on which elements of a matrix of this shape share a scale, such as "in 128x128 blocks"."""
+        """Return the kind of blocks as text, such as "in 128x128 blocks" or "with one scale"; shape: the matrix's."""
         whole_rows, whole_columns = self.rows >= shape[-2], self.columns >= shape[-1]
         if whole_rows and whole_columns:
             return "with one scale"
@@ -45,10 +45,10 @@ class ScaleBlocks(NamedTuple):
 def blocks_of(
     shape: tuple[int, ...], scales: tuple[int, ...], configured: tuple[int, int] | None = None
 ) -> ScaleBlocks:
-    """Return the size of the blocks that share a scale, inferred from the shapes of the matrix and of its scales.
+    """Return the blocks of a matrix whose elements share a scale, inferred from the shapes of matrix and scales.
 
     Args:
-      shape: shape of the matrix; leading axes number separate matrices.
+      shape: shape of the matrix; axes before the last two count separate matrices.
       scales: shape of the matrix's scales.
       configured: (rows, columns) of a block by the checkpoint's configuration, which are returned if they fit; None if
         it names none.
@@ -105,7 +105,7 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _side(length: int, count: int) -> int:
-    """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no length fits.
+    """Return the length of a block, if `count` blocks cover an axis of `length` elements; 0 if no length fits.
 
     One block is the whole axis, and `length` blocks have one element each. Otherwise lengths of known checkpoints are
     tried first: 128, 32, 16, 64, 256, 512 and 1024, where the last block may be shorter. If none of them needs `count`
@@ -129,10 +129,10 @@ def scale_values(one: Tensor) -> Array:
 
 
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
-    """Return the scale of each element, (count, columns), for `count` rows of a weight from row `first` on.
+    """Return the scale of each element, (count, columns), in the rows first .. first + count - 1 of a weight.
 
-    `scales`: the stored scales. `blocks`: which elements share a scale. `shape`: shape of the weight; rows of its
-    separate matrices follow each other.
+    scales: one scale per block. blocks: the size of a block. shape: the weight's, (..., rows, columns); rows are
+    numbered through all its matrices.
     """
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)

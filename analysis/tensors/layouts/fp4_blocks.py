@@ -34,7 +34,7 @@ def packed_pairs(parts: WeightParts) -> Tensor:
 
 
 def fp4_blocks(parts: WeightParts) -> Tensor:
-    """Return a weight stored as E2M1 codes with scales of blocks, and perhaps of the tensor.
+    """Return a weight stored as E2M1 codes, with a scale for each block and perhaps one for the whole tensor.
 
     parts: the stored tensors of the weight. The result decodes its values when they are read.
 

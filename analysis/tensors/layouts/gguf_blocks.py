@@ -33,7 +33,7 @@ class BlockKind(NamedTuple):
 def step(blocks: Array, first: int) -> Array:
     """Return the float16 number stored at byte `first` of each block, as float32 (blocks, 1).
 
-    blocks: (blocks, bytes) uint8. The number is a step or a smallest value.
+    blocks: (blocks, bytes) uint8. The number is the block's step or smallest value.
     """
     return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
 

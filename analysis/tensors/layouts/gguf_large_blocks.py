@@ -23,9 +23,9 @@ def _q2_k(blocks: Array) -> Array:
 
     A value is (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum for each 16 elements. d and dmin are
     float16 numbers of the block. Bytes 0 to 15: scales (low nibbles) and minima (high nibbles). Bytes 16 to 79: 2-bit
-    codes (see `_pairs`). Bytes 80 and 81: d. Bytes 82 and 83: dmin.
+    codes (in the order of `_two_bits`). Bytes 80 and 81: d. Bytes 82 and 83: dmin.
     """
-    packed, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
+    packed, codes = blocks[:, :16], _two_bits(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
     scales, minima = (packed & np.uint8(15)).astype(F32), (packed >> np.uint8(4)).astype(F32)
     d, least = step(blocks, 80) * scales, step(blocks, 82) * minima
     return _rows(d[..., None] * codes - least[..., None])
@@ -36,13 +36,13 @@ def _q3_k(blocks: Array) -> Array:
 
     A value is (d * (scale - 32)) * (code - 4), with a 6-bit scale for each 16 elements. d is a float16 number of the
     block. Bytes 0 to 31: third bits of codes; bit j of byte l belongs to element 32 j + l. Bytes 32 to 95: lower two
-    bits of codes (see `_pairs`). Bytes 96 to 103: lower four bits of scales 0 to 7 in low nibbles, of 8 to 15 in high
-    ones. Bytes 104 to 107: upper two bits of scales; the field at bit 2 s of byte b belongs to scale 4 s + b. Bytes 108
-    and 109: d.
+    bits of codes (in the order of `_two_bits`). Bytes 96 to 103: lower four bits of scales 0 to 7 in low nibbles, of
+    8 to 15 in high ones. Bytes 104 to 107: upper two bits of scales; the field at bit 2 s of byte b belongs to scale
+    4 s + b. Bytes 108 and 109: d.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
-    codes = _pairs(blocks[:, 32:96]).reshape(len(blocks), 256) + third.astype(F32) * F32(4) - F32(4)
+    codes = _two_bits(blocks[:, 32:96]).reshape(len(blocks), 256) + third.astype(F32) * F32(4) - F32(4)
     packed = blocks[:, 96:108]
     high = (packed[:, None, 8:] >> HALVES & np.uint8(3)).reshape(len(blocks), 16)
     scales = (nibbles(packed[:, :8]) | high << np.uint8(4)).astype(F32) - F32(32)
@@ -50,13 +50,14 @@ def _q3_k(blocks: Array) -> Array:
 
 
 def _q5_k(blocks: Array) -> Array:
-    """Return the values of Q5_K blocks, whose bytes 0 to 15 are those of `_lifted`.
+    """Return the values of Q5_K blocks, (blocks, 176) uint8, as float32 (blocks, 256).
 
-    Bytes 16 to 47: fifth bits of codes. Bytes 48 to 175: lower four bits of codes (see `_fours`).
+    Bytes 0 to 15: scales and minima, as `_with_minima` decodes them. Bytes 16 to 47: fifth bits of codes. Bytes 48 to
+    175: lower four bits of codes, in the order of `_four_bits`.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
-    return _lifted(blocks, _fours(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
+    return _with_minima(blocks, _four_bits(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
 
 
 def _q6_k(blocks: Array) -> Array:
@@ -64,7 +65,8 @@ def _q6_k(blocks: Array) -> Array:
 
     A value is (d * scale) * (code - 32), with a signed 8-bit scale for each 16 elements. d is a float16 number of the
     block. Bytes 0 to 127: lower four bits of codes; of each 64 bytes, the low nibbles come first, then the high ones.
-    Bytes 128 to 191: upper two bits of codes (as in `_pairs`). Bytes 192 to 207: scales. Bytes 208 and 209: d.
+    Bytes 128 to 191: upper two bits of codes (in the order of `_two_bits`). Bytes 192 to 207: scales. Bytes 208 and
+    209: d.
     """
     count = len(blocks)
     low = nibbles(blocks[:, :128].reshape(-1, 64)).reshape(count, 256)
@@ -114,13 +116,13 @@ def _nvfp4(blocks: Array) -> Array:
     return _rows(scales[..., None] * E2M1_TWICE[codes])
 
 
-def _lifted(blocks: Array, codes: Array) -> Array:
+def _with_minima(blocks: Array, codes: Array) -> Array:
     """Return the values of Q4_K or Q5_K blocks, (d * scale) * code - dmin * minimum, as float32 (blocks, 256).
 
-    codes: float32, (blocks, 8, 32). 32 elements share a 6-bit scale and minimum. Bytes 0 to 3 are d and dmin. Scales 0
-    to 3 are the lower six bits of bytes 4 to 7, minima 0 to 3 those of bytes 8 to 11. Bytes 12 to 15 store the lower
-    four bits of scales 4 to 7 (low nibbles) and of minima 4 to 7 (high nibbles). Their upper two bits are the upper two
-    bits of bytes 4 to 7 (scales) and of bytes 8 to 11 (minima).
+    blocks: (blocks, bytes) uint8. codes: the unpacked codes as float32, (blocks, 8, 32); each 32 share a 6-bit scale
+    and minimum. Bytes 0 to 3: d and dmin, float16. Scales 0 to 3 are the lower six bits of bytes 4 to 7, minima 0 to 3
+    those of bytes 8 to 11. Bytes 12 to 15: lower four bits of scales 4 to 7 (low nibbles) and of minima 4 to 7 (high
+    nibbles), whose upper two bits are those of bytes 4 to 7 (scales) and 8 to 11 (minima).
     """
     packed = blocks[:, 4:16]
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
@@ -131,30 +133,33 @@ def _lifted(blocks: Array, codes: Array) -> Array:
     return _rows(d[..., None] * codes - least[..., None])
 
 
-def _fours(pairs: Array) -> Array:
-    """Return the 4-bit codes in bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32), 32 bytes at a time."""
+def _four_bits(pairs: Array) -> Array:
+    """Return the 4-bit codes of bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32).
+
+    Of each 32 bytes, the low nibbles come first, then the high nibbles.
+    """
     return nibbles(pairs.reshape(-1, 32)).reshape(len(pairs), 8, 32).astype(F32)
 
 
-def _pairs(quads: Array) -> Array:
-    """Return the 2-bit codes in bytes, (blocks, 64) uint8, as float32 (blocks, 2, 4, 32).
+def _two_bits(quads: Array) -> Array:
+    """Return the 2-bit codes of bytes, (blocks, 64) uint8, as float32 (blocks, 2, 4, 32).
 
-    For each 32 bytes, the lowest 2-bit fields of all bytes come first, then the next fields.
+    Of each 32 bytes, the lowest two bits come first, then the next two, and so on.
     """
     return (quads.reshape(len(quads), 2, 1, 32) >> HALVES & np.uint8(3)).astype(F32)
 
 
 def _rows(values: Array) -> Array:
-    """Return the values of each block as one row, (blocks, elements)."""
+    """Return values, (blocks, ...), with all axes but the first joined: (blocks, elements)."""
     return np.asarray(values.reshape(len(values), -1))
 
 
-# Number of the type in a file -> the type. Q4_K has its codes (see `_fours`) in bytes 16 to 143; IQ4_NL has d in bytes
-# 0 and 1, and indices into the table IQ4 in bytes 2 to 17.
+# Number of the type in a file -> the type. Q4_K has its codes (see `_four_bits`) in bytes 16 to 143; IQ4_NL has d in
+# bytes 0 and 1, and indices into the table IQ4 in bytes 2 to 17.
 LARGE_KINDS = {
     10: BlockKind("Q2_K", 84, _q2_k, 256),
     11: BlockKind("Q3_K", 110, _q3_k, 256),
-    12: BlockKind("Q4_K", 144, lambda blocks: _lifted(blocks, _fours(blocks[:, 16:])), 256),
+    12: BlockKind("Q4_K", 144, lambda blocks: _with_minima(blocks, _four_bits(blocks[:, 16:])), 256),
     13: BlockKind("Q5_K", 176, _q5_k, 256),
     14: BlockKind("Q6_K", 210, _q6_k, 256),
     20: BlockKind("IQ4_NL", 18, lambda blocks: step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]),

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -74,20 +75,21 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
         {".weight_zero_point": "zero_point", ".weight_g_idx": "group"}),
     CheckpointLayout(
         ".weight_packed", ("uint8",), {".weight_scale": "scale"}, fp4_blocks,
-        "compressed-tensors, nvfp4-pack-quantized and mxfp4-pack-quantized", naming.fp4("compressed-tensors"),
+        "compressed-tensors, nvfp4-pack-quantized and mxfp4-pack-quantized",
+        partial(naming.fp4, library="compressed-tensors"),
         {".weight_global_scale": "tensor_divisor"}),
     CheckpointLayout(
         ".weight", ("uint8",), {".weight_scale": "scale", ".weight_scale_2": "tensor_scale"}, fp4_blocks,
-        "ModelOpt, NVFP4", naming.fp4("modelopt"), minus_zero=False),
+        "ModelOpt, NVFP4", partial(naming.fp4, library="modelopt"), minus_zero=False),
     CheckpointLayout(
-        ".weight", ("uint8",), {".weight_scale": "scale"}, fp4_blocks, "ModelOpt, MXFP4", naming.fp4("modelopt"),
-        scales=("uint8", "float8_e8m0fnu", "float8_e4m3fn")),
+        ".weight", ("uint8",), {".weight_scale": "scale"}, fp4_blocks, "ModelOpt, MXFP4",
+        partial(naming.fp4, library="modelopt"), scales=("uint8", "float8_e8m0fnu", "float8_e4m3fn")),
     CheckpointLayout(
         "_blocks", ("uint8",), {"_scales": "scale"}, fp4_blocks, "gpt-oss, MXFP4", lambda *_: "mxfp4",
         weight="", exchanged=True),
     CheckpointLayout(
         "._weight_qdata", ("uint8",), {"._weight_scale": "scale"}, fp4_blocks, "torchao, MXFP4 and NVFP4",
-        naming.fp4("torchao"), {"._weight_per_tensor_scale": "tensor_scale"}),
+        partial(naming.fp4, library="torchao"), {"._weight_per_tensor_scale": "tensor_scale"}),
     CheckpointLayout(
         "._weight_qdata", BYTES, {"._weight_scale": "scale"}, float_blocks, "torchao, FP8, INT8 and MXFP8",
         naming.torchao, {"._weight_zero_point": "zero_point"}),
@@ -135,7 +137,7 @@ class Recognised(NamedTuple):
 
     @property
     def decoded(self) -> Tensor:
-        """The weight, if its stored tensors fit each other."""
+        """The attribute `weight`, for a weight whose stored tensors fit each other."""
         assert self.weight is not None
         return self.weight
 
@@ -212,9 +214,9 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight that a layout makes of its stored tensors, or the reason why they do not fit each other.
+    """Return the weight that `layout` makes of the stored tensors `parts`.
 
-    parts: the stored tensors of the weight. The reason is the field `problem` of the result.
+    If they do not fit each other, the result has no weight, and its field `problem` says why.
     """
     try:
         weight = layout.join(parts)
@@ -250,7 +252,9 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return the quantisation settings in a folder's config.json or similar files; {} if there are none."""
+    """Return the quantisation settings, field -> value, of the config.json, quantize_config.json or
+    hf_quant_config.json in a folder; {} if there are none.
+    """
     for name in CONFIGURATIONS:
         try:
             path = folder / name

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fpsim.analysis.tensors.layouts.bitsandbytes import is_nf4
 from fpsim.analysis.tensors.layouts.parts import WeightParts
 from fpsim.analysis.tensors.layouts.unpacking import swizzled_shape
@@ -42,22 +40,20 @@ def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
     return "gptq_v2" if weight.dtype.endswith("v2)") else "gptq"
 
 
-def fp4(library: str) -> Callable[[WeightParts, Tensor], str]:
-    """Return a function that returns the layout's name for a library's E2M1 codes, such as "modelopt:nvfp4"."""
+def fp4(parts: WeightParts, weight: Tensor, library: str) -> str:
+    """Return the layout's name for a weight of E2M1 codes, such as "modelopt:nvfp4".
 
-    def name(parts: WeightParts, weight: Tensor) -> str:
-        scale = parts.beside["scale"]
-        kind, block = ("nvfp4", 16) if scale.dtype == "float8_e4m3fn" else ("mxfp4", 32)
-        return f"{library}:{kind}{_swizzled(scale, weight, block)}"
-
-    return name
+    parts: the stored tensors of the weight. weight: the weight that they represent. library: the library that wrote it.
+    """
+    scale = parts.beside["scale"]
+    kind, block = ("nvfp4", 16) if scale.dtype == "float8_e4m3fn" else ("mxfp4", 32)
+    return f"{library}:{kind}{_swizzled(scale, weight, block)}"
 
 
 def _swizzled(scale: Tensor, weight: Tensor, block: int) -> str:
-    """Return "_swizzled" if the scales of blocks of a row are stored in 128x4 tiles, for the end of a layout's name;
-    else "".
+    """Return "_swizzled", an ending of layout names, if scales are stored in tiles of 128 x 4; else "".
 
-    scale: the tensor of scales. weight: the weight. block: number of codes that share a scale.
+    scale: the tensor of scales. weight: the weight. block: number of codes of a row that share a scale.
     """
     shape = weight.shape
     return "_swizzled" if len(shape) == 2 and scale.shape == swizzled_shape(shape[0], shape[1] // block) else ""

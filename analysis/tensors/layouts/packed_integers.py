@@ -134,8 +134,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
 
-    parts: the stored tensors of the weight. bits: bits of a code that follow from the shapes. Raises a LayoutError
-    unless they are 4 and the inputs are whole groups.
+    parts: the stored tensors of the weight. bits: bits of a code, as the shapes of the tensors show. Raises a
+    LayoutError unless these are 4 and the inputs are whole groups.
     """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
@@ -207,17 +207,19 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
 
 def read_zero_points(parts: WeightParts, bits: int, n: int) -> dict[int, Array]:
-    """Return version of GPTQ -> zero points, (groups, n) uint8, that it reads from a weight with `n` outputs."""
+    """Return a dictionary, version of GPTQ (1 or 2) -> zero points that this version reads, (groups, n) uint8.
+
+    parts: the stored tensors of the weight. bits: bits of a code. n: number of outputs.
+    """
     words = parts.array("zero_point").view(np.uint32)
     with np.errstate(over="ignore"):
         return {1: fields(words + word_of_ones(bits), bits, n), 2: fields(words, bits, n)}
 
 
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
-    """Raise a LayoutError if a stored tensor with one of the keys does not hold integers (for zero points, 32-bit
-    words).
+    """Raise a LayoutError if a tensor parts.beside[key], for one of `keys`, does not hold integers.
 
-    parts: the stored tensors of a weight. keys: keys of `parts.beside`; keys that are not in it are ignored.
+    Zero points must be 32-bit words. Keys that are not in `parts.beside` are ignored.
     """
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")

@@ -91,33 +91,10 @@ class WeightParts:
             returns the rows' values, converted to float32 if they are not.
           outputs_last: whether the weight's last axis is that of the outputs; None if unknown.
         """
-        bands = self._bands(math.prod(shape), load)
-        return self.weight_of(shape, words, bands, outputs_last)
-
-    def weight_of(
-        self, shape: Sequence[int], words: str, bands: Callable[[], Iterator[Array]], outputs_last: bool | None = None
-    ) -> Tensor:
-        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
-
-        words: text on the format and scales, used in place of a dtype's name. outputs_last: whether the weight's last
-        axis is that of the outputs; None if unknown.
-        """
-        return replace(
-            self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
-            read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),
-        )  # fmt: skip
-
-    def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields the decoded values of the weight as flat float32 arrays, some rows of codes at
-        a time.
-
-        `size`: number of values of the weight. `load`: returns a function (rows of codes, index of the first) -> rows
-        of values.
-        """
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)
-        at_once = max(CHUNK // max(size // rows, 1), 1)
+        at_once = max(CHUNK // max(math.prod(shape) // rows, 1), 1)
 
         def bands() -> Iterator[Array]:
             decode, first = load(), 0
@@ -126,4 +103,17 @@ class WeightParts:
                 yield np.ascontiguousarray(decode(band, first), np.float32).reshape(-1)
                 first += len(band)
 
-        return bands
+        return self.weight_of(shape, words, bands, outputs_last)
+
+    def weight_of(
+        self, shape: Sequence[int], words: str, bands: Callable[[], Iterator[Array]], outputs_last: bool | None = None
+    ) -> Tensor:
+        """Return the weight as a tensor of this shape, whose values are the flat float32 arrays that `bands()` yields.
+
+        words: text on the format and scales, used in place of a dtype's name. outputs_last: whether the weight's last
+        axis is that of the outputs; None if unknown.
+        """
+        return replace(
+            self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
+            read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),
+        )  # fmt: skip

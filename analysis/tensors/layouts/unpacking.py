@@ -38,7 +38,7 @@ def fields(words: Array, bits: int, count: int) -> Array:
 
 
 def word_of_ones(bits: int) -> np.uint32:
-    """Return a 32-bit word whose fields of `bits` bits are all 1."""
+    """Return the 32-bit word with the number 1 in each of its fields of `bits` bits: 0x11111111 for 4 bits."""
     return np.uint32(sum(1 << place for place in range(0, WORD, bits)))
 
 
@@ -93,17 +93,16 @@ def values_of(stored: Array, fmt: Format | None = None) -> Array:
 
 
 def rounded_like(values: Array, dtype: Any) -> Array:
-    """Return float32 values, rounded to `dtype` if that is a float of 16 bits, as in libraries that multiply in that
-    dtype.
-    """
+    """Return float32 values, rounded to `dtype` if that is a float of 16 bits, else unchanged."""
     fmt = FORMAT_OF.get(np.dtype(dtype))
     return quantize(values, fmt) if fmt is not None and fmt.bits == 16 else values
 
 
 def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
-    """Return a matrix of scales, (rows, columns), stored in cuBLAS's swizzled order, tiles of 128 rows by 4 columns.
+    """Return the matrix of scales, (rows, columns), that `tiles` stores in cuBLAS's swizzled order.
 
-    A tile has 512 elements: the four columns of rows r, r + 32, r + 64 and r + 96 are adjacent in memory.
+    Tiles have 128 rows by 4 columns. The four columns of rows r, r + 32, r + 64 and r + 96 of a tile are adjacent in
+    memory.
 
     Example:
       >>> unswizzled(np.arange(512), 128, 4)[[0, 1, 32]].tolist()
@@ -115,7 +114,7 @@ def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
 
 
 def swizzled_shape(rows: int, columns: int) -> tuple[int, int]:
-    """Return the shape in which (rows, columns) scales are stored in swizzled order, as torchao writes them.
+    """Return the shape of the array that stores (rows, columns) scales in swizzled order, as torchao writes it.
 
     It is (32 * tiles down, 16 * tiles across), for tiles of 128 rows by 4 columns.
     """

@@ -40,10 +40,9 @@ SCHEME_FIELDS: dict[str, Check] = {
 
 
 def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each field of a checkpoint's quantisation settings whose value has another type than readers
-    accept.
+    """Yield a finding for each quantisation setting of a checkpoint whose value is not of a type that readers accept.
 
-    Fields that are null count as absent. Fields that fpsim does not know are not checked.
+    settings: field -> value. Fields that are null count as absent; fields that fpsim does not know are not checked.
     """
     if settings.get("quant_method") == "hqq":
         return  # its settings are nested, and checked with each weight
@@ -66,7 +65,7 @@ def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
 def _wrong(settings: Mapping[str, Any], fields: Mapping[str, Check], owner: str) -> Iterator[Finding]:
     """Yield a finding for each field of `settings`, field -> value, whose value fails its check.
 
-    fields: field -> (check, accepted values as text). owner: end of the field's name in messages, such as " of the
+    fields: field -> (check, accepted values as text). owner: text after the field's name in messages, such as " of the
     weights of group_0".
     """
     for field, (fits, wanted) in fields.items():
@@ -77,7 +76,7 @@ def _wrong(settings: Mapping[str, Any], fields: Mapping[str, Check], owner: str)
 
 
 def only_scheme(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the scheme in a checkpoint's quantisation settings; {} unless they have exactly one for all weights."""
+    """Return the one scheme (an entry of "config_groups") in quantisation settings; {} if there is none or several."""
     groups = settings.get("config_groups")
     schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
     return schemes[0] if len(schemes) == 1 else {}

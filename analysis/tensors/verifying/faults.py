@@ -19,7 +19,7 @@ UNTOLD = (
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield notes on how known readers of a weight's layout misread or refuse this weight.
+    """Yield notes on libraries that are known to misread or refuse a weight like this one.
 
     They concern DeepSeek's rows in blocks of unequal size, asymmetric GPTQ v1 of other writers than gptqmodel, codes of
     -0 in ModelOpt's NVFP4, and rows that are not whole blocks in bitsandbytes. one: the weight, with its stored tensors
@@ -62,9 +62,10 @@ def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on the faults that a file of these layouts cannot show; nothing if there are no layouts.
+    """Yield a note on faults that a quantised file alone cannot show, such as exchanged codes.
 
-    with_reference: whether values are compared with those of the unquantised model; if so, nothing is yielded.
+    layouts: names of the file's layouts. with_reference: whether values are compared with those of the unquantised
+    model. Nothing is yielded in that case, or if there are no layouts.
     """
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

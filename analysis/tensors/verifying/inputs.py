@@ -45,11 +45,10 @@ def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) ->
 
 
 def _required(settings: Mapping[str, Any]) -> str:
-    """Return the end of the name of the input scale that a configuration requires.
+    """Return the end of the name of the input scales that a configuration requires, such as ".input_scale".
 
-    It is "" if none is required, or if the configuration has no scheme or several schemes.
-
-    settings: the quantisation settings of the configuration, field -> value.
+    It is "" if none are required, or if the configuration has no scheme or several schemes. settings: the quantisation
+    settings of the configuration, field -> value.
     """
     inputs = only_scheme(settings).get("input_activations")
     if not isinstance(inputs, Mapping):

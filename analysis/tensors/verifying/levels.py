@@ -44,10 +44,9 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
-    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0; `values`: the weight's scales,
-    flat.
+    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0.
 
-    one: the weight, with its stored tensors and layout.
+    one: the weight, with its stored tensors and layout. values: its scales, flat.
     """
     parts, scale, words = one.parts, one.parts.beside["scale"], one.decoded.dtype.partition(" ")[0]
     lost: set[int] = set()
@@ -63,9 +62,9 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 
 
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count.
+    """Return the indices of scales of 0 whose blocks have one-byte codes of numbers other than 0 (and NaN).
 
-    `values`: the weight's scales, flat. one: the weight, with its stored tensors and layout.
+    one: the weight, with its stored tensors and layout. values: its scales, flat.
     """
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
@@ -82,10 +81,9 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 
 
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0; `values`: the weight's
-    scales, flat.
+    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0.
 
-    one: the weight, with its stored tensors and layout.
+    one: the weight, with its stored tensors and layout. values: its scales, flat.
     """
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
@@ -96,10 +94,10 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
 
 
 def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
-    """Yield a finding if only the largest scale allows weights above 1000, and it exceeds 10,000 times the median.
+    """Yield a finding if the largest scale exceeds 10,000 times the median, and only it allows weights above 1000.
 
-    The weights meant are scale * the format's largest value (* the tensor's scale, if any). `values`: the weight's
-    scales, flat. `words`: name of the format of the codes. one: the weight, with its stored tensors and layout.
+    A scale allows weights up to scale * the format's largest value (* the tensor's scale, if any). one: the weight,
+    with its stored tensors and layout. values: its scales, flat. words: name of the format of the codes.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
@@ -118,8 +116,8 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
 
 
 def _nested(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for scales of bitsandbytes' double quantisation that are negative, or all equal although their
-    codes differ.
+    """Yield findings for quantised scales of a bitsandbytes weight that are decoded to negative numbers, and for the
+    first of their own scales that is 0 although the codes of its block differ.
 
     one: the weight, with its stored tensors and layout.
     """

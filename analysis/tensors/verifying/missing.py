@@ -54,36 +54,26 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
 
 
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
-    """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits.
+    """Return the likeliest layout of a tensor of codes that lacks companions, such as scales; None if no layout fits.
 
-    A layout fits by the name and dtype of the codes, `one`. The likeliest has the most companions that are present;
-    then it is one of the library, then the one that lacks the fewest. `names`: all tensor names of the checkpoint.
-    `library`: the library that the configuration names, or "".
+    A layout fits by the name and dtype of the codes; a tensor called "weight" must also have one-byte codes or a
+    companion. The likeliest layout has the most companions that are present; of several, one of `library` wins, then
+    the one that lacks the fewest companions.
+
+    one: the codes. names: names of all tensors of the checkpoint. library: named by the configuration, or "".
     """
     fitting = [
         layout
         for layout in LAYOUTS
         if layout.codes and one.name.endswith(layout.codes) and one.dtype in {*layout.dtypes} & {*BYTES, "int32"}
     ]
-    plain = [layout for layout in fitting if layout.codes != ".weight" or _is_likely(one, layout, names)]
-    if not plain:
-        return None
 
-    def present(layout: CheckpointLayout) -> tuple[int, bool, int]:
+    def rank(layout: CheckpointLayout) -> tuple[int, bool, int]:
         stem = one.name.removesuffix(layout.codes)
-        ends = {**layout.needed, **layout.more}
+        present = sum(stem + end in names for end in {**layout.needed, **layout.more})
         missing = sum(stem + end not in names for end in layout.needed)
-        return sum(stem + end in names for end in ends), bool(library) and library in layout.source.lower(), -missing
+        return present, bool(library) and library in layout.source.lower(), -missing
 
-    return max(plain, key=present)
-
-
-def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight", `one`, is likely to be the codes of a layout.
-
-    It is if its dtype is FP8, INT8 or UINT8, or if a companion of the layout, such as its scales, is among `names`, the
-    tensors of the checkpoint.
-    """
-    stem = one.name.removesuffix(layout.codes)
-    ends = {**layout.needed, **layout.more}
-    return one.dtype in FLOAT8 or one.dtype in ("int8", "uint8") or any(stem + end in names for end in ends)
+    are_bytes = one.dtype in (*FLOAT8, "int8", "uint8")
+    likely = [layout for layout in fitting if layout.codes != ".weight" or are_bytes or rank(layout)[0]]
+    return max(likely, key=rank, default=None)

@@ -19,11 +19,11 @@ NEAR = 0.5  # a change of the order explains an error if it leaves less than thi
 
 
 def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each weight with a relative error above 0.5 against the unquantised model's.
+    """Yield a finding for each weight whose relative error, compared with the unquantised model, is above 0.5.
 
-    The finding says if exchanged neighbours or the other sign would at least halve the error. Another one is yielded
-    for a weight that the reference lacks or has in another shape. weights: the decoded tensors of the checkpoint.
-    reference: path of the unquantised model, or tensor name -> array.
+    The finding says if exchanged neighbours or the other sign would at least halve the error. A weight that the
+    unquantised model lacks, or has in another shape, also yields a finding. weights: the decoded tensors of the
+    checkpoint. reference: path of the unquantised model, or tensor name -> array.
     """
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
@@ -44,25 +44,21 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
         error = _relative(got, wanted)
         if error <= FAR:
             continue
-        swapped = {"neighbours exchanged (nibbles swapped)": _pairs_exchanged(got), "the sign changed": -got}
-        closer = {words: _relative(array, wanted) for words, array in swapped.items() if array is not None}
-        best = min(closer, key=closer.__getitem__) if closer else ""
-        why = f"; with {best} it would be {closer[best]:.2g}" if best and closer[best] < NEAR * error else ""
+        changed = {"the sign changed": -got}
+        if got.shape[-1] % 2 == 0:
+            pairs = got.reshape(*got.shape[:-1], -1, 2)[..., ::-1]
+            changed["neighbours exchanged (nibbles swapped)"] = pairs.reshape(got.shape)
+        errors = {words: _relative(array, wanted) for words, array in changed.items()}
+        best = min(errors, key=errors.__getitem__)
+        why = f"; with {best} it would be {errors[best]:.2g}" if errors[best] < NEAR * error else ""
         yield Finding.about(
             one.name, "far from the reference", f"its relative error against the reference is {error:.2g}{why}."
         )
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return norm(got - wanted) / norm(wanted), with the reference's values `wanted`; infinity if it is not finite."""
+    """Return norm(got - wanted) / norm(wanted), and infinity if that is not finite."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)
     return error if np.isfinite(error) else np.inf
-
-
-def _pairs_exchanged(values: Array) -> Array | None:
-    """Return values with the neighbours in each pair along the last axis exchanged; None if its length is odd."""
-    if values.shape[-1] % 2:
-        return None
-    return np.asarray(values.reshape(*values.shape[:-1], -1, 2)[..., ::-1].reshape(values.shape))

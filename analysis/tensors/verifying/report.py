@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import plural
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
     @classmethod
     def about(cls, tensor: str, kind: str, text: str, contradicts: bool = True) -> Finding:
-        """Return a statement about a weight; `text` is put after the weight's name and a colon."""
+        """Return a statement on the weight called `tensor`: its text is "TENSOR: TEXT", the other fields as passed."""
         return cls(tensor, kind, f"{tensor}: {text}", contradicts)
 
 
@@ -47,7 +47,7 @@ class LayoutReport:
       layout: the name of the layout, such as "gptq_v2"; several names are joined by " + "; "plain" for a checkpoint
         without quantised weights; "" for a file that cannot be read.
       weights: the number of quantised weights that were checked.
-      findings: all statements.
+      findings: all contradictions and notes.
     """
 
     path: str
@@ -119,8 +119,8 @@ class LayoutReport:
             ) from (problem)
 
 
-def _folded(findings: Iterator[Finding] | Any) -> Iterator[str]:
-    """Yield a sentence for each kind of statement: the first of that kind, and the number of further weights."""
+def _folded(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield one text for each kind of statement: that of the first weight, and the number of further weights."""
     by_kind: dict[str, list[Finding]] = {}
     for one in findings:
         by_kind.setdefault(one.kind, []).append(one)

@@ -41,8 +41,8 @@ GGUF = "gguf:"
 def shape_findings(one: Recognised) -> Iterator[Finding]:
     """Yield findings for scales whose shape fits the codes, but is not one that libraries write.
 
-    Also yield one if NVFP4's scale of the whole tensor is missing, and one if UINT8 codes have no zero points. one: the
-    weight, with its stored tensors and layout.
+    Also yield a finding if NVFP4's scale of the whole tensor is missing, or if UINT8 codes have no zero points. one:
+    the weight, with its stored tensors and layout.
     """
     parts, name, words = one.parts, one.parts.name, one.decoded.dtype
     scale = parts.beside["scale"]
@@ -75,10 +75,11 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight and the configuration, or the file's metadata.
+    """Yield a finding for each contradiction between a weight and the checkpoint's configuration or metadata.
 
     Method and layout must agree, and modules that the configuration ignores must not be quantised; further checks
-    depend on the layout. metadata: name -> text. one: the weight, with its stored tensors and layout.
+    depend on the layout. one: the weight, with its stored tensors, layout and configuration. metadata: name -> text,
+    as the header of its file stores them.
     """
     layout, settings, name = one.decoded.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
@@ -88,7 +89,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
         return
     module = name.removesuffix(".weight")
     for ignored in (*_words(settings.get("ignore")), *_words(settings.get("exclude_modules"))):
-        if _names(ignored, module):
+        if _matches(ignored, module):
             yield Finding.about(name, "ignored and quantised", f"the configuration says that {ignored} is not "
                                 "quantised, and this weight is.")  # fmt: skip
     if layout in ("gptq", "gptq_v2", "awq"):
@@ -146,9 +147,9 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input.
+    """Yield a finding if g_idx, the group of each input, gives a group more than `size` inputs, or none.
 
-    one: the weight, with its stored tensors and layout. size: the group size.
+    one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
@@ -160,9 +161,9 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
 
 
 def _awq(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ has.
+    """Yield a finding for each contradiction between an AWQ weight and the fields of AWQ's configuration.
 
-    `version` must be one of those packed for gemm; with zero_point false, all zero points must be equal. one: the
+    `version` must be "gemm", "exllama" or "ipex", and with `zero_point` false all zero points must be equal. one: the
     weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
@@ -269,7 +270,7 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
 
 
 def _is_row(one: Recognised) -> bool:
-    """Return whether a weight has one output, for which a scale per output and a scale of the weight are the same."""
+    """Return whether a weight has a single output, so that one scale per output is one scale for the weight."""
     return len(one.decoded.shape) == 2 and one.decoded.shape[0] == 1
 
 
@@ -293,9 +294,10 @@ def _modelopt(one: Recognised) -> Iterator[Finding]:
                                 f"scales have groups of {block}.")  # fmt: skip
 
 
-def _names(pattern: str, module: str) -> bool:
-    """Return whether a shell pattern, or a regular expression after "re:", matches a module's name; invalid ones do
-    not.
+def _matches(pattern: str, module: str) -> bool:
+    """Return whether a pattern matches a module's name.
+
+    The pattern is a shell pattern, or "re:" and a regular expression, which matches nothing if it is invalid.
     """
     if not pattern.startswith("re:"):
         return fnmatchcase(module, pattern)

@@ -139,11 +139,11 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
 
 def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
-    """Yield a finding if a zero point, equal for all groups, is the middle code in no version of GPTQ, or in another
-    one than configured.
+    """Yield a finding on a GPTQ weight whose groups all have the same zero point, which should be the middle code.
 
-    `name`: name of the weight. `bits`: bits of a code. `stored`: the stored zero point. `said`: the configured version,
-    0 if unknown.
+    The finding says that no version of GPTQ stores the middle code so, or that another version than the configured one
+    does. name: name of the weight. bits: bits of a code. stored: the stored zero point. said: the configured version (1
+    or 2), 0 if unknown.
     """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)
@@ -156,10 +156,10 @@ def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterato
 
 
 def awq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding on AWQ columns whose nibbles are in plain order, or else on wrong zero points.
+    """Yield a finding if the codes or zero points of an AWQ weight are in plain order, or else if zero points are off.
 
-    Nibbles of codes or of zero points are in plain order if, read so, mean codes are at least 20 % nearer to the zero
-    points than in AWQ's order. one: the weight, with its stored tensors and layout.
+    Their order is judged plain if the groups' mean codes are then at least 20 % nearer to the zero points than in AWQ's
+    order of nibbles. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
@@ -208,18 +208,17 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield a finding if the zero points of the weight `name` differ from the mean codes of their groups.
+    """Yield a finding if the zero points of the weight `name` are too far from the mean codes of their groups.
 
-    codes: (groups, group size). zeros: the zero point of each group.
+    codes: (groups, group size). zeros: the zero point of each group, float32.
     """
-    shape = codes.shape
-    yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(shape[1], np.int64)))
+    yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(codes.shape[1], np.int64)))
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield a finding if the zero points of the weight `name` are wrong by the statistics `distances`.
+    """Yield a finding if `distances` show that the zero points of the weight `name` are wrong.
 
-    Yield a note instead if there are too few data to tell.
+    Yield a note instead if the groups are too few, or their codes too spread, to tell.
     """
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
@@ -232,7 +231,7 @@ def _off(name: str, distances: Offsets) -> Iterator[Finding]:
 
 
 def _columns(words: Tensor, most: int) -> Array:
-    """Return the first `most` columns of a stored matrix of words."""
+    """Return the first `most` columns of the stored matrix `words` as an array."""
     width = words.shape[1]
     bands = words.chunks(max((1 << 20) // width, 1) * width)
     return np.concatenate([band.reshape(-1, width)[:, :most] for band in bands])

@@ -32,10 +32,10 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
         if key in parts.beside:
             yield from _scales(parts.name, parts.beside[key], key not in ("tensor_scale", "tensor_divisor"))
     if parts.codes.dtype in FLOATS:
-        yield from _codes(one)
+        yield from _nan_codes(one)
     if one.weight is not None:
-        yield from _size(one)
-        yield from _infinite(one)
+        yield from _inverted_scales(one)
+        yield from _infinite_products(one)
 
 
 def floats(one: Tensor) -> Array:
@@ -44,10 +44,10 @@ def floats(one: Tensor) -> Array:
 
 
 def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
-    """Yield a finding for each fault of a tensor of scales: NaN, infinite or negative scales, and -0.
+    """Yield a finding for each fault of `one`, a tensor of scales: NaN, infinite or negative scales, and -0.
 
-    name: name of the weight, for the findings. of_blocks: whether blocks have these scales; a scale of the whole tensor
-    must not be 0 either.
+    name: name of the weight, for the findings. of_blocks: True for scales of blocks, which may be 0; False for a scale
+    of the whole tensor, which may not.
     """
     label = one.name.rpartition(".")[2]
     if _are_codes(one):
@@ -71,7 +71,7 @@ def _are_codes(one: Tensor) -> bool:
     return one.name.endswith(".absmax") and one.dtype == "uint8"
 
 
-def _codes(one: Recognised) -> Iterator[Finding]:
+def _nan_codes(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if FP8 codes are NaN.
 
     It names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a scale is 0
@@ -100,11 +100,12 @@ def _codes(one: Recognised) -> Iterator[Finding]:
                         f"not produce them from finite weights.{fault}")  # fmt: skip
 
 
-def _size(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if scales look inverted: weights may exceed 1000, but not with 1 / scale in place of the scale.
+def _inverted_scales(one: Recognised) -> Iterator[Finding]:
+    """Yield a finding if a weight's scales look inverted, that is, stored as divisors instead of factors.
 
-    The weights meant are the median scale times the format's largest value; for a scale of the tensor see
-    `_tensor_scale`. one: the weight, with its stored tensors and layout.
+    They do if the median scale times the format's largest value is above 1000, but 1 / the median scale times this
+    value is not. A weight with a scale of the whole tensor is checked by `_tensor_scale` instead. one: the weight,
+    with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.decoded.dtype.partition(" ")[0])
@@ -126,11 +127,11 @@ def _size(one: Recognised) -> Iterator[Finding]:
 
 
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores.
+    """Yield a finding if the scale of the whole tensor looks like the inverse of what the layout stores.
 
-    It does if 6 times the largest block's scale, multiplied or divided by it as the layout says, exceeds 1000, and the
-    other operation gives less than 1000. Some libraries store a factor there, others a divisor. one: the weight, with
-    its stored tensors and layout.
+    Some libraries store a factor there, others a divisor. It looks inverted if 6 times the largest scale of a block,
+    multiplied or divided by it as the layout says, exceeds 1000, and the other operation gives less than 1000. one:
+    the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
@@ -151,8 +152,8 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
                             f"and the stored value looks like a {opposite}.")  # fmt: skip
 
 
-def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if codes and scales of a weight are finite but a product of both is not.
+def _infinite_products(one: Recognised) -> Iterator[Finding]:
+    """Yield a finding if codes and scales of a weight are finite, but the product of a code and its scale is not.
 
     one: the weight, with its stored tensors and layout.
     """

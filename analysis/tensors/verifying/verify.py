@@ -105,9 +105,9 @@ def _findings(
 
 
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield all findings and notes on one quantised weight; `metadata`: the files' metadata, name -> text.
+    """Yield all findings and notes on one quantised weight.
 
-    one: the weight, with its stored tensors and layout.
+    one: the weight, with its stored tensors and layout. metadata: name -> text, from the headers of the files.
     """
     yield from value_findings(one)
     if one.weight is None:
@@ -138,7 +138,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none.
+    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing without zero points.
 
     one: the weight, with its stored tensors and layout.
     """

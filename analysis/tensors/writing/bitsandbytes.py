@@ -28,8 +28,7 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix; blocks may extend over two
-    rows.
+    """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix, across rows.
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
     magnitude in the block; of two that are equally near, the lower one. A shorter last block takes w / absmax instead.
@@ -38,7 +37,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
-    text = _text(_state(weight))
+    text = _state(weight)
     tensors = {**_codes_and_table(weight, text), "weight.absmax": (F32, (_count(weight),))}
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -63,8 +62,8 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     Source: bitsandbytes 0.50.2 on a CPU.
     """
     mean = torch_mean(np.concatenate([_largest(values) for values in _flat(weight)]))
-    state = {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32", "nested_offset": float(mean)}
-    text, table = _text({**_state(weight), **state}), dynamic_table()
+    nested = {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32", "nested_offset": float(mean)}
+    text, table = _state(weight, **nested), dynamic_table()
     tensors: Stored = {
         **_codes_and_table(weight, text), "weight.absmax": (U8, (_count(weight),)),
         "weight.nested_absmax": (F32, (-(-_count(weight) // NESTED_BLOCK),)), "weight.nested_quant_map": (F32, (256,)),
@@ -88,8 +87,7 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' INT8: for each row SCB = amax of the row in float16, and codes RNE(w * (1 / SCB
-    * 127)).
+    """Return a weight in bitsandbytes' INT8, with codes RNE(w * (1 / SCB * 127)); SCB is a row's amax in float16.
 
     weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
     their elements in pieces. options: not used.
@@ -113,27 +111,26 @@ def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     return WrittenWeight(tensors, pieces)
 
 
-def _state(weight: WeightToWrite) -> dict[str, Any]:
-    """Return the quantisation state that bitsandbytes stores: type "nf4", block size, dtype and shape."""
-    return {"quant_type": "nf4", "blocksize": BLOCK, "dtype": weight.dtype, "shape": list(weight.shape)}
+def _state(weight: WeightToWrite, **nested: Any) -> Array:
+    """Return the quantisation state that bitsandbytes stores with a weight, as uint8: the bytes of its JSON.
 
-
-def _text(state: dict[str, Any]) -> Array:
-    """Return a quantisation state as a uint8 array with the bytes of its JSON."""
+    nested: further fields, on the scales of scales.
+    """
+    state = {"quant_type": "nf4", "blocksize": BLOCK, "dtype": weight.dtype, "shape": list(weight.shape), **nested}
     return np.frombuffer(json.dumps(state).encode(), np.uint8)
 
 
 def _codes_and_table(weight: WeightToWrite, text: Array) -> Stored:
-    """Return end of the name -> (dtype, shape) of the stored tensors that NF4 has with and without double quantisation.
+    """Return the stored tensors of NF4 besides the scales: end of the name -> (dtype, shape).
 
-    They are the codes of `weight`, two in a byte, the table of 16 values, and the quantisation state `text`, as bytes.
+    They are the codes of `weight`, two in a byte; the table of 16 values; and `text`, the quantisation state as bytes.
     """
     size = math.prod(weight.shape)
     return {"weight": (U8, (-(-size // 2), 1)), "weight.quant_map": (F32, (16,)), STATE: (U8, text.shape)}
 
 
 def _count(weight: WeightToWrite) -> int:
-    """Return the number of blocks, of 64 values each, of a weight."""
+    """Return the number of blocks of 64 values of a weight; the last may be shorter."""
     return -(-math.prod(weight.shape) // BLOCK)
 
 
@@ -185,11 +182,10 @@ def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
 
 
 def _dynamic_codes(scales: Array, largest: Array, table: Array) -> Array:
-    """Return scales, (rows, 256), divided by `largest`, the largest magnitude of their row, as codes of `table`, 256
-    sorted values from -1 to 1.
+    """Return the 8-bit codes of scales, (rows, 256), divided by the largest magnitude of their row, `largest`.
 
-    Each quotient is first rounded to one of 65,536 equally spaced numbers from -1 to 1; the code is the index of the
-    table's value that is nearest to this number. Rows of zeros have the code 0.
+    Each quotient is first rounded to one of 65,536 equally spaced numbers from -1 to 1; its code is the index of the
+    nearest value in `table`, 256 sorted values from -1 to 1. Rows of zeros have the code 0.
     """
     steps = np.float32(-1) + np.float32(2) * np.arange(BINS + 1, dtype=np.float32) / np.float32(BINS)
     codes = np.searchsorted(HALF * (table[:-1] + table[1:]), steps).astype(np.uint8)

@@ -95,10 +95,10 @@ def layout_named(name: object) -> str:
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
-    """Return the options of a layout as a record, if the layout has them and allows their values.
+    """Return the options of a layout as `LayoutOptions`, if the layout has them and allows their values.
 
-    `group_size`: values that share a scale; None for the layout's default. `bits`: bits of a code. `symmetric`: whether
-    codes are symmetric about zero.
+    layout: full name. group_size: values that share a scale; None for the layout's default. bits: bits of a code.
+    symmetric: whether codes are symmetric about zero.
 
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.

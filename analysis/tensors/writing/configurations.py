@@ -29,9 +29,7 @@ COMPRESSED: dict[str, tuple[str, int, str, bool, str, int | None, str]] = {
 
 
 def _mx(dtype: str) -> Config:
-    """Return torchao's configuration of an MX weight whose scales follow torchao's default rule; `dtype`: torch's name
-    of the elements.
-    """
+    """Return torchao's configuration of MX weights with its default scales; dtype: torch's name of the codes' dtype."""
     element = {"_type": "torch.dtype", "_data": dtype}
     data = {
         "block_size": 32, "activation_dtype": element, "weight_dtype": element,
@@ -91,8 +89,9 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
 
 
 def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
-    """Return the content of ModelOpt's hf_quant_config.json; kind: the layout's name after "modelopt:". kept: names of
-    unquantised modules.
+    """Return the content of ModelOpt's hf_quant_config.json.
+
+    kind: the layout's name after "modelopt:". kept: names of unquantised modules.
     """
     quantization: Config = {"quant_algo": ALGORITHMS[kind], "kv_cache_quant_algo": None}
     if kind in GROUPS:
@@ -101,8 +100,9 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
-    """Return bitsandbytes' `quantization_config`; `kind`: "nf4", "nf4_double" or "int8". `kept`: names of unquantised
-    modules.
+    """Return bitsandbytes' `quantization_config`.
+
+    kind: "nf4", "nf4_double" or "int8". kept: names of unquantised modules.
     """
     config: Config = {
         "quant_method": "bitsandbytes", "load_in_4bit": kind != "int8", "load_in_8bit": kind == "int8",

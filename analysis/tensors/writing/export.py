@@ -68,7 +68,7 @@ class ExportJob(NamedTuple):
         measured.
       config: the content of config.json without quantisation settings.
       companions: the folder whose tokenizer files are copied; None for none.
-      patterns: the patterns of tensors that are not to be quantised, as far as they match some.
+      patterns: the caller's patterns of tensors to leave unquantised, without those that match no tensor.
     """
 
     layout: str
@@ -104,7 +104,7 @@ def write_checkpoint(
     _refuse_twice(job, files)
     with _drafts(out, files) as drafts:
         for file, tensors in files.items():
-            _write_tensors(job, drafts / file, tensors, weights)
+            _write_tensors(job, drafts / file, tensors)
         single = _is_file(out)
         if not single and not job.layout.startswith(GGUF):
             _write_settings(job, drafts, files)
@@ -124,9 +124,7 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model, `one`, as a weight to be written.
-
-    It is transposed if the layout has its last two axes in the other order.
+    """Return a tensor of the model, `one`, as a weight to be written, transposed if the layout wants that.
 
     job: the inputs of the export.
     """
@@ -145,10 +143,10 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 
 
 def _finite(name: str, advice: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
-    """Yield the bands (groups of rows) of a weight, if they are finite.
+    """Yield the bands (consecutive rows) of a weight, each after checking that it is finite.
 
-    `name`: name of the weight. `advice`: the argument that leaves it unquantised, for a message. `bands`: called with
-    `multiple`, of which the rows of a band are a multiple.
+    name: name of the weight. advice: the argument that leaves it unquantised, for a message. bands: bands(multiple)
+    yields bands whose numbers of rows are a multiple of `multiple`.
 
     Raises:
       ValueError: a band contains NaN or Inf.
@@ -179,11 +177,10 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 
 
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
-    """Return file name -> [(tensor, its stored form or None if unquantised)]: one file, or shards of at most 5 GB.
+    """Return the files to write: file name -> [(tensor, its stored form, or None if unquantised)].
 
-    weights: name -> weight to be written. out: the folder or file. A tensor of more than 5 GB has a larger shard.
-
-    job: the inputs of the export.
+    There is one file, or shards of at most 5 GB (more only for a single tensor). job: the inputs of the export.
+    weights: name -> weight to be written. out: the folder or file.
     """
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
@@ -222,7 +219,7 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the entries, in the file's header, of the tensors that store a tensor of the model, `one`.
+    """Return the header entries of the tensors that store `one`, a tensor of the model.
 
     written: its stored form in the layout; None to write it unquantised, as one tensor. job: the inputs of the export.
     """
@@ -262,15 +259,10 @@ def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
     return dtype_of(one.dtype)
 
 
-def _write_tensors(
-    job: ExportJob,
-    path: Path,
-    parts: Sequence[tuple[Tensor, WrittenWeight | None]],
-    weights: Mapping[str, WeightToWrite],
-) -> None:
-    """Write the file of tensors at `path`; `parts`: pairs of a tensor and its stored form, None if unquantised.
+def _write_tensors(job: ExportJob, path: Path, parts: Sequence[tuple[Tensor, WrittenWeight | None]]) -> None:
+    """Write the file of tensors at `path`.
 
-    `weights`: name -> weight to be written. job: the inputs of the export.
+    job: the inputs of the export. parts: pairs of a tensor and its stored form, or None to write it unquantised.
     """
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
@@ -298,10 +290,9 @@ def _write_tensors(
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
-    """Write into the folder `drafts`: config.json, ModelOpt's or GPTQ's own configuration, the index of shards, and the
-    tokenizer's files.
+    """Write config.json, ModelOpt's or GPTQ's separate configuration, the index of shards, and the tokenizer's files.
 
-    job: the inputs of the export.
+    job: the inputs of the export. drafts: the folder to write into. files: the result of `_planned`.
     """
 
     def write(name: str, content: Any) -> None:
@@ -330,7 +321,7 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences for users of the written checkpoint, on scales of inputs that are missing and on names in GGUF.
+    """Return sentences for the user of the checkpoint, on missing scales of inputs and on tensor names in GGUF.
 
     job: the inputs of the export.
     """
@@ -360,9 +351,9 @@ def _is_file(out: Path) -> bool:
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """Yield a folder for drafts; at the end its files replace those at `out`; after an error the drafts are removed.
+    """Yield a folder for drafts, whose files replace those at `out` at the end of the `with` block.
 
-    files: the files to write, by name.
+    After an error the drafts are removed. files: the result of `_planned`.
 
     Raises:
       ValueError: the folder contains another model.

@@ -16,7 +16,10 @@ BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}  # bytes of
 
 
 def write(weight: WeightToWrite, options: LayoutOptions, kind: str) -> WrittenWeight:
-    """Return a weight as GGUF blocks of the type `kind`, such as "Q8_0"."""
+    """Return a weight as GGUF blocks of the type `kind`, such as "Q8_0".
+
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
+    """
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -27,7 +30,7 @@ def write(weight: WeightToWrite, options: LayoutOptions, kind: str) -> WrittenWe
     return WrittenWeight({"weight": (U8, (n, k // BLOCK * BYTES[kind]))}, pieces)
 
 
-def _offset(blocks: Array, bits: int) -> tuple[Array, ...]:
+def _without_minima(blocks: Array, bits: int) -> tuple[Array, ...]:
     """Return the fields of Q4_0 or Q5_0 blocks, codes of 4 or 5 `bits`, for float32 values (blocks, 32).
 
     They are steps, float16 (blocks, 1); for 5 bits, the fifth (highest) bits of the codes, uint8 (blocks, 4), where
@@ -46,7 +49,7 @@ def _offset(blocks: Array, bits: int) -> tuple[Array, ...]:
     return step.astype("<f2")[:, None], *_packed(codes, bits)
 
 
-def _lifted(blocks: Array, bits: int) -> tuple[Array, ...]:
+def _with_minima(blocks: Array, bits: int) -> tuple[Array, ...]:
     """Return the fields of Q4_1 or Q5_1 blocks, codes of 4 or 5 `bits`, for float32 values (blocks, 32).
 
     They are steps and minima, each float16 (blocks, 1); for 5 bits, the fifth (highest) bits of the codes, uint8
@@ -66,8 +69,11 @@ def _lifted(blocks: Array, bits: int) -> tuple[Array, ...]:
     return step.astype("<f2")[:, None], low.astype("<f2")[:, None], *_packed(codes, bits)
 
 
-def _bytes(blocks: Array) -> tuple[Array, ...]:
-    """Return (float16 steps amax / 127, int8 codes x / step with ties away from 0) of Q8_0 for values (blocks, 32)."""
+def _q8_0(blocks: Array) -> tuple[Array, ...]:
+    """Return the fields of Q8_0 blocks for float32 values (blocks, 32).
+
+    They are steps amax / 127, float16 (blocks, 1), and codes x / step with ties away from 0, int8 (blocks, 32).
+    """
     amax = block_amax(blocks, BLOCK)[:, 0]
     step = amax / np.float32(127)
     scaled = blocks * _inverse(step)[:, None]
@@ -76,8 +82,10 @@ def _bytes(blocks: Array) -> tuple[Array, ...]:
 
 
 def _packed(codes: Array, bits: int) -> tuple[Array, ...]:
-    """Return uint8 codes, (blocks, 32), as bytes: for 5 bits, the fifth bits (blocks, 4), the first code's the lowest;
-    then nibbles (blocks, 16), the first half of a block in the low ones.
+    """Return codes of 4 or 5 `bits`, uint8 (blocks, 32), packed into bytes: fifth bits (only of 5), and low four bits.
+
+    Fifth bits: (blocks, 4), the first code's in the lowest bit. Low four bits: (blocks, 16), those of codes 0 to 15 in
+    the low halves of the bytes, those of codes 16 to 31 in the high halves.
     """
     fifths = (np.packbits(codes >> np.uint8(4), axis=1, bitorder="little"),) if bits == 5 else ()
     nibbles = codes & np.uint8(15)
@@ -85,13 +93,13 @@ def _packed(codes: Array, bits: int) -> tuple[Array, ...]:
 
 
 def _inverse(step: Array) -> Array:
-    """Return 1 / step for each block, and 0 where the step is 0, in blocks of zeros."""
+    """Return 1 / step for each block; 0 for a step of 0, that of a block of zeros."""
     with np.errstate(divide="ignore"):
         return np.where(step == 0, np.float32(0), np.float32(1) / step)
 
 
 # Type -> function from values, (blocks, 32) float32, to the fields of each block.
 CODED: dict[str, Callable[[Array], tuple[Array, ...]]] = {
-    "Q4_0": partial(_offset, bits=4), "Q4_1": partial(_lifted, bits=4), "Q5_0": partial(_offset, bits=5),
-    "Q5_1": partial(_lifted, bits=5), "Q8_0": _bytes,
+    "Q4_0": partial(_without_minima, bits=4), "Q4_1": partial(_with_minima, bits=4),
+    "Q5_0": partial(_without_minima, bits=5), "Q5_1": partial(_with_minima, bits=5), "Q8_0": _q8_0,
 }  # fmt: skip

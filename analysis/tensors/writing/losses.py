@@ -27,7 +27,8 @@ def losses(
 ) -> list[ExportedWeight]:
     """Return the error of each weight as decoded from the written checkpoint; several weights are measured at once.
 
-    weights: name -> the original weight. keep: the patterns of the export that name other tensors, for a message.
+    weights: name -> the original weight. keep: the patterns of tensors to leave unquantised with which the export was
+    called, for a message.
 
     Raises:
       ValueError: a decoded value is not finite.

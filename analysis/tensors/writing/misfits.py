@@ -17,9 +17,9 @@ def refuse_misfits(
 ) -> None:
     """Raise a ValueError unless the layout can store weights of these shapes with these options.
 
-    layout: full name of the layout. weights: name -> each weight to quantise. keep: the patterns of the export that
-    name other tensors. The message says what is wrong with the first such weight, and which arguments avoid all misfits
-    of the model.
+    The message says what is wrong with the first weight that does not fit, and which arguments of the export avoid the
+    error. layout: full name of the layout. weights: name -> weight to quantise. keep: the patterns of tensors to leave
+    unquantised with which the export was called.
     """
     faults = _faults(layout, weights, options)
     if not faults:
@@ -37,14 +37,15 @@ def refuse_misfits(
 
 
 def keep_advice(names: Collection[str], quantised: Collection[str], keep: Sequence[str] = ()) -> str:
-    """Return the clause "keep=[...] to leave it unquantised" for some weights, with an export's earlier patterns.
+    """Return the clause "keep=[...] to leave it unquantised" that advises a user of the export.
 
-    If weights have a long list of names, the last parts of their layers' names are used, if no other weight has these.
+    The list has the patterns `keep` and the names of the weights. The last parts of the layers' names replace these, if
+    that makes the list shorter and matches no other weight.
 
     Args:
       names: the weights to leave unquantised.
-      quantised: all weights that the export quantises.
-      keep: the patterns that the export was called with, and that match tensors.
+      quantised: all weights that the export quantises, `names` included.
+      keep: the patterns with which the export was called.
 
     Example:
       >>> from fpsim.analysis.tensors.writing.misfits import keep_advice
@@ -61,20 +62,21 @@ def keep_advice(names: Collection[str], quantised: Collection[str], keep: Sequen
 
 
 def _last(name: str) -> str:
-    """Return the last part of the name of a weight's layer."""
+    """Return the last part of the name of a weight's layer: "up" for "layers.0.up.weight"."""
     return name.removesuffix(".weight").rpartition(".")[2]
 
 
 def _faults(layout: str, weights: Mapping[str, WeightToWrite], options: LayoutOptions) -> dict[str, str]:
-    """Return name -> what is wrong, for each weight that the layout cannot store with these options."""
+    """Return name -> reason (see `_fault`) for each of `weights` that the layout cannot store with these options."""
     faults = {name: _fault(layout, weight, options) for name, weight in weights.items()}
     return {name: fault for name, fault in faults.items() if fault}
 
 
 def _fault(layout: str, weight: WeightToWrite, options: LayoutOptions) -> str:
-    """Return why a layout cannot store a weight of this shape, as the end of a sentence with "{name}"; "" if it can.
+    """Return the reason why a layout cannot store a weight of this shape; "" if it can.
 
-    The inputs must be whole groups, and the codes (for HQQ, groups) that are packed together must fill words or bytes.
+    The reason is the end of a sentence, in which "{name}" stands for the weight's name. The inputs must be whole
+    groups, and the codes (for HQQ, groups) that are packed together must fill words or bytes.
     """
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]

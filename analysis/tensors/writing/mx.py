@@ -23,8 +23,8 @@ from fpsim.analysis.tensors.writing.scales import (
     even_codes,
     floor_codes,
     fp8_codes,
-    of_blocks,
     of_whole_tiles,
+    per_block,
     with_tiles,
 )
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
@@ -35,19 +35,26 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Return a weight in compressed-tensors' MXFP4 or MXFP8; fmt: "e2m1" or "e4m3"."""
+    """Return a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3").
+
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
+    """
     return _blocks(weight, fmt, "weight_packed" if fmt == "e2m1" else "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's MXFP8."""
+    """Return a weight in ModelOpt's MXFP8.
+
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
+    """
     return _blocks(weight, "e4m3", "weight", "weight_scale", U8, ceil_codes)
 
 
 def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: bool = False) -> WrittenWeight:
-    """Return a weight in torchao's MXFP4 or MXFP8, with scales by torchao's default rule, FLOOR.
+    """Return a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with torchao's default scales (FLOOR).
 
-    fmt: "e2m1" or "e4m3". swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores read.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used. swizzled: whether scales are in
+    tiles of 128 x 4, the order that tensor cores read.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     written = _blocks(weight, fmt, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
@@ -56,7 +63,10 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: b
 
 
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a matrix, or several, in gpt-oss's MXFP4, which has an axis for blocks: codes (..., N, K/32, 16)."""
+    """Return a weight in gpt-oss's MXFP4, whose codes have a separate axis for blocks: (..., N, K/32, 16) bytes.
+
+    weight: the matrix or matrices to write, (..., N, K), with a row for each output. options: not used.
+    """
     plain = _blocks(weight, "e2m1", "_blocks", "_scales", U8, floor_codes)
     *lead, n, k = weight.shape
     return plain._replace(tensors={**plain.tensors, "_blocks": (U8, (*lead, n, k // BLOCK, BLOCK // 2))})
@@ -66,10 +76,10 @@ def _blocks(
     weight: WeightToWrite, fmt: str, codes: str, scale: str, dtype: np.dtype[np.generic],
     rule: Callable[[Array, str], Array],
 ) -> WrittenWeight:  # fmt: skip
-    """Return a weight in an MX layout.
+    """Return a weight in an MX layout, as a tensor of codes and a tensor of scales.
 
-    codes, scale: ends of the names of both tensors. dtype: dtype of the scales. rule: called with the largest magnitude
-    of each block and `fmt`; returns the E8M0 codes of the blocks' scales.
+    fmt: format of the codes, "e2m1" or "e4m3". codes, scale: ends of the names of both tensors. dtype: dtype of the
+    scales. rule: rule(largest magnitudes of the blocks, fmt) returns the E8M0 codes of their scales.
     """
     *lead, n, k = weight.shape
     pairs = fmt == "e2m1"
@@ -77,7 +87,7 @@ def _blocks(
     def pieces() -> Iterator[tuple[str, Array]]:
         for band in weight.bands(1):
             stored = rule(block_amax(band, BLOCK), fmt)
-            quotients = of_blocks(np.divide, band, powers(stored))
+            quotients = per_block(np.divide, band, powers(stored))
             yield codes, e2m1_pairs(quotients) if pairs else fp8_codes(quotients)
             yield scale, stored.view(dtype)
 

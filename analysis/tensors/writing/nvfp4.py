@@ -17,8 +17,8 @@ from fpsim.analysis.tensors.writing.scales import (
     block_amax,
     e2m1_pairs,
     fp8_codes,
-    of_blocks,
     of_whole_tiles,
+    per_block,
     with_tiles,
 )
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, like_model
@@ -35,6 +35,8 @@ def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
     the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
+
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
     """
     n, k = weight.shape
     tensors = {
@@ -49,7 +51,7 @@ def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
             sixths = like_model(block_amax(band, BLOCK) / SIX, weight.half)
             scales = fp8_codes(level * sixths).astype(np.float32)
             scales = np.where(scales == 0, np.float32(0.125), scales)
-            yield "weight_packed", e2m1_pairs(of_blocks(np.divide, band, scales / level))
+            yield "weight_packed", e2m1_pairs(per_block(np.divide, band, scales / level))
             yield "weight_scale", scales.astype(E4M3)
         yield "weight_global_scale", np.array([level], np.float32)
         if weight.input_amax is not None:
@@ -63,6 +65,8 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
     for a block of zeros. The codes are those of w / (s * s2).
+
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
     """
     n, k = weight.shape
     tensors = {"weight": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // BLOCK)), "weight_scale_2": (F32, ())}
@@ -75,7 +79,7 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
             amax = block_amax(band, BLOCK)
             wanted = np.clip(amax / (SIX * level), np.float32(2**-9), TOP)
             scales = fp8_codes(np.where(amax == 0, ONE, wanted))
-            yield "weight", e2m1_pairs(of_blocks(np.divide, band, scales.astype(np.float32) * level))
+            yield "weight", e2m1_pairs(per_block(np.divide, band, scales.astype(np.float32) * level))
             yield "weight_scale", scales
         yield "weight_scale_2", np.array(level, np.float32)
         if weight.input_amax is not None:
@@ -88,8 +92,10 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
     """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
 
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
-    codes are those of w * ((1 / p) / s). swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores
-    read.
+    codes are those of w * ((1 / p) / s).
+
+    weight: the matrix to write, (N, K), with a row for each output. options: not used. swizzled: whether scales are in
+    tiles of 128 x 4, the order that tensor cores read.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     n, k = weight.shape
@@ -103,7 +109,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
         for band in weight.bands(1):
             scales = fp8_codes(np.clip(block_amax(band, BLOCK) / SIX / level, np.float32(2**-6), TOP))
             factors = (ONE / level) / scales.astype(np.float32)
-            yield "_weight_qdata", e2m1_pairs(of_blocks(np.multiply, band, factors))
+            yield "_weight_qdata", e2m1_pairs(per_block(np.multiply, band, factors))
             yield "_weight_scale", scales
         yield "_weight_per_tensor_scale", np.array(level, np.float32)
 

@@ -1,7 +1,7 @@
 """Layouts of FP8 and INT8 codes, with scales of the tensor, of rows or of 128 x 128 blocks.
 
-The libraries write the same bytes: transformers 5.24.0 (integrations/finegrained_fp8.py) DeepSeek's layouts,
-compressed-tensors 0.20.0 and nvidia-modelopt 0.47.0 those with their names.
+The same bytes are written by transformers 5.24.0 (DeepSeek's layouts; integrations/finegrained_fp8.py),
+compressed-tensors 0.20.0 and nvidia-modelopt 0.47.0.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek's blocks of 128 x 128 with power-of-two scales, 2^ceil(log2(amax / 448)), stored in
-    E8M0.
+    """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
 
     weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
     their elements in pieces. options: not used.
@@ -73,8 +72,7 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype, code = w /
-    s.
+    """Return a weight in compressed-tensors' FP8 with row scales: s = amax / 448 in the model's dtype, code = w / s.
 
     weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
     their elements in pieces. options: not used.
@@ -109,8 +107,7 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5 in the model's dtype, codes
-    from -128 to 127.
+    """Return a weight in compressed-tensors' INT8 with row scales: s = amax / 127.5 in the model's dtype, code = w / s.
 
     weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
     their elements in pieces. options: not used.
@@ -123,8 +120,9 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def _rows(
     weight: WeightToWrite, dtype: np.dtype[Any], top: np.float32, coded: Callable[[Array], Array]
 ) -> WrittenWeight:
-    """Return a weight in compressed-tensors' layout of rows: s = amax / top; coded: function from w / s to codes of
-    `dtype`.
+    """Return a weight in compressed-tensors' layout with a scale per row: s = amax of the row / top.
+
+    dtype: dtype of the codes. coded: function from w / s to codes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -191,7 +189,7 @@ def _blocks(
     """Return a weight as E4M3 codes with a scale per block of 128 x 128; blocks at the edges may be smaller.
 
     end, dtype: end of the name, and dtype, of the scales. quantised: called with blocks, (rows, 128, columns, 128), and
-    their amax, (rows, columns); returns the values to round and the scales to store.
+    their amax, (rows, columns); returns the values to round to E4M3, and the scales to store.
     """
     n, k = weight.shape
 

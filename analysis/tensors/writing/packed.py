@@ -103,7 +103,10 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
     With levels = 2^bits - 1 and a range that includes 0, s = (max - min) / levels and z = RNE(-min / s); with symmetric
     codes s = 2 amax / levels, and z is the middle code. gptqmodel halves the scale of symmetric groups without negative
     values, so that it clips them. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale,
-    which is stored in FP16. version: 1 stores zero points minus one, 2 the zero points themselves.
+    which is stored in FP16.
+
+    weight: the matrix to write, (N, K), with a row for each output. options: bits, group size and symmetry. version: 1
+    stores zero points minus one, 2 the zero points themselves.
     """
     (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
     groups, levels, per_word = k // group, np.float32((1 << bits) - 1), WORD // bits

@@ -69,8 +69,8 @@ class ExportReport:
       weights: the error of each quantised weight.
       kept: the name of each tensor that was written unquantised -> the reason.
       source_bytes, stored_bytes: bytes of all tensors before the export, and of the written tensor files.
-      output_error: the norm of the change of the model's outputs on the batch, divided by the norm of the outputs;
-        None without a batch.
+      output_error: the norm of the change of the model's outputs on the batch that was passed to the export, divided by
+        the norm of the outputs; None without a batch.
       output_kl: the mean KL divergence, in nats, between the softmax of the outputs along their last axis before and
         after; None without a batch.
       notes: sentences that users of the file should know.
@@ -125,7 +125,8 @@ class ExportReport:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the 36 lowest signal-to-noise ratios of weights, the lowest on top, and return the matplotlib axes.
-        `ax`: the axes to draw into; None for new ones.
+
+        ax: the axes to draw into; None for new ones.
         """
         from fpsim.display.figure import COLORS, axes_of, figure_style
 
@@ -161,7 +162,7 @@ class ExportReport:
 
     @classmethod
     def load(cls, path: str | Path) -> ExportReport:
-        """Return a report that `save` wrote, or that of fpsim_export.json in an export's folder.
+        """Return the report in a file that `save` wrote, or in the fpsim_export.json of an export's folder.
 
         Raises:
           ValueError: the file is not such a report.

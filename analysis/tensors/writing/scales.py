@@ -1,4 +1,7 @@
-"""Codes, and scales by the rules of libraries, tested on bytes that each library wrote (tests/data/README.md)."""
+"""Codes of E4M3 and E2M1, and the rules by which libraries compute scales of blocks.
+
+They are tested on bytes that each library wrote (tests/data/README.md).
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,7 @@ def ceil_codes(amax: Array, fmt: str) -> Array:
 
 
 def even_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of the scales 2^(floor(log2(amax rounded to one mantissa bit)) - E), as compressed-tensors
-    computes them.
+    """Return E8M0 codes of compressed-tensors' scales, 2^(floor(log2(amax rounded to one mantissa bit)) - E).
 
     amax: float32, the largest magnitude of each block; the codes are uint8 in its shape. E is the exponent of the
     largest power of two in the format `fmt` ("e2m1" or "e4m3").
@@ -83,16 +85,18 @@ def fp8_codes(values: Array) -> Array:
 
 
 def e2m1_pairs(values: Array) -> Array:
-    """Return float32 values rounded to E2M1 codes, two in a byte, the first in the low bits: (rows, K) become (rows, K
-    / 2) uint8.
+    """Return float32 values, (rows, K), rounded to E2M1 codes, two in a byte: (rows, K / 2) uint8.
+
+    The first code is in the low bits; values beyond the range become the largest one.
     """
     codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
     return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
 
 
-def of_blocks(operation: Callable[[Array, Array], Array], values: Array, scales: Array) -> Array:
-    """Return operation(value, scale) for each of `values`, (rows, K), whose rows have blocks with `scales`, (rows,
-    blocks).
+def per_block(operation: Callable[[Array, Array], Array], values: Array, scales: Array) -> Array:
+    """Return operation(value, scale of its block) for all values, in their shape.
+
+    values: (rows, K). scales: (rows, blocks), each for K / blocks neighbours in a row.
     """
     return operation(values.reshape(*scales.shape, -1), scales[..., None]).reshape(values.shape)
 
@@ -108,10 +112,9 @@ def block_amax(values: Array, width: int) -> Array:
 
 
 def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
-    """Return (smallest values, largest values) of the blocks of `width` neighbours in a row, each (rows, K / width)
-    float32.
+    """Return (smallest values, largest values) of the blocks of `width` neighbours in a row.
 
-    values: (rows, K) float32. -0 counts as smaller than 0.
+    values: (rows, K) float32. Both results are float32, (rows, K / width). -0 counts as smaller than 0.
     """
     lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
     words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
@@ -139,12 +142,15 @@ def swizzled(scales: Array) -> Array:
 
 
 def of_whole_tiles(weight: WeightToWrite) -> WeightToWrite:
-    """Return a weight whose bands hold whole tiles of scales, as `with_tiles` needs."""
+    """Return the weight with bands of a multiple of 128 rows, so that no tile of scales is cut (see `with_tiles`)."""
     return weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS)))
 
 
 def with_tiles(written: WrittenWeight) -> WrittenWeight:
-    """Return a weight `of_whole_tiles` in a layout of torchao with its scales in cuBLAS's order of tiles."""
+    """Return a stored weight of torchao's with its scales in cuBLAS's order (see `swizzled`).
+
+    written: the stored weight with scales in plain order, made from a weight `of_whole_tiles`.
+    """
     dtype, (rows, columns) = written.tensors[SCALE]
 
     def pieces() -> Iterator[tuple[str, Array]]:

@@ -82,10 +82,10 @@ class WrittenWeight(NamedTuple):
 
 
 def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
-    """Return a function that yields the rows of a tensor (of its transpose, if `turned`) as float32 arrays of some
-    rows.
+    """Return a function bands(multiple) that yields a tensor's rows in float32 arrays of several rows each.
 
-    Its argument is a number of which the rows of each array are a multiple, except at the end of a matrix.
+    The number of rows of an array is a multiple of `multiple`, except at the end of a matrix. turned: whether the rows
+    are those of the transpose.
     """
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
@@ -149,5 +149,5 @@ def filled(values: Array, rows: int, columns: int) -> Array:
 
 
 def like_model(values: Array, half: Any) -> Array:
-    """Return float32 values, rounded to `half`, the model's dtype of 16 bits; unchanged if that is None."""
+    """Return float32 values, rounded to the model's dtype of 16 bits, `half`; unchanged if that is None."""
     return values if half is None else rounded_like(values, half)
