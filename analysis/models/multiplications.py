@@ -78,48 +78,13 @@ def _by_last_axis(place: int, *names: str) -> Count:
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
-def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.addbmm: size of the result times K times the size of the batch.
+def _by_weight(place: int) -> Count:
+    """Return the counter of a torch function that multiplies with all of one row weight[i] for each element.
 
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    It returns the result's size times the size of a row. The weight is the positional argument number `place`, or the
+    keyword argument "weight".
     """
-    batch = _operand(args, kwargs, 1, "batch1")
-    return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
-
-
-def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.linalg.vecdot: size of the result times length of axis `dim`.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
-    return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
-
-
-def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a convolution: size of the result times size of an output's filter.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
-    return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
-
-
-def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of a transposed convolution.
-
-    It is the size of the input times the size of one input channel's filter.
-
-    args, kwargs: positional and keyword arguments of the call; its result is not used.
-    """
-    return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
-
-
-def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a bilinear layer: its number of weights times rows of the result.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
-    weight = _operand(args, kwargs, 2, "weight")
-    return int(y.numel() // weight.shape[0] * weight.numel())
+    return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, "weight")[0].numel()
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
@@ -261,10 +226,19 @@ COUNTS: dict[str, Count] = {
                      "grouped_mm", "scaled_grouped_mm"), _by_last_axis(0, "input", "self", "x1", "mat1", "mat_a")),
     "rmatmul": _by_last_axis(1, "other"),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "sampled_addmm"), _by_last_axis(1, "mat1", "batch1", "mat")),
-    "addbmm": _addbmm, "vecdot": _vecdot, "bilinear": _bilinear, "tensordot": _tensordot, "einsum": _einsum,
+    # batches of (n, K) times (K, m), whose sum runs over the batch too
+    "addbmm": lambda args, kwargs, y: y.numel() * math.prod(_operand(args, kwargs, 1, "batch1").shape[::2]),
+    "vecdot": lambda args, kwargs, y: y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)],
+    "bilinear": _by_weight(2), "tensordot": _tensordot, "einsum": _einsum,
     "multi_dot": _chain, "chain_matmul": _chain, "matrix_power": _power,
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _by_weight(1)),
+    # each element of the input is multiplied by all of one input channel's filter
+    **dict.fromkeys(
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        lambda args, kwargs, y: (
+            _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
+        ),
+    ),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _cell),

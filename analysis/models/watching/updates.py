@@ -52,51 +52,38 @@ class Updates:
         They are its float parameters with a gradient and a name in this object. The sum of squares of the gradient and
         a bool mask of its nonzero elements are stored with each copy. Copies of an earlier call are dropped.
         """
-        with torch.no_grad():
-            self._before = [
-                _before(self._names[id(p)], p.detach(), p.grad)
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if id(p) in self._names and p.grad is not None and p.is_floating_point()
-            ]
+        self._before = []
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        with torch.no_grad(), wrapping():
+            for p in parameters:
+                if id(p) not in self._names or p.grad is None or not p.is_floating_point():
+                    continue
+                gradient = p.grad.to_dense() if p.grad.layout != torch.strided else p.grad  # as an embedding's
+                nonzero = np.empty(p.numel(), bool)
+                squares, nonzeros, start = 0.0, 0, 0
+                for piece in float_pieces(_elements(gradient)):
+                    energy, count = note_gradient(piece, nonzero[start : start + piece.size])
+                    squares, nonzeros, start = squares + energy, nonzeros + count, start + piece.size
+                weight = p.detach()
+                copied = np.array(_elements(weight))
+                self._before.append(Before(self._names[id(p)], weight, copied, squares, nonzero, nonzeros))
 
     def after(self, step: int) -> list[Update]:
         """Return an Update for each copied parameter, from its values before and after the step; drop the copies.
 
         step: the number of the step.
         """
-        with torch.no_grad():
-            updates = [_compared(step, parameter) for parameter in self._before]
+        updates = []
+        with torch.no_grad(), wrapping():
+            for one in self._before:
+                weight, update, lost, start = 0.0, 0.0, 0, 0
+                pieces = zip(float_pieces(one.copy), float_pieces(_elements(one.weight)), strict=True)
+                for before, after in pieces:
+                    squares, changes, kept = compare_weights(before, after, one.nonzero[start : start + before.size])
+                    weight, update, lost, start = weight + squares, update + changes, lost + kept, start + before.size
+                updates.append(Update(step, one.name, one.gradient, weight, update, one.nonzeros, lost))
         self._before = []
         return updates
-
-
-def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of the parameter `weight`, which is called `name`.
-
-    gradient: its gradient, a dense or sparse tensor in the shape of `weight`.
-    """
-    gradient = gradient.to_dense() if gradient.layout != torch.strided else gradient  # as an embedding's
-    nonzero = np.empty(weight.numel(), bool)
-    squares, nonzeros, start = 0.0, 0, 0
-    with wrapping():
-        for piece in float_pieces(_elements(gradient)):
-            energy, count = note_gradient(piece, nonzero[start : start + piece.size])
-            squares, nonzeros, start = squares + energy, nonzeros + count, start + piece.size
-    return Before(name, weight, np.array(_elements(weight)), squares, nonzero, nonzeros)
-
-
-def _compared(step: int, one: Before) -> Update:
-    """Return the Update that the optimizer step number `step` has made to one parameter.
-
-    one: the parameter before the step; the tensor one.weight has the new values now.
-    """
-    weight, update, lost, start = 0.0, 0.0, 0, 0
-    with wrapping():
-        for before, after in zip(float_pieces(one.copy), float_pieces(_elements(one.weight)), strict=True):
-            squares, changes, kept = compare_weights(before, after, one.nonzero[start : start + before.size])
-            weight, update, lost, start = weight + squares, update + changes, lost + kept, start + before.size
-    return Update(step, one.name, one.gradient, weight, update, one.nonzeros, lost)
 
 
 def _elements(x: torch.Tensor) -> Array:
