@@ -93,7 +93,7 @@ def export(
     wanted = ".gguf" if full.startswith(GGUF) else ".safetensors"
     if target.suffix in {".gguf", ".safetensors"} - {wanted}:
         raise ValueError(f"{full} is written into a folder or a {wanted} file; got {shown(str(target))}.")
-    model = model_or_tensors if _is_module(model_or_tensors) else None
+    model: Any = model_or_tensors if _is_module(model_or_tensors) else None
     if batch is not None and model is None:
         raise TypeError("batch needs a torch.nn.Module to call; got tensors. Pass the model, or no batch.")
     require_kind("config", config, (Mapping, type(None)), "a dict, the content of config.json, or None")
@@ -114,8 +114,8 @@ def export(
     if model is not None:
         import torch
 
-        modules = model.named_modules()
-        linear = {f"{name}.weight".removeprefix(".") for name, module in modules if isinstance(module, torch.nn.Linear)}
+        named = model.named_modules()
+        linear = {f"{name}.weight".removeprefix(".") for name, module in named if isinstance(module, torch.nn.Linear)}
     quantised, kept = _chosen(tensors, linear, patterns, full)
     if not quantised:
         reasons = "; ".join(f"{name}: {why}" for name, why in list(kept.items())[:3])

@@ -125,7 +125,7 @@ def rows_over_seeds(
                 progress((index + share) / len(seeds), activity if len(seeds) == 1 else f"seed {seed}: {activity}")
 
         samples.append(probe_rows(recipes, steps, scenario, seed, text, backend, report))
-    means = []
+    means: list[dict[str, Any]] = []
     for rows in zip(*samples, strict=True):  # those of one recipe and layer, one for each seed
         error = interval([row["relative_error"] for row in rows])
         means.append({
