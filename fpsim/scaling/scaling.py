@@ -40,7 +40,7 @@ class Scaling:
       scale_rule: the quotient that becomes the scale. With max the elements' largest value, emax = floor(log2(max)):
         "amax", "rceil" and "nearest", amax / max rounded by `scale_rounding`, up, and to nearest even; "floor" and
         "ceil", 2**(floor or ceil of log2(amax) - emax); "twice_floor", twice that of "floor"; "even", that of "floor"
-        for an amax rounded to the elements' mantissa bits.
+        for an amax rounded to the elements' mantissa bits (b - 2 for integers of b bits).
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
       amax_floor: a smaller amax is raised to this; at most float32's largest value.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.

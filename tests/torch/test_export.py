@@ -350,3 +350,30 @@ def test_a_weight_of_one_output_has_a_scale_per_output(layout: str, tmp_path: Pa
     fp.torch.export({"score.weight": torch.linspace(-1, 1, 128).reshape(1, -1)}, layout=layout, out=tmp_path)
     report = fp.analysis.verify(tmp_path)
     assert report.ok, report.problems
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [
+        ("compressed-tensors:nvfp4", 1e-36), ("modelopt:nvfp4", 1e-44), ("torchao:nvfp4", 1e-36),
+        ("torchao:nvfp4_swizzled", 1e-44), ("deepseek_fp8", 1e-38), ("deepseek_fp8", 1e-44),
+        ("modelopt:fp8_channel", 1e-44),
+    ],
+)  # fmt: skip
+def test_weights_whose_scales_become_0_or_infinite_are_refused(layout: str, size: float, tmp_path: Path) -> None:
+    weight = (np.linspace(-1, 1, 128 * 256).reshape(128, 256) * size).astype(F32)
+    ordinary = np.ones((128, 256), F32)
+    with pytest.raises(ValueError, match=r"too small for .*Scale the weight up, or pass keep=\['a\.weight'\]"):
+        fp.torch.export({"a.weight": weight, "b.weight": ordinary}, layout=layout, out=tmp_path)
+    assert not [*tmp_path.iterdir()]
+    fp.torch.export({"a.weight": weight * 1e30, "b.weight": ordinary}, layout=layout, out=tmp_path)
+    assert fp.analysis.verify(tmp_path).ok
+
+
+@pytest.mark.parametrize("offset", [5, -5])
+@pytest.mark.parametrize("layout", ["hqq:int4", "hqq:int8", "hqq:int2"])
+def test_hqq_weights_far_from_0_have_no_wrong_zero_points(layout: str, offset: int, tmp_path: Path) -> None:
+    weight = source("source") / np.abs(source("source")).max() + F32(offset)
+    fp.torch.export({"a.weight": weight}, layout=layout, out=tmp_path)
+    report = fp.analysis.verify(tmp_path)
+    assert report.ok, report.problems

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.tensors.layouts.hqq import PACKINGS, grouped_codes
 from fpsim.analysis.tensors.layouts.joining import Recognised
 from fpsim.analysis.tensors.layouts.packed_integers import read_zero_points
 from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down
@@ -66,6 +67,9 @@ class Offsets(NamedTuple):
         return self.groups < ENOUGH or SURE * self.error > OFF or self.limit >= 1
 
 
+NOTHING = Offsets(0.0, 0.0, 0.0, 0, 0.0)
+
+
 def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
     """Return how far the mean codes of groups are from their zero points, as statistics over the groups.
 
@@ -77,6 +81,8 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
       >>> offsets(codes, np.full((1, 40), 7.5, np.float32), np.zeros(16, int)).median
       0.0
     """
+    if not codes.size:
+        return NOTHING
     order = np.argsort(group_of, kind="stable")
     groups, starts = np.unique(group_of[order], return_index=True)
     sorted_codes = codes[order].astype(np.float32)
@@ -85,7 +91,7 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
     wide = np.maximum.reduceat(sorted_codes, starts, axis=0) - np.minimum.reduceat(sorted_codes, starts, axis=0) > 2
     differences = (means - zeros[groups])[wide]
     if not differences.size:
-        return Offsets(0.0, 0.0, 0.0, 0, 0.0)
+        return NOTHING
     squares = np.add.reduceat(np.square(sorted_codes), starts, axis=0) / counts
     deviation = float(np.sqrt(np.mean(np.maximum(squares - np.square(means), 0)[wide])))
     error = MEDIAN * float(np.std(differences)) / np.sqrt(differences.size)
@@ -205,6 +211,17 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
     zeros = fields_down(parts.array("zero_point"), bits, n)[:rows]
     group_of = np.arange(k) // -(-k // groups)
     yield from _off(name, offsets(fields(codes, bits, k).T, zeros.T.astype(np.float32), group_of))
+
+
+def hqq_findings(one: Recognised) -> Iterator[Finding]:
+    """Yield a finding if the zero points of an HQQ weight differ from the mean codes of their groups.
+
+    Groups whose zero point is more than 1 below or above all codes are left out: their weights all have one sign, so
+    that their mean is not near 0. one: the weight, with its stored tensors and layout.
+    """
+    zeros = one.parts.array("zero_point").reshape(-1).astype(np.float32)
+    near_zero = (zeros >= -1) & (zeros <= 1 << PACKINGS[one.parts.text("packing")])
+    yield from flat_findings(one.parts.name, grouped_codes(one.parts)[near_zero], zeros[near_zero])
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:

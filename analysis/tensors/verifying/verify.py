@@ -11,7 +11,6 @@ import numpy as np
 
 from fpsim.analysis.tensors.checkpoint import checkpoint_files, stored_tensors
 from fpsim.analysis.tensors.files import safetensors_metadata
-from fpsim.analysis.tensors.layouts.hqq import grouped_codes
 from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised
 from fpsim.analysis.tensors.layouts.naming import PLAIN
 from fpsim.analysis.tensors.layouts.packed_integers import groups_of
@@ -26,7 +25,13 @@ from fpsim.analysis.tensors.verifying.missing import missing_findings
 from fpsim.analysis.tensors.verifying.reference import reference_findings
 from fpsim.analysis.tensors.verifying.report import Finding, LayoutReport
 from fpsim.analysis.tensors.verifying.settings import GGUF, settings_findings, shape_findings
-from fpsim.analysis.tensors.verifying.statistics import awq_findings, flat_findings, gptq_findings, packed_findings
+from fpsim.analysis.tensors.verifying.statistics import (
+    awq_findings,
+    flat_findings,
+    gptq_findings,
+    hqq_findings,
+    packed_findings,
+)
 from fpsim.analysis.tensors.verifying.values import value_findings
 from fpsim.files import path_of
 
@@ -159,8 +164,7 @@ def _zero_points(one: Recognised) -> Iterator[Finding]:
         n, k = one.decoded.shape
         yield from packed_findings(one, int(one.decoded.dtype.partition(" ")[0].removeprefix("INT")), n, k)
     elif layout.startswith("hqq:"):
-        zeros = parts.array("zero_point").reshape(-1).astype(np.float32)
-        yield from flat_findings(parts.name, grouped_codes(parts), zeros)
+        yield from hqq_findings(one)
     elif layout == "torchao:int8" and len(parts.codes.shape) == 2:
         groups = parts.beside["zero_point"].size
         if (

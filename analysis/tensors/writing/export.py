@@ -30,11 +30,12 @@ from fpsim.analysis.tensors.writing.container import (
     safetensors_header,
 )
 from fpsim.analysis.tensors.writing.losses import losses
-from fpsim.analysis.tensors.writing.misfits import keep_advice, refuse_misfits
+from fpsim.analysis.tensors.writing.misfits import keep_advice, misfit, refuse_misfits
 from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.analysis.tensors.writing.weights import (
     HALVES,
     LayoutOptions,
+    ScaleRangeError,
     WeightToWrite,
     WrittenWeight,
     amax_of,
@@ -282,9 +283,13 @@ def _write_tensors(job: ExportJob, path: Path, parts: Sequence[tuple[Tensor, Wri
                 for piece in pieces:
                     file.write(one.name, piece.astype(dtype, copy=False))
                 return
-            with np.errstate(over="ignore", invalid="ignore"):  # values that become Inf are refused when they are read
-                for end, piece in written.pieces():
-                    file.write(one.name if gguf else _prefix(job, one.name) + end, piece)
+            with np.errstate(all="ignore"):  # values that become Inf are refused when they are read
+                try:
+                    for end, piece in written.pieces():
+                        file.write(one.name if gguf else _prefix(job, one.name) + end, piece)
+                except ScaleRangeError:
+                    advice = keep_advice([one.name], job.quantised, job.patterns)
+                    raise ValueError(misfit(one.name, job.layout, amax_of(one), advice)) from None
 
         over_tasks(len(parts), write)
 

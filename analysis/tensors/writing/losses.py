@@ -12,7 +12,7 @@ from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.writing.loops import add_errors, transpose
-from fpsim.analysis.tensors.writing.misfits import keep_advice
+from fpsim.analysis.tensors.writing.misfits import keep_advice, misfit
 from fpsim.analysis.tensors.writing.report import ExportedWeight
 from fpsim.analysis.tensors.writing.weights import WeightToWrite, largest_of
 from fpsim.arrays import Array
@@ -63,10 +63,7 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite, advice: str) -> 
     signal, noise, largest = sums.tolist()
     if not math.isfinite(noise):
         top = max(map(largest_of, weight.bands(1)))
-        raise ValueError(
-            f"{name} holds values of up to {top:.3g}, which {checkpoint.layouts[name]} cannot hold: some read back "
-            f"as Inf or NaN. Scale the weight down, or pass {advice}."
-        )
+        raise ValueError(misfit(name, checkpoint.layouts[name], top, advice))
     return ExportedWeight(name, weight.shape, one.stored_bits, signal, noise, largest)
 
 

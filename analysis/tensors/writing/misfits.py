@@ -36,6 +36,22 @@ def refuse_misfits(
     raise ValueError(f"{layout} {fault.format(name=name)}.{others} {pass_}")
 
 
+def misfit(name: str, layout: str, largest: float, advice: str) -> str:
+    """Return the error text for a weight whose values, all finite, the layout cannot hold because of their magnitude.
+
+    largest: the largest magnitude of the weight. advice: the argument that leaves the weight unquantised.
+    """
+    if largest < 1:
+        return (
+            f"{name} holds values of up to {largest:.3g}, which are too small for {layout}: a scale becomes 0 or Inf. "
+            f"Scale the weight up, or pass {advice}."
+        )
+    return (
+        f"{name} holds values of up to {largest:.3g}, which {layout} cannot hold: some read back as Inf or NaN. "
+        f"Scale the weight down, or pass {advice}."
+    )
+
+
 def keep_advice(names: Collection[str], quantised: Collection[str], keep: Sequence[str] = ()) -> str:
     """Return the clause "keep=[...] to leave it unquantised" that advises a user of the export.
 

@@ -21,7 +21,7 @@ from fpsim.analysis.tensors.writing.scales import (
     per_block,
     with_tiles,
 )
-from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, like_model
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, in_range, like_model
 from fpsim.arrays import Array
 
 BLOCK = 16  # codes that share a scale
@@ -108,7 +108,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
         level = _level(weight.amax())
         for band in weight.bands(1):
             scales = fp8_codes(np.clip(block_amax(band, BLOCK) / SIX / level, np.float32(2**-6), TOP))
-            factors = (ONE / level) / scales.astype(np.float32)
+            factors = in_range((ONE / level) / scales.astype(np.float32))
             yield "_weight_qdata", e2m1_pairs(per_block(np.multiply, band, factors))
             yield "_weight_scale", scales
         yield "_weight_per_tensor_scale", np.array(level, np.float32)
@@ -123,10 +123,18 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
 
 
 def _level(amax: float) -> np.float32:
-    """Return the scale by which a reader multiplies all blocks of a tensor: amax / 2688; 1 for a tensor of zeros."""
-    return np.float32(amax) / TENSOR_TOP if amax > 0 else ONE
+    """Return the scale by which a reader multiplies all blocks of a tensor: amax / 2688; 1 for a tensor of zeros.
+
+    Raises:
+      ScaleRangeError: the scale is 0 in float32.
+    """
+    return in_range(np.float32(amax) / TENSOR_TOP) if amax > 0 else ONE
 
 
 def _inverse(amax: float) -> np.float32:
-    """Return the scale by which a reader divides all blocks of a tensor: 2688 / amax; 1 for a tensor of zeros."""
-    return TENSOR_TOP / np.float32(amax) if amax > 0 else ONE
+    """Return the scale by which a reader divides all blocks of a tensor: 2688 / amax; 1 for a tensor of zeros.
+
+    Raises:
+      ScaleRangeError: the scale is Inf in float32.
+    """
+    return in_range(TENSOR_TOP / np.float32(amax)) if amax > 0 else ONE

@@ -13,7 +13,14 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import powers
 from fpsim.analysis.tensors.writing.scales import E4M3, E8M0, F32, I8, block_amax, ceil_codes, fp8_codes, with_eps
-from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, filled, like_model
+from fpsim.analysis.tensors.writing.weights import (
+    LayoutOptions,
+    WeightToWrite,
+    WrittenWeight,
+    filled,
+    in_range,
+    like_model,
+)
 from fpsim.arrays import Array
 
 TOP = np.float32(448)
@@ -32,7 +39,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
         with np.errstate(divide="ignore"):
-            scales = np.where(amax > 0, np.float32(1) / amax * TOP, np.float32(1))
+            scales = in_range(np.where(amax > 0, np.float32(1) / amax * TOP, np.float32(1)))
         return blocks * scales[:, None, :, None], np.float32(1) / scales
 
     return _blocks(weight, "weight_scale_inv", F32, quantised)

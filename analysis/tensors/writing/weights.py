@@ -21,6 +21,10 @@ HALVES = ("bfloat16", "float16")  # dtypes of models in which libraries compute 
 Stored = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # end of a tensor's name -> dtype, shape
 
 
+class ScaleRangeError(ArithmeticError):
+    """A scale of a weight, or a factor computed from it, is 0 or Inf although the weight is neither."""
+
+
 class WeightToWrite(NamedTuple):
     """A matrix to be written, with one row per output; or several such matrices.
 
@@ -128,6 +132,17 @@ def largest_of(values: Array) -> float:
     largest = np.zeros(1, np.uint32)
     largest_of_blocks(np.ascontiguousarray(values).view(np.uint32).reshape(-1), values.size, largest)
     return float(largest.view(np.float32)[0])
+
+
+def in_range(scales: Array) -> Array:
+    """Return scales, or factors computed from them, unchanged if they are positive and finite.
+
+    Raises:
+      ScaleRangeError: one is 0, Inf or NaN.
+    """
+    if not ((scales > 0) & np.isfinite(scales)).all():
+        raise ScaleRangeError
+    return scales
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
