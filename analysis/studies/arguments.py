@@ -20,7 +20,10 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def patterns_of(patterns: Any, argument: str = "layers", least: int = 1) -> tuple[str, ...]:
-    """Return the user's `argument`, one or at least `least` shell patterns, as a tuple; else raise a TypeError."""
+    """Return a shell pattern, or a sequence of `least` or more, as a tuple; raise a TypeError for anything else.
+
+    argument: the name of the user's argument, for the message.
+    """
     several = (patterns,) if isinstance(patterns, str) else patterns
     is_texts = isinstance(several, Sequence) and all(isinstance(pattern, str) for pattern in several)
     if not is_texts or len(several) < least:
@@ -36,5 +39,5 @@ def matches(name: str, patterns: str | Sequence[str]) -> bool:
 
 
 def nearest_names(name: str, names: Sequence[str]) -> str:
-    """Return those of `names` that are most similar to a name or pattern, as text."""
+    """Return the names that are most similar to a name or pattern as text, such as "'layers.0', 'layers.1'"."""
     return ", ".join(map(repr, difflib.get_close_matches(name, names, SHOWN, cutoff=0.0)))

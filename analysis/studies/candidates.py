@@ -75,7 +75,7 @@ WORDS = {
 def scaling_words(name: str) -> str:
     """Return the name of a scaling as a phrase for sentences.
 
-    `name`: "none", "amax" or the repr of an fp.Scaling, as `CastCandidate.scaling_name` returns it.
+    name: "none", "amax" or the repr of an fp.Scaling, as `CastCandidate.scaling_name` returns it.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words
@@ -91,7 +91,7 @@ SHORT = 14  # most characters of a scaling in a short name
 def short_name(fmt: str, scaling: str) -> str:
     """Return a short label of a candidate (a format with a scaling).
 
-    `fmt`: name of the format. `scaling`: "none", "amax" or the repr of an fp.Scaling; its label is cut to 14
+    fmt: name of the format. scaling: "none", "amax" or the repr of an fp.Scaling; in the label it has at most 14
     characters.
 
     Example:

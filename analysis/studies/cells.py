@@ -39,8 +39,9 @@ class SweepCell(NamedTuple):
 
 
 class Cells:
-    """The file cells.jsonl of a sweep, which stores finished points of a grid (cells); open for appending, and locked
-    against other processes until `close`.
+    """The open file cells.jsonl of a sweep, which stores the finished points of a grid (cells).
+
+    It is locked against other processes until `close`.
 
     Args:
       folder: a folder, which is created if it is missing.
@@ -48,7 +49,7 @@ class Cells:
         an existing file.
       parameters: names of the parameters of the grid.
       kind: noun for the task, such as "sweep", in the file's header and in messages.
-      changed: words that end the error message if `source` differs from the file's; they say what may have changed.
+      changed: end of the error message if `source` differs from the file's; it says what may have changed.
     Attributes:
       finished: key -> SweepCell, for every point in the file.
     Raises:
@@ -195,7 +196,7 @@ BEFORE = len('{"crc":"01234567","cell":')
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return the dictionary that `_line` wrote as `line`; None if the line is damaged, so that its checksum differs."""
+    """Return the dictionary from which `_line` made `line`; None if the line is damaged or its checksum differs."""
     text = line[BEFORE:-2]
     if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
         return None

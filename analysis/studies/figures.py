@@ -96,7 +96,9 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
         )
         for one in summaries
     ]  # fmt: skip
-    ax.set_xscale("function", functions=(_spread, _gathered))
+    # about linear up to 0.3 dB, logarithmic beyond
+    spread, inverse = (lambda db: np.log1p(np.maximum(db, 0) / FINE_DB)), (lambda place: FINE_DB * np.expm1(place))
+    ax.set_xscale("function", functions=(spread, inverse))
     _draw_rows(ax, rows, (0.0, LARGEST_DB), [one.bits for one in summaries], ("median", "good"))
     ticks = (0, 0.3, 1, 3, 10, 30, 60)
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -117,29 +119,13 @@ def _decibels(value: float) -> str:
     return "exact" if value == math.inf else "" if math.isnan(value) else f"{value:.1f}"
 
 
-def _spread(values: Any) -> Any:
-    """Return the positions on the axis of deficits in dB: about linear up to 0.3 dB, logarithmic beyond.
-
-    `values`: a number or array; the result has its shape. Negative values count as 0.
-    """
-    return np.log1p(np.maximum(values, 0) / FINE_DB)
-
-
-def _gathered(places: Any) -> Any:
-    """Return the deficits in dB at given positions on the axis; the inverse of `_spread`.
-
-    `places`: a number or array; the result has its shape.
-    """
-    return FINE_DB * np.expm1(places)
-
-
 def _draw_rows(
     ax: Axes, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
     """Draw rows of ticks into `ax`, the first row on top.
 
-    `window`: lowest and highest value of the horizontal axis. `kinds`: a key for each row; a line separates adjacent
-    rows whose keys differ. `heads`: titles of the columns of notes, one or two.
+    window: lowest and highest value of the horizontal axis. kinds: a key for each row; a line separates adjacent rows
+    whose keys differ. heads: titles of the one or two columns of notes on the right.
     """
     low, high = window
     beside = ax.get_yaxis_transform()
@@ -164,9 +150,9 @@ def _draw_rows(
 
 
 def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
-    """Draw a vertical tick at each of `values` but NaN, from y - half to y + half, or at the nearer end of the axis.
+    """Draw a vertical tick from y - half to y + half at each of `values` that is not NaN.
 
-    `window`: lowest and highest value of the axis. `style`: keywords of `Axes.plot`.
+    window: lowest and highest value of the axis, at which values beyond them are drawn. style: keywords of `Axes.plot`.
     """
     low, high = window
     xs: list[float] = []

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from enum import Enum
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def words(value: Any) -> str:
 
 
 def words_or_class(value: Any) -> str:
-    """Return the text that identifies a value (see `words`); the name of its class if no text can."""
+    """Return the text that identifies a value (see `words`), or the name of its class if no text does."""
     try:
         return words(value)
     except Exception:  # a repr may raise anything; all that is lost is one way to see a change
@@ -92,7 +92,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of `value`, any object; raise a TypeError if the repr cannot identify it in another process.
+    """Return the repr of an object; raise a TypeError if the repr cannot identify it in another process.
 
     The error is raised for arrays, sets, dictionaries and functions, and for a repr with an address, with several lines
     or with more than 10,000 characters.
@@ -183,10 +183,10 @@ def source_of(measure: Callable[..., Any]) -> str:
 
 
 def _texts(value: Any, above: frozenset[int]) -> list[str]:
-    """Return the texts to digest for a function, or for a value that a function captured (see `source_of`).
+    """Return texts that describe a function, or a value that a function captured, for the digest of `source_of`.
 
-    `above`: ids of the functions and values that contain this one. If `value` is among them, the result is ["again"],
-    so that a function that captures itself ends the recursion.
+    above: ids of the functions and values that contain this one. If `value` is among them, the result is ["again"],
+    so that the recursion ends for a function that captures itself.
     """
     if id(value) in above:  # a function that captures itself
         return ["again"]
@@ -196,7 +196,7 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
     elif isinstance(value, MethodType):
         inner = [value.__func__, value.__self__]
     elif isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]  # an empty cell
         kept = [*(value.__defaults__ or ()), *itertools.chain(*sorted((value.__kwdefaults__ or {}).items())), *cells]
         return [_text(value), *itertools.chain.from_iterable(_texts(part, above) for part in kept)]
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -204,16 +204,6 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
     else:
         return [words_or_class(value)]
     return list(itertools.chain.from_iterable(_texts(part, above) for part in inner))
-
-
-def _filled(cell: Any) -> bool:
-    """Return whether a captured variable of a function has a value yet. `cell`: an item of the function's
-    `__closure__`.
-    """
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # the name has no value yet
-        return False
 
 
 def _text(function: FunctionType) -> str:
@@ -230,18 +220,15 @@ def _text(function: FunctionType) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """Return the instructions, names and constants of a compiled function as text.
-
-    Its file name and line numbers do not count.
-    """
+    """Return the instructions, names and constants of a compiled function as text, without file name and lines."""
     constants = [_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 
 
 def _constant(value: Any) -> str:
-    """Return a constant of a function's code as a text that is the same in every process.
+    """Return the repr of a constant in a function's code, with the items of frozensets sorted by their texts.
 
-    The text is the repr, but items of a frozenset, which has no fixed order, are sorted by their texts.
+    So it is the same in every process, although the order of a frozenset is not.
     """
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"

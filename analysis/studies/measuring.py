@@ -40,12 +40,11 @@ VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants,
 def measured(
     tensor: Tensor, ways_of: Callable[[str, int], list[RoundingWay]], advance: Callable[[float], None]
 ) -> tuple[RangeReport, list[ErrorRow]]:
-    """Return the range of a tensor before rounding, and a list of its errors, one for each format, scaling and
-    rounding.
+    """Return (range of a tensor before rounding, its errors: one for each format, scaling and rounding).
 
-    `ways_of(role, rows)` returns the combinations of format, scaling and rounding to measure, for the tensor's role
-    (such as "matrix") and its number of rows. `advance` is called with the share of the work done, 0 to 1. The list is
-    empty for an empty tensor.
+    ways_of(role, rows) returns the combinations of format, scaling and rounding to measure, for the tensor's role
+    (such as "matrix") and its number of rows. advance is called with the share of the work done, 0 to 1. The list of
+    errors is empty for an empty tensor.
     """
     one = as_operand(tensor)
     rows, columns = one.shape
@@ -69,7 +68,7 @@ def measured(
 
 
 def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
-    """Yield the arrays of an iterator, while a thread already reads the next one."""
+    """Yield the arrays of an iterator; a thread reads the next one while the caller uses the last."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, parts, None)
         while (part := following.result()) is not None:
@@ -98,10 +97,10 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
 
 
 def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
-    """Yield the elements of a tensor, in C order, as matrices (height, width), the last with fewer rows if need be.
+    """Yield the elements of a tensor, in C order, as matrices (height, width) with exact values.
 
-    If `height` is 1, the last matrix may have fewer columns instead. The matrices are float64 if `one.chunks` yields
-    float64, else float32; values are exact. `one`: the tensor.
+    The last matrix may have fewer rows, or if `height` is 1 fewer columns. The matrices are float64 if `one.chunks`
+    yields float64, else float32.
     """
     wanted = max(height * width, 1)
     waiting: list[Array] = []
@@ -120,8 +119,7 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 
 @dataclass
 class Running:
-    """The sums of a tensor's errors in one format, scaling and rounding, over the slabs (pieces of the tensor) read so
-    far.
+    """The sums of a tensor's errors in one format, scaling and rounding, over the slabs (pieces) read so far.
 
     Attributes:
       way: the format, scaling and rounding.
@@ -254,9 +252,9 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 
 
 def _lower_quantile(x: Array, share: float) -> float:
-    """Return the quantile of a 1-d array at `share` (0 to 1) as `np.quantile` does with method="lower".
+    """Return np.quantile(x, share, method="lower") of a 1-d array; NaN if x contains a NaN.
 
-    It is ten times as fast for few elements. Return NaN if x contains a NaN.
+    This is ten times as fast for few elements.
     """
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

@@ -179,9 +179,9 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    """Return the row, in the table of exceptions, of a tensor that the user should look at.
+    """Return a row of the table of exceptions, for a tensor that the user should look at.
 
-    `row`: the tensor's recommendation. `why`: the reasons for looking, as texts.
+    row: the tensor's recommendation. why: the reasons for looking, as texts.
     """
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
@@ -198,7 +198,7 @@ GROUP_HEADS = (
 def _group_row(group: TensorGroup) -> TableRow:
     """Return the table row of a group of tensors that share a role and a recommendation.
 
-    The reader can open it to see the names of the tensors, 40 at most.
+    The reader can unfold it to see the names of up to 40 of the tensors.
     """
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
@@ -299,7 +299,7 @@ def _rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 
 
 def _range_pictures(report: StudyResults) -> list[Picture]:
-    """Return for each role of operands a picture of the magnitudes of 10 tensors at most, the hardest first."""
+    """Return a picture for each role (weights, activations, gradients): the magnitudes of its 10 hardest tensors."""
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
     formats = [fmt for fmt in report.formats if isinstance(fmt, Format)]
@@ -322,9 +322,9 @@ def _range_pictures(report: StudyResults) -> list[Picture]:
 
 
 def picture(figure: Any, name: str, title: str, label: str) -> Picture:
-    """Return a matplotlib figure as an SVG picture.
+    """Return a matplotlib figure as an SVG picture for a page.
 
-    `name`: prefix of the ids in the SVG. `label`: description for screen readers.
+    name: prefix of the ids in the SVG. title: heading of the picture. label: description for screen readers.
     """
     from fpsim.display.figure import to_svg
 
@@ -335,7 +335,7 @@ def picture(figure: Any, name: str, title: str, label: str) -> Picture:
 
 
 def _rules(wanted: Requirements) -> str:
-    """Return, as a part of a sentence, the requirements that a recommended candidate must meet."""
+    """Return the requirements that a recommended candidate must meet as a clause for a sentence."""
     budget = "" if wanted.budget_bits is None else f", at most {wanted.budget_bits:g} bits per value"
     return (
         f"an SQNR of at least {wanted.min_sqnr:g} dB{budget}, and at most {percent(wanted.max_lost)} of the energy in "

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fpsim.analysis.measures.comparison import scaling_name
 from fpsim.analysis.studies.rows import Requirements
-from fpsim.analysis.studies.worst import WorstFigures, rank
+from fpsim.analysis.studies.worst import WorstMetrics, rank
 from fpsim.display.wording import decibels, listed, percent
 from fpsim.scaling.recipes import ROW
 
@@ -26,14 +26,13 @@ class JudgedCandidates(NamedTuple):
       passing: the candidates that meet the requirements and need at least a tenth fewer bits than the tensor takes as
         stored.
       wanted: the requirements of the study.
-      uniform: name of the candidate that most operands of the study get, since it is good enough for them; "" if there
-        is none.
+      uniform: name of the candidate that most operands of the study get; "" if there is none.
     """
 
-    best: WorstFigures
-    runner_up: WorstFigures | None
-    candidates: Sequence[WorstFigures]
-    passing: Sequence[WorstFigures]
+    best: WorstMetrics
+    runner_up: WorstMetrics | None
+    candidates: Sequence[WorstMetrics]
+    passing: Sequence[WorstMetrics]
     wanted: Requirements
     uniform: str
 
@@ -47,11 +46,11 @@ def reason_of(judged: JudgedCandidates) -> str:
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
-    parts = (_figures(judged), _runner_up(judged), narrower, plain, _why_not_finer_scales(judged), apart)
+    parts = (_metrics(judged), _runner_up(judged), narrower, plain, _why_not_finer_scales(judged), apart)
     return " ".join(filter(None, parts))
 
 
-def why_none(closest: WorstFigures, wanted: Requirements) -> str:
+def why_none(closest: WorstMetrics, wanted: Requirements) -> str:
     """Return the sentences saying that no candidate is good enough for a tensor.
 
     `closest`: the candidate that is nearest to being good enough; the requirements that it fails are named.
@@ -59,9 +58,10 @@ def why_none(closest: WorstFigures, wanted: Requirements) -> str:
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
 
 
-def _figures(judged: JudgedCandidates) -> str:
-    """Return the words on the chosen candidate: its SQNR, the required SQNR, its bits per value, and the share of the
-    energy (sum of squares) lost in values that become 0.
+def _metrics(judged: JudgedCandidates) -> str:
+    """Return the sentence on the chosen candidate, such as "31.5 dB (required: 25) at 8 bits.".
+
+    It also has the share of the energy (sum of squares) in values that become 0, unless that is 0.
     """
     best = judged.best
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
@@ -99,7 +99,7 @@ def _difference(more_db: float) -> str:
 
 
 def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
-    """Return the sentence saying why no format of fewer bits was chosen for a tensor; "" if there is none."""
+    """Return the sentence saying why no format of fewer bits was chosen for a tensor; "" if none was studied."""
     narrower = [candidate for candidate in judged.candidates if candidate.bits < judged.best.bits]
     if not narrower:
         return ""
@@ -109,10 +109,10 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 
 
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence on the chosen format with a scaling of fewer bits: which requirements it fails, or how much
-    SQNR it loses.
+    """Return the sentence saying why the chosen format does not have a scaling of fewer bits.
 
-    Return "" if it loses nothing, or if no candidate of this format has fewer bits.
+    It names the requirements that such a candidate fails, or the SQNR that it loses. Return "" if it loses nothing, or
+    if no candidate of this format has fewer bits.
     """
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
@@ -126,7 +126,7 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence on how many dB smaller tiles would gain over a scale per row, and for how many bits.
+    """Return the sentence on how many dB smaller tiles would gain over a scale per row, and how many bits they add.
 
     Return "" if the chosen scaling is not a scale per row, or if no smaller tiles are good enough.
     """

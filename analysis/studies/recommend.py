@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.studies.reasons import DEAR_SCALES, JudgedCandidates, reason_of, why_none
 from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements
-from fpsim.analysis.studies.worst import WorstFigures, deficit, rank, worst_of
+from fpsim.analysis.studies.worst import WorstMetrics, deficit, rank, worst_of
 from fpsim.analysis.tensors.roles import ROLES, SPOKEN
 from fpsim.display.wording import plural
 
@@ -26,8 +26,9 @@ def recommend(
     name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow], wanted: Requirements, floats_only: bool,
     values: int, uniform: str = "",
 ) -> Recommendation:  # fmt: skip
-    """Choose the format and scaling of one tensor, or its own dtype if no candidate is both good enough and at least a
-    tenth smaller.
+    """Return the recommended format and scaling of one tensor.
+
+    The tensor keeps its dtype if no candidate is both good enough and at least a tenth smaller.
 
     Args:
       name: name of the tensor.
@@ -39,8 +40,8 @@ def recommend(
         are computed in floats.
       values: number of values of all tensors of the study, at one step. A tensor of fewer than 4,096 values keeps its
         dtype if it has at most a thousandth of these.
-      uniform: name of a candidate for all operands; "" for none. It is preferred to the tensor's best candidate if it
-        is good enough, has no more bits per element, and has at most 1.25 times the bits with scales. It is not
+      uniform: name of a candidate that many operands share; "" for none. It is preferred to the tensor's best candidate
+        if it is good enough, has no more bits per element, and has at most 1.25 times the bits with scales. It is not
         preferred if a float candidate is at least 3 dB better for at most 5 % more bits.
     """
     spread = ranges[0].report
@@ -112,7 +113,7 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
     return ""
 
 
-def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
+def _best(passing: Sequence[WorstMetrics]) -> WorstMetrics:
     """Return the best of the candidates that are good enough.
 
     Of the candidates that need at most 5 % more bits than the fewest, the one of highest SQNR decides the format. Among
@@ -126,8 +127,8 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
     return min(similar, key=lambda candidate: candidate.bits_per_value)
 
 
-def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Return whether a tensor should get `candidate` rather than `one`, the candidate that all operands share.
+def _clearly_better(candidate: WorstMetrics, one: WorstMetrics) -> bool:
+    """Return whether a tensor should get `candidate` rather than `one`, the candidate that many operands share.
 
     Both must be floats, and `candidate` must have an SQNR at least 3 dB higher for at most 5 % more bits per value,
     scales included. Integers never replace a common float candidate, since no library multiplies integers by floats.
@@ -143,9 +144,9 @@ class Uniform(NamedTuple):
 
     Attributes:
       name: name of the candidate.
-      share: share (0 to 1) of values that are in operands for which it is good enough; the whole are the values of all
-        operands for which some candidate is good enough.
-      sqnr_db: its lowest SQNR, in dB, of operands for which it is good enough.
+      share: number of values in operands for which it is good enough, divided by the number in operands for which any
+        candidate is.
+      sqnr_db: its lowest SQNR, in dB, over the operands for which it is good enough.
     """
 
     name: str
@@ -154,7 +155,7 @@ class Uniform(NamedTuple):
 
 
 def uniform_choice(
-    worst: Mapping[str, Sequence[WorstFigures]], rows: Sequence[Recommendation], wanted: Requirements
+    worst: Mapping[str, Sequence[WorstMetrics]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
     """Return the candidate (format with a scaling) of the fewest bits that is good enough for nearly all operands.
 
@@ -170,7 +171,7 @@ def uniform_choice(
       wanted: the requirements of the study.
     """
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}
-    suited: dict[str, list[tuple[int, WorstFigures]]] = {}
+    suited: dict[str, list[tuple[int, WorstMetrics]]] = {}
     total = 0  # values of operands that some candidate suits
     for tensor, values in judged.items():
         good_enough = [candidate for candidate in worst[tensor] if not candidate.misses(wanted)]

@@ -16,8 +16,7 @@ from fpsim.errors import require_same
 
 @dataclass(frozen=True)
 class StudyReport(StudyResults):
-    """The measurements of a study (ranges, errors) and the recommendations made from them; it writes tables, a picture
-    and a page.
+    """The measurements of a study (ranges, errors), the recommendations made from them, and tables and a page of both.
 
     Attributes:
       description: the tensors as text.
@@ -62,9 +61,7 @@ class StudyReport(StudyResults):
         return frame(rows)
 
     def to_frame(self) -> DataFrame:
-        """Return the table of errors as a pandas DataFrame: a row for each tensor, step, format, scaling and
-        rounding.
-        """
+        """Return the errors as a pandas DataFrame with a row for each tensor, step, format, scaling and rounding."""
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -78,8 +75,7 @@ class StudyReport(StudyResults):
         return deficit_axes(self, ax=ax)
 
     def merge(self, other: StudyReport) -> StudyReport:
-        """Return one report on the tensors of this study and of `other`, for example of shards that were studied
-        separately.
+        """Return one report on the tensors of this study and of `other`, as for shards that were studied separately.
 
         Raises:
           ValueError: the studies have different settings, or have a tensor and step in common.

@@ -12,14 +12,17 @@ from typing import Any, TypeVar
 from fpsim.analysis.studies.candidates import CastCandidate
 from fpsim.analysis.studies.recommend import Uniform, recommend, uniform_choice
 from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup, groups_of
-from fpsim.analysis.studies.worst import WorstFigures, worst_of
+from fpsim.analysis.studies.worst import WorstMetrics, worst_of
 from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.formats.element import Element
 
 
 @dataclass(frozen=True)
 class StudyResults:
-    """The part of a StudyReport that is not written or drawn; `StudyReport` describes its attributes."""
+    """Settings and measurements of a study, and the recommendations made from them.
+
+    It is the base class of StudyReport, which describes the attributes, and which writes and draws them.
+    """
 
     description: str
     candidates: tuple[CastCandidate, ...]
@@ -93,10 +96,11 @@ class StudyResults:
         return any(row.role in ("activation", "gradient") for row in self.ranges)
 
     @cached_property
-    def _worst(self) -> dict[str, list[WorstFigures]]:
-        """Tensor name -> its candidates, each with its metrics at the training step of its lowest SQNR.
+    def _worst(self) -> dict[str, list[WorstMetrics]]:
+        """Tensor name -> its candidates, each with its worst metrics over the training steps.
 
-        It has only operands that were judged, and integer formats only if they may be recommended.
+        Left out are tensors that are no operands of products or were not judged, and integer formats if the study has
+        activations or gradients.
         """
         worst = {}
         for row in self._each_alone:
@@ -107,7 +111,7 @@ class StudyResults:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Tensor name -> bits per element of the format recommended for this operand alone, unless it keeps its own."""
+        """Operand -> bits per element of its best format, judged alone; without operands that keep their dtype."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -116,7 +120,7 @@ class StudyResults:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits per element -> the candidate that operands share for which formats of that many bits are recommended."""
+        """Bits per element -> the best common candidate of all operands whose own best format has that many bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
@@ -127,23 +131,17 @@ class StudyResults:
 
     @cached_property
     def uniform(self) -> Uniform | None:
-        """The best candidate (format with a scaling) if all operands had to share one; None if none is good enough for
-        any operand.
-        """
+        """The best candidate (format with a scaling) for all operands together; None if it is good enough for none."""
         return uniform_choice(self._worst, self._each_alone, self.requirements)
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """The tensors grouped by role and recommendation: the largest group first, but tensors that keep their dtype
-        last.
-        """
+        """The tensors grouped by role and recommendation, the largest group first, kept dtypes last."""
         return groups_of(self.recommendations)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all tensors at one training step, in the dtypes that the source holds (compare
-        `recommended_bytes`).
-        """
+        """Bytes of all tensors at one training step, as they are stored in the source."""
         return round(sum(row.values * row.stored_bits for row in self.recommendations) / 8)
 
     @property
@@ -228,7 +226,7 @@ Row = TypeVar("Row", RangeRow, ErrorRow)
 
 
 def _by_tensor(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
-    """Return tensor name -> its rows, in the order of the steps."""
+    """Return a dictionary, tensor name -> the rows of this tensor in the order of the training steps."""
     rows_of: dict[str, list[Row]] = {}
     for row in rows:
         rows_of.setdefault(row.tensor, []).append(row)
@@ -236,17 +234,17 @@ def _by_tensor(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor.
+    """Return a tensor's errors for each candidate and step, in the rounding on which recommendations are based.
 
-    That rounding is nearest-even if it was studied, else the first. There is an error for each candidate and step.
+    That is nearest-even if it was studied, else the first. Return [] for an unknown tensor.
     """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]
 
 
-def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Return every candidate (format with a scaling) of a tensor, with its metrics at the step of its lowest SQNR.
+def worst_candidates(report: StudyResults, tensor: str) -> list[WorstMetrics]:
+    """Return every candidate (format with a scaling) of a tensor, with its worst metrics over the training steps.
 
-    `tensor`: its name. Return [] if it has no finite value other than 0.
+    tensor: its name. Return [] if it has no finite value other than 0.
     """
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []

@@ -16,8 +16,7 @@ from fpsim.errors import shown
 
 
 class Requirements(NamedTuple):
-    """The requirements that a candidate (format with a scaling) must meet at every step of an operand to be
-    recommended.
+    """The requirements that a recommended candidate (format with a scaling) must meet at every step of an operand.
 
     Moreover, a format without scales must have a largest value of at least twice the tensor's.
 
@@ -177,10 +176,9 @@ class TensorGroup(NamedTuple):
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return the tensors grouped by role and recommendation: the largest group first, but tensors that keep their dtype
-    last.
+    """Return the tensors grouped by role and recommendation, the largest group first, kept dtypes last.
 
-    `rows`: the recommendations, one for each tensor.
+    rows: the recommendations, one for each tensor.
     """
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:

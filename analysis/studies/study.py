@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +134,8 @@ class StudyPlan:
     def compared(self) -> tuple[CastCandidate, ...]:
         """The candidates that are measured in all roundings: at most two, none with a scale per tile.
 
-        One is of the first format of up to 8 bits that has a candidate without scales per tile, the other of the first
-        such format of more bits. If the format has several such candidates, the last one is taken.
+        One has the first format of up to 8 bits that has a candidate without scales per tile, the other the first such
+        format of more bits. If a format has several such candidates, the last one is taken.
         """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         casts.sort(key=lambda c: self.formats.index(c.element))
@@ -187,10 +187,9 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return a progress function for a part of the work: it reports the share s of the part as start + s * (stop -
-    start).
+    """Return a progress function for the part of the work from share `start` to share `stop` of the whole.
 
-    `progress`: the function for the whole, called with (share, text); None for a result that does nothing.
+    Called with (share of the part, text), it calls `progress` with (share of the whole, text), unless this is None.
     """
     return (
         (lambda share, text: None)
@@ -200,8 +199,7 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return two values: the tensors that the argument `tensors` of `study` names, and the report with their
-    description.
+    """Return (the tensors that the user's argument `tensors` names; the report with their description).
 
     The report also gets notes on tensors left out and problems of files. If `tensors` is None, a small transformer is
     trained first, and `progress` is called with (share done, text). Raise a ValueError for an unknown type.
@@ -270,10 +268,9 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
     """Return the merged report of files, each studied by a worker of a dask cluster, in the order of the files.
 
-    `tensors`: a path, or a list of paths, of files or folders. `plan`: the study's settings. `client`: a
-    dask.distributed.Client. `progress`: called with (share of files done, text), or None. A file that cannot be read
-    adds a text to the report's problems. Raise a ValueError if `tensors` is anything else, a TensorFileError if no file
-    can be read.
+    A file that cannot be read adds a text to the report's problems. Raise a TensorFileError if no file can be read, and
+    a ValueError unless `tensors` is a path or a list of paths, of files or folders. plan: the study's settings. client:
+    a dask.distributed.Client. progress: called with (share of files done, text), or None.
     """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files
@@ -290,7 +287,12 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
             problems.append(str(problem))
     files = list(dict.fromkeys(files))
     reports: dict[int, StudyReport] = {}
-    with closing(run_over(files, partial(_study_file, plan), client=client, progress=progress)) as results:
+
+    def study_file(path: Path) -> StudyReport:
+        gathered, part = _gather(path, plan.report(), _part(None, 0.0, 1.0))
+        return _measure(with_roles(gathered), part, plan, _part(None, 0.0, 1.0))
+
+    with closing(run_over(files, study_file, client=client, progress=progress)) as results:
         for place, result in results:
             if isinstance(result, Failure):
                 problems.append(f"{files[place]}: {result.text.removeprefix('TensorFileError: ')}")
@@ -308,19 +310,10 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
     return report
 
 
-def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
-    """Return the report of the file at `path`, studied with the settings `plan`; a worker of a dask cluster calls
-    it.
-    """
-    tensors, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
-    return _measure(with_roles(tensors), report, plan, _part(None, 0.0, 1.0))
-
-
 def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
-    """Return the report with "file:" put before the name of each tensor that also occurs in another file's report.
+    """Return the report with "FILE:" put before the name of each tensor that also occurs in another file's report.
 
-    `path`: the file of `report`, whose name without suffix is used. `others`: the reports of all files, this one
-    included.
+    path: the file of the report; FILE is its name without suffix. others: the reports of all files, this one included.
     """
     often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
 

@@ -11,7 +11,7 @@ from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.studies.candidates import scaling_words
 from fpsim.analysis.studies.results import StudyResults, judged, worst_candidates
 from fpsim.analysis.studies.rows import Recommendation
-from fpsim.analysis.studies.worst import WorstFigures, deficit, or_zero
+from fpsim.analysis.studies.worst import WorstMetrics, deficit, or_zero
 from fpsim.display.wording import decibels, listed, plural
 from fpsim.formats.integer_format import IntegerFormat
 
@@ -20,14 +20,14 @@ NAMED = 3  # names in a note on several tensors
 
 
 def words(mode: str) -> str:
-    """Return the name of a rounding with spaces, such as "nearest even"."""
+    """Return the name of a rounding with spaces: "nearest even" for "nearest_even"."""
     return mode.replace("_", " ")
 
 
 def ideal_db(report: ErrorReport) -> float:
-    """Return the SQNR in dB that a report's format has on data that suits it: normal for floats, uniform for integers.
+    """Return the SQNR in dB of a report's format on data that suits it: normal for floats, uniform for integers.
 
-    Return NaN for other formats.
+    Return NaN for formats that are neither.
     """
     fmt = report.fmt
     if isinstance(fmt, IntegerFormat):
@@ -58,8 +58,8 @@ def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
     """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor.
 
-    `row`: the tensor's recommendation. The reasons are: no candidate is good enough for an operand; the tensor has NaN
-    or Inf; its SQNR is at least 3 dB below that of the recommended format on normal data.
+    The reasons are: no candidate is good enough for an operand; the tensor has NaN or Inf; its SQNR is at least 3 dB
+    below that of the recommended format on normal data. row: the tensor's recommendation.
     """
     reasons = []
     nans, infinities = specials(report, row.tensor)
@@ -81,29 +81,25 @@ def ordered(report: StudyResults) -> list[Recommendation]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that a user should look at, as pairs (recommendation, reasons as texts).
+    """Return the tensors that a user should look at, as pairs (recommendation, reasons of `peculiarities`).
 
-    Reasons are that no candidate format is good enough for an operand of a product; that the tensor has NaN or Inf; and
-    that its SQNR is 3 dB or more below that of the recommended format on normally distributed data.
-
-    Operands come first: those without a good enough format, then those whose SQNR is farthest below that on normal
-    data. Other tensors follow. report: the results of the study.
+    Operands of products come first, the hardest to store at the top; other tensors follow.
     """
     reasons = [(row, peculiarities(report, row)) for row in ordered(report)]
     return [(row, why) for row, why in reasons if why]
 
 
 class Judged(NamedTuple):
-    """One operand in one candidate (format with a scaling), and whether it is good enough.
+    """A candidate (format with a scaling) for one operand, and whether it is good enough.
 
     Attributes:
       row: the operand's recommendation.
-      worst: the candidate's metrics at the training step of the lowest SQNR.
+      worst: the candidate with its worst metrics over the training steps.
       good: whether these metrics meet the requirements.
     """
 
     row: Recommendation
-    worst: WorstFigures
+    worst: WorstMetrics
     good: bool
 
     @property
@@ -113,7 +109,7 @@ class Judged(NamedTuple):
 
 
 class CandidateSummary(NamedTuple):
-    """A candidate's metrics over one or more operands, each at its training step of lowest SQNR.
+    """A candidate's metrics over one or more operands, each with its worst metrics over the training steps.
 
     Attributes:
       format, scaling: names of the candidate's format and scaling.
@@ -174,9 +170,7 @@ class CandidateSummary(NamedTuple):
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
-    """Return the summary of every candidate (format with a scaling) over all operands, candidates of the fewest bits
-    first.
-    """
+    """Return a summary of every candidate (format with a scaling) over all operands, the fewest bits first."""
     judged_by: dict[tuple[str, str], list[Judged]] = {}
     for row in operands(report):
         for one in worst_candidates(report, row.tensor):
@@ -192,7 +186,7 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
     """Return the summaries restricted to operands of one role; candidates without such operands are left out.
 
-    `role`: "matrix" (weights), "activation" or "gradient".
+    role: "matrix" (weights), "activation" or "gradient".
     """
     reduced = [
         one._replace(judged=tuple(operand for operand in one.judged if operand.row.role == role)) for one in summaries
@@ -228,10 +222,10 @@ class RoundingSummary(NamedTuple):
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Return a summary for each format and rounding, without scales per tile; [] if the study has only one rounding.
+    """Return a summary for each format and rounding; [] if the study has only one rounding.
 
-    Each format is summarised with one scale per tensor if that was studied, else without a scale. A format that was
-    studied in one rounding alone has one summary.
+    Each format is summarised with one scale per tensor if that was studied, else without a scale; formats that were
+    studied with a scale per tile alone are left out.
     """
     if len(report.roundings) < 2:
         return []
@@ -255,7 +249,7 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 
 
 class Course(NamedTuple):
-    """The amax of an operand, and the SQNR of its recommended candidate, at each training step.
+    """The amax (largest magnitude) of an operand, and the SQNR of its recommended candidate, at each training step.
 
     Attributes:
       tensor: name of the operand.
@@ -303,9 +297,7 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence on the first format of `rows`: its median gain and median SQNR in each rounding; "" without
-    rows.
-    """
+    """Return a sentence with the median gain and SQNR of the first format in each rounding; "" without rows."""
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]
@@ -316,7 +308,7 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 def folded(notes: Iterable[str]) -> list[str]:
     """Return the notes with one line for all tensors that were left out for the same reason.
 
-    `notes`: texts of the form "NAME left out, REASON"; other texts are returned unchanged.
+    notes: texts of the form "NAME left out, REASON"; other texts are returned unchanged.
 
     Example:
       >>> from fpsim.analysis.studies.summaries import folded

@@ -85,7 +85,7 @@ def sweep(
         known = {key for key, cell in cells.finished.items() if cell.result is not None}
         missing = [point for point in points if point.key not in known]
         tasks = [point.values for point in missing]
-        results = run_over(tasks, functools.partial(_figures, measure), workers=workers, client=client)
+        results = run_over(tasks, functools.partial(_result_at, measure), workers=workers, client=client)
         with closing(results), bar("sweep") if progress is None else nullcontext(progress) as report:
             for done, (index, result) in enumerate(results, len(points) - len(missing) + 1):
                 point, failed = missing[index], isinstance(result, Failure)
@@ -180,10 +180,10 @@ def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
+def _result_at(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """Call the measure at one point (parameter -> argument), and return its result as a dictionary, name -> value.
 
-    The result may be a mapping, an object with a method `to_dict`, or a single value, which gets the name "value".
+    The measure may return a mapping, an object with a method `to_dict`, or a single value, which gets the name "value".
     Values may be numbers, texts, bools and None, also as scalars of NumPy, ml_dtypes or torch; they become Python's.
     The prefix "result_" is added to a name until it differs from every parameter, from "error", and from the names
     before it. Raise a TypeError for a name that is no text, and for other values.
@@ -193,21 +193,21 @@ def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str,
         result = result.to_dict()
     elif not isinstance(result, Mapping):
         result = {VALUE: result}
-    figures: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in result.items():
         if not isinstance(name, str):
             raise TypeError(f"measure must return texts as names; got {shown(name)}.")
-        while name in point or name == ERROR or name in figures:
+        while name in point or name == ERROR or name in values:
             name = f"result_{name}"
-        figures[name] = _scalar(value)
-    return figures
+        values[name] = _scalar(value)
+    return values
 
 
 def _scalar(value: Any) -> Any:
-    """Return a number, text, bool or None as the equal object of Python's int, float, str or bool.
+    """Return a number, text, bool or None as an equal Python int, float, str, bool or None.
 
-    `value` may be a scalar or 0-d array of NumPy, ml_dtypes or torch. Raise a TypeError for other values, and for a
-    float that a Python float cannot represent; a ValueError for an int of more digits than Python writes.
+    value: also a scalar or 0-d array of NumPy, ml_dtypes or torch. Raise a TypeError for other values, and for a float
+    that a Python float cannot represent; a ValueError for an int of more digits than Python writes.
     """
     if value is None:
         return value

@@ -18,7 +18,7 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 
 
 class _Missing:
-    """The type of MISSING, which marks a value that a row of a table lacks; None, a possible value, cannot mark it."""
+    """The type of MISSING, which marks a value that a row of a table lacks, since None may be a value."""
 
 
 MISSING = _Missing()
@@ -45,11 +45,10 @@ def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
 
 
 def _series(pandas: Any, values: list[Any]) -> Any:
-    """Return the values as a pandas Series of the first dtype that holds all of them exactly: bool, int64, float64,
-    object.
+    """Return a pandas Series of the first dtype that holds all values exactly: bool, int64, float64 or object.
 
-    `pandas`: the module. bool and int64 are used only if no value is MISSING. float64 serves floats, also mixed with
-    integers up to 2^53, and has NaN for MISSING. object has None for MISSING.
+    Only values without MISSING become bool or int64. float64 serves floats, also mixed with integers up to 2^53, and
+    has NaN for MISSING; object has None. pandas: the module.
     """
     present = [value for value in values if value is not MISSING]
     kinds = {type(value) for value in present}
@@ -83,8 +82,8 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
 def _arrow(arrow: Any, values: list[Any]) -> Any:
     """Return the values (bools, ints, floats, texts, None or MISSING) as a pyarrow array, in which NaN and null differ.
 
-    `arrow`: the module pyarrow. Ints mixed with floats become floats if all are exact as floats. Other mixed types, and
-    ints beyond int64, become text.
+    Ints mixed with floats become floats if all are exact as floats. Other mixed types, and ints beyond int64, become
+    text. arrow: the module pyarrow.
     """
     held = [None if value is MISSING else utf8(value) for value in values]
     kinds = {type(value) for value in held if value is not None}
@@ -112,7 +111,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # 
 
 
 def csv_text(columns: Mapping[str, list[Any]]) -> str:
-    """Return columns (name -> values) as CSV, whose cells a spreadsheet does not read as formulas."""
+    """Return columns (name -> values) as the text of a CSV file that a spreadsheet reads without running formulas."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(name) for name in columns])
@@ -121,8 +120,9 @@ def csv_text(columns: Mapping[str, list[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value of a table as a cell of a CSV file: "" for None or MISSING, else the value as a spreadsheet-safe
-    text or number.
+    """Return a value of a table as a cell of a CSV file: "" for None or MISSING, else a text or number.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe in front.
     """
     text = "" if value is MISSING or value is None else utf8(value)
     return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text

@@ -94,7 +94,10 @@ def run_over(
 
 
 def _reported(results: Results, count: int, progress: Progress | None) -> Results:
-    """Yield pairs (index of the task, result) unchanged; call `progress`, unless None, after each of the `count`."""
+    """Yield the results unchanged, and after each call progress(share done, text) unless it is None.
+
+    results: pairs (index of the task, result). count: number of tasks.
+    """
     with closing(results):
         for done, result in enumerate(results, 1):
             yield result
@@ -167,8 +170,9 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, started by the first task and again after `end`. Its arguments are `payload`, the pickled
-    function, and `threads`, the number of threads that it may use, as text for environment variables.
+    """One worker process, which is started by the first task, and by the next one after `end`.
+
+    payload: the pickled function. threads: number of threads that the process may use, as text for the environment.
     """
 
     def __init__(self, payload: bytes, threads: str) -> None:
@@ -196,9 +200,7 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Block SIGINT (Ctrl-C) until the end of the `with` block (not on Windows). A process started in the block inherits
-    the blocked signal.
-    """
+    """Block SIGINT (Ctrl-C) until the end of the `with` block, also for processes started in it; not on Windows."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -210,9 +212,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _dead(end: BaseException, times: int) -> Failure:
-    """Return the Failure of a task of which `times` workers died; the text of the exception `end` may have the exit
-    code.
-    """
+    """Return the Failure of a task that ended `times` workers; end: the last exception, which may name exit codes."""
     codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
     how = codes[1] if codes else type(end).__name__
     often = f", {times} times" if times > 1 else ""
@@ -220,7 +220,7 @@ def _dead(end: BaseException, times: int) -> Failure:
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Return any object as bytes from which another process can rebuild it. `noun`: its name in messages, as "a task".
+    """Return an object as bytes from which another process can rebuild it; noun: its name in messages, as "a task".
 
     Raises:
       TypeError: cloudpickle cannot write it.
@@ -251,7 +251,10 @@ _sent: dict[str, Any] = {}
 
 
 def _begin(payload: bytes, parent: int) -> None:
-    """Set up this worker, which ignores Ctrl-C and ends with process `parent`. `payload`: the function, pickled."""
+    """Set up this worker process, which ignores Ctrl-C and ends when the process with the id `parent` ends.
+
+    payload: the pickled function to call.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -264,7 +267,7 @@ def _begin(payload: bytes, parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
-    """Wait until this process has another parent than the process id `parent`, then end it; for ever on Windows."""
+    """Wait until the parent process, of the id `parent`, is gone, then end this process; on Windows wait for ever."""
     while os.name != "posix" or os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)
@@ -317,9 +320,9 @@ def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: An
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
 ) -> Results:
-    """Yield (index, result or Failure) of function(task) through a dask client, for tasks with these indices.
+    """Call function(task) through a dask client for the tasks at `indices`; yield (index, result or Failure).
 
-    At most `ahead` run at once, and results come as they are finished.
+    Results come as they are finished. ahead: number of tasks that are submitted at once.
     """
     if not indices:
         return
@@ -358,8 +361,9 @@ def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
 
 
 def _result_of(client: Any, future: Any) -> Any:
-    """Return the result of a dask future, or a Failure; wait if its worker died and another worker computes the task
-    again. Raise a RuntimeError if the client lost its cluster.
+    """Return the result of a dask future, or a Failure; wait if another worker computes the task again.
+
+    Raise a RuntimeError if the client lost its cluster.
     """
     try:
         return future.result()

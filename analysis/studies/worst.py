@@ -23,7 +23,7 @@ IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.6
 
 
 @dataclass(frozen=True)
-class WorstFigures:
+class WorstMetrics:
     """A candidate (format with a scaling) with its worst metrics over the training steps of one tensor.
 
     Attributes:
@@ -97,8 +97,7 @@ class WorstFigures:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return how many dB `sqnr_db` is below the SQNR of the report's format on normal data, at least 0; NaN unless the
-    format is a float.
+    """Return the SQNR in dB of the report's format on normal data minus `sqnr_db`, at least 0; NaN for integers.
 
     The normal data are N(0, 1) rounded to nearest even, without overflow or underflow.
     """
@@ -113,7 +112,7 @@ def or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 
-def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
+def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstMetrics]:
     """Return every candidate (format with a scaling) of a tensor with its worst metrics over the steps.
 
     `errors`: the tensor's errors at every step, all in one rounding. `amax`: its largest finite magnitude, above 0.
@@ -121,13 +120,13 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
         groups.setdefault((row.report.format, row.scaling), []).append(row)
-    figures: list[WorstFigures] = []
+    candidates: list[WorstMetrics] = []
     for (_, scaling), rows in groups.items():
         reports = [row.report for row in rows]
         judged = [report for report in reports if report.sums["signal"] > 0] or reports  # without all-zero steps
         worst = min(judged, key=lambda report: -math.inf if math.isnan(report.sqnr_db) else report.sqnr_db)
-        figures.append(
-            WorstFigures(
+        candidates.append(
+            WorstMetrics(
                 worst,
                 scaling,
                 worst.sqnr_db,
@@ -138,14 +137,13 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
                 max(report.bits_per_value for report in judged),
             )
         )
-    return figures
+    return candidates
 
 
-def rank(candidate: WorstFigures) -> tuple[float, float]:
-    """Return a sort key for candidates that are not good enough; the nearest to being good enough has the largest key.
+def rank(candidate: WorstMetrics) -> tuple[float, float]:
+    """Return a sort key that is the larger, the nearer a candidate is to being good enough.
 
-    The key is (minus the share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf if it is
-    NaN).
+    It is (minus the share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf for NaN).
     """
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)

@@ -86,8 +86,7 @@ class CheckpointTensors(Mapping[str, Array]):
         return len(self._tensors)
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor to be read in chunks; the last two axes of `Tensor.shape` are in the order in which they are
-        stored.
+        """Return a tensor to be read in chunks; its last two axes are in the order in which the file stores them.
 
         Raises:
           KeyError: the checkpoint has no tensor of that name; the message suggests the nearest.
@@ -148,8 +147,7 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (the tensors of a checkpoint as stored, with codes and scales separate; a sentence for each tensor left
-    out).
+    """Return (the tensors of a checkpoint, with codes and scales as separate tensors; a sentence for each left out).
 
     Raises:
       TensorFileError: a file is missing or damaged, or lacks a tensor that the index assigns to it.
@@ -203,7 +201,7 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> name of its file, as an index of shards lists them.
+    """Return tensor name -> name of its file, read from the index of shards at the path `index`.
 
     Raises:
       TensorFileError: the index is damaged, or names a file outside its folder.

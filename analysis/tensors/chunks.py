@@ -14,9 +14,7 @@ CHUNK = 1 << 16  # elements: a float64 temporary of a chunk has 512 KiB, so that
 
 
 def flat_chunks(x: Array, size: int = CHUNK) -> Iterator[Array]:
-    """Yield the elements of x, in C order and native byte order, as contiguous 1-d arrays of `size` elements; the last
-    may be shorter.
-    """
+    """Yield the elements of x, in C order and native byte order, as contiguous 1-d arrays of up to `size` elements."""
     native = x.dtype.newbyteorder("=")
     flat = x.reshape(-1) if x.flags.c_contiguous else x.flat  # a flatiter copies one slice at a time
     for start in range(0, x.size, size):

@@ -79,7 +79,7 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out).
+    """Return (the tensors of a file, with codes and scales as separate tensors; a sentence for each left out).
 
     Raises:
       TensorFileError: the file cannot be read, or is damaged.
@@ -95,10 +95,7 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error for a file without float tensors; `notes`: why each of its tensors was left out.
-
-    path: the file.
-    """
+    """Return the error for the file `path` without float tensors; notes: why each of its tensors was left out."""
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
@@ -113,10 +110,9 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return (shape, dtype) of the .npy data at the position of the open file `opened`, and move it to the first
-    element.
+    """Read a .npy header at the position of an open file, and return the (shape, dtype) that it describes.
 
-    Raises a TensorFileError if the header is damaged. `path`: the file, for messages.
+    Raises a TensorFileError if the header is damaged. path: the file, for messages.
     """
     try:
         version = np.lib.format.read_magic(opened)

@@ -38,8 +38,9 @@ INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
 
 
 class _Entry(NamedTuple):
-    """A tensor as the header describes it: name, shape (slowest axis first), number of its type in ggml (`kind`), and
-    offset of its data in bytes from the end of the header (`_Header.data`).
+    """A tensor as the header of the file describes it.
+
+    shape: slowest axis first. kind: number of its type in ggml. offset: its first byte, counted from `_Header.data`.
     """
 
     name: str
@@ -133,7 +134,7 @@ class _Header:
         return entries
 
     def _entry(self) -> _Entry:
-        """Read and return the entry of the next tensor."""
+        """Read and return the next entry of the header: name, shape, type and offset of a tensor."""
         name, count = self._text(), self._number("I")
         if count > DIMENSIONS_LIMIT:
             raise self._damaged(f"{count} dimensions of {name!r}")
@@ -177,7 +178,7 @@ class _Header:
 
     def _take(self, count: int) -> bytes:
         """Read and return the next `count` bytes; raise a TensorFileError if the file ends before."""
-        self._count(count)
+        self._record(count)
         data = read_fully(self.opened, count)
         if len(data) < count:
             raise self._damaged("it ends early")
@@ -185,11 +186,11 @@ class _Header:
 
     def _skip(self, count: int) -> None:
         """Skip the next `count` bytes; raise a TensorFileError if fewer are left."""
-        self._count(count)
+        self._record(count)
         self.opened.seek(count, os.SEEK_CUR)
 
-    def _count(self, count: int) -> None:
-        """Subtract `count` from the number of bytes left in the file; raise a TensorFileError if fewer are left."""
+    def _record(self, count: int) -> None:
+        """Record that the next `count` bytes are read; raise a TensorFileError if the file has fewer left."""
         self.left -= count
         if self.left < 0:
             raise self._damaged("it ends early")
@@ -200,10 +201,10 @@ class _Header:
 
 
 def _size(entry: _Entry, blocks: BlockKind | None, path: Path) -> int | None:
-    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type.
+    """Return the size of a tensor in bytes; None if it holds neither floats nor a known quantised type.
 
-    blocks: the kind of block of a quantised type; None for other types. Raises a TensorFileError if rows do not consist
-    of whole blocks.
+    entry: the tensor's entry in the header. blocks: the blocks of a known quantised type, else None. Raises a
+    TensorFileError if rows do not consist of whole blocks.
     """
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
@@ -215,9 +216,7 @@ def _size(entry: _Entry, blocks: BlockKind | None, path: Path) -> int | None:
 
 
 def _blocks(kind: int) -> BlockKind | None:
-    """Return the description of the quantised type with number `kind`; None if neither fpsim nor an installed gguf
-    package knows it.
-    """
+    """Return the blocks of the quantised type with number `kind`; None if fpsim and gguf, if installed, lack it."""
     known = KINDS.get(kind) or LARGE_KINDS.get(kind)
     if known is not None or importlib.util.find_spec("gguf") is None:
         return known
@@ -234,7 +233,10 @@ def _blocks(kind: int) -> BlockKind | None:
 def _read_of(
     entry: _Entry, blocks: BlockKind | None, header: _Header, path: Path
 ) -> Callable[[int], Iterator[Array]] | str:
-    """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out."""
+    """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out.
+
+    entry: the tensor's entry in the header. blocks: the blocks of a known quantised type, else None.
+    """
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
         dtype = np.dtype(FLOATS[entry.kind])
@@ -265,7 +267,7 @@ def _read_of(
 
 
 def _decoded(data: Array, blocks: BlockKind) -> Array:
-    """Return the float32 values, as a flat array, of `data`, bytes that are whole blocks of the type `blocks`."""
+    """Return the values of whole blocks as a flat float32 array; data: their bytes. blocks: their type."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(data.reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

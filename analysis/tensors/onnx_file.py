@@ -63,9 +63,10 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Proto:
-    """A TensorProto message: a tensor's name, shape, number of its type (`kind`), and spans of bytes of its elements.
+    """A TensorProto message: the name and shape of a tensor, and where its elements are stored.
 
-    data: field number -> spans. external: key -> text, for elements in another file. is_segment: not a whole tensor.
+    kind: number of its type. data: field number -> spans of bytes with elements. is_external: whether the elements are
+    in another file, which `external`, key -> text, describes. is_segment: whether it is only a part of a tensor.
     """
 
     name: str = ""
@@ -145,7 +146,7 @@ class _Walk:
         return protos
 
     def _graph(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Yield the tensors of the graph message at `span` and its subgraphs; `depth`: number of graphs around it."""
+        """Yield the tensors of the graph message at `span` and its subgraphs; depth: number of graphs around it."""
         if depth > DEPTH_LIMIT:
             raise self._damaged(f"graphs nest deeper than {DEPTH_LIMIT} levels")
         for number, value in self._fields(span):
@@ -158,8 +159,9 @@ class _Walk:
                     self.sparse += 1
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Yield the tensor of a Constant node, named after its output, and of graphs in a node; add it to `nodes`.
-        span: the node's message; depth: number of graphs around it.
+        """Add a node to `nodes`, and yield the tensors in it: a constant, named after its output, and those of graphs.
+
+        span: the node's message. depth: number of graphs around it.
         """
         kind = ""
         attributes, inputs, outputs = [], [], []
@@ -224,7 +226,7 @@ class _Walk:
         return proto
 
     def _fields(self, span: _Span) -> Iterator[tuple[int, int | _Span]]:
-        """Yield (number, value) of the fields of the message at `span`; value: an integer, or a _Span of bytes."""
+        """Yield (number, value) for each field of the message at `span`; a value is an integer or a _Span of bytes."""
         place = span.begin
         while place < span.end:
             self.left -= 1
@@ -285,7 +287,10 @@ class _Walk:
 def _read_of(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]] | str:
-    """Return read(size), which yields `proto` in chunks, or why it is left out; `sizes` is filled by `_external`."""
+    """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out.
+
+    path: the model's file. sizes: path -> size in bytes, to which an external file is added.
+    """
     if proto.is_segment:
         return "it is a segment of a tensor"
     count = math.prod(proto.shape)
@@ -316,7 +321,10 @@ def _misfit(proto: _Proto, path: Path) -> TensorFileError:
 def _external(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return read(size), which yields `proto` from its external file; set sizes[file] to that file's size in bytes."""
+    """Return a function read(size) that yields a tensor's elements from its external file in chunks.
+
+    path: the model's file. sizes: path -> size in bytes, to which the external file is added.
+    """
     location = proto.external.get("location", "")
     folder = path.parent.resolve()
     try:
@@ -345,7 +353,7 @@ def _external(
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """Return read(size), which yields a tensor of 8- or 16-bit floats, stored at `span` as varints of bits, in chunks.
+    """Return a function read(size) that yields a tensor of 8- or 16-bit floats, stored as varints of their bits.
 
     Raises:
       TensorFileError: the number of varints is not that of the shape.
@@ -362,7 +370,10 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _codes(path: Path, stored: Iterator[Array], dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield the varints of at most 16 bits in the bytes `stored` as unsigned integers of dtype's width."""
+    """Yield varints of at most 16 bits as arrays of unsigned integers of the width of `dtype`.
+
+    stored: the bytes of the varints, in pieces. path: the file, for messages.
+    """
     rest = np.empty(0, np.uint8)
     for data in stored:
         data = np.concatenate([rest, data])

@@ -69,7 +69,7 @@ Sources = dict[str, bool]  # tensors with the same values -> whether they are tr
 
 
 def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Use]:
-    """Return tensor name -> its use in a model, also for tensors that are transposed, reshaped or cast before.
+    """Return tensor name -> its use in a model, also if the tensor is transposed, reshaped or cast before its use.
 
     nodes: the operators, in the order in which they run. shapes: tensor name -> shape.
 
@@ -113,7 +113,10 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def _role(kind: str, place: int) -> str:
-    """Return the role of input number `place` of an operator of type `kind`; "product" if the operator multiplies."""
+    """Return the role of input number `place` of an operator of type `kind`.
+
+    It is "product" for an operator not in OPERATORS that multiplies matrices; the input is then a matrix or a bias.
+    """
     known = OPERATORS.get(kind)
     if known is not None:
         return known.get(place, "statistics")

@@ -19,6 +19,9 @@ from fpsim.analysis.tensors.roles import ROLES
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import float_array, is_torch, without_gradient
 from fpsim.errors import unknown
+from fpsim.lazy import deferred
+
+torch_file = deferred("fpsim.analysis.tensors.torch_file")
 
 
 def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
@@ -44,9 +47,7 @@ def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step
     if not isinstance(role, str) or (role and role not in ROLES):
         raise unknown("role", role, list(ROLES))
     if is_torch(x):
-        from fpsim.analysis.tensors.torch_file import torch_tensor
-
-        return replace(torch_tensor(name, cast("Any", x).detach()), role=role, layer=layer, step=step)
+        return replace(torch_file().torch_tensor(name, cast("Any", x).detach()), role=role, layer=layer, step=step)
     array, _ = float_array(without_gradient(x), name)
     read = partial(flat_chunks, array)
     return Tensor(name, array.shape, array.dtype.name, read, role=role, layer=layer, step=step)
@@ -112,8 +113,9 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
 
 
 def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors with distinct names: names that occur twice are prefixed with the file's name, or if needed
-    its path, and a number.
+    """Return the tensors with distinct names, such as "file:name" for a name that occurs twice.
+
+    If the file's name is not enough, its path is used, and then also a number.
     """
     wordings: tuple[Callable[[int, Tensor], str], ...] = (
         lambda i, t: t.name,
@@ -141,7 +143,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
     first_of: dict[Any, str] = {}
     for name, x in arrays.items():
         x = np.asarray(x) if isinstance(x, (list, float)) else x
-        tied = first_of.setdefault(_place_of(x), str(name))
+        tied = first_of.setdefault(torch_file().place_of(x) if is_torch(x) else object(), str(name))
         if tied != str(name):
             notes.append(f"{name} left out, it is the same memory as {tied}")
             continue
@@ -161,20 +163,9 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
     return tuple(kept), (*notes, *more)
 
 
-def _place_of(x: Any) -> Any:
-    """Return a key that is equal for torch tensors that share memory (tied weights), and unique for any other array."""
-    if is_torch(x):
-        from fpsim.analysis.tensors.torch_file import place_of
-
-        return object() if x.is_meta or str(x.layout) != "torch.strided" else place_of(x)
-    return object()
-
-
 def integer_tensor(name: str, x: Any) -> Tensor:
-    """Return a NumPy or torch array of integers, x, as a Tensor `name`, since it may hold the codes of a weight."""
+    """Return a NumPy or torch array of integers, which may be the codes of a weight, as a Tensor called `name`."""
     if is_torch(x):
-        from fpsim.analysis.tensors.torch_file import torch_tensor
-
-        return torch_tensor(name, x.detach(), codes=True)
+        return torch_file().torch_tensor(name, x.detach(), codes=True)
     array = np.asarray(x)
     return Tensor(name, array.shape, array.dtype.newbyteorder("=").name, partial(flat_chunks, array))

@@ -41,17 +41,16 @@ def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int
 
 
 def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) -> tuple[Tensor, ...]:
-    """Return the tensors, with `outputs_last` of matrices set if it was None, inferred from names and lengths of
-    biases.
+    """Return the tensors, with `outputs_last` of each matrix inferred if it was None.
 
-    The outputs are the last axis of matrices that Flax and Keras call kernels. For other matrices, the axis whose
-    length is that of the bias is the outputs'. Square matrices are assumed to be like all other matrices in `tensors`.
+    The outputs are the last axis of matrices that Flax and Keras call kernels. Of other matrices, the outputs are the
+    axis whose length is that of the bias. Square matrices are assumed to be like all other matrices in `tensors`.
 
     Args:
       tensors: the tensors.
       biases: name of a tensor -> lengths of the biases of its layer.
     """
-    told = {one.name: _told(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}
+    told = {one.name: _outputs_last(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}
     all_last = set(told.values()) - {None} == {True}
     result = []
     for one in tensors:
@@ -64,8 +63,8 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
     return tuple(result)
 
 
-def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether the outputs are a matrix's last axis; None if neither its name nor a bias's length shows it.
+def _outputs_last(one: Tensor, biases: Iterable[int]) -> bool | None:
+    """Return whether the last axis of a matrix is the outputs'; None if neither its name nor a bias's length shows it.
 
     one: the matrix. biases: lengths of the biases of its layer.
     """
@@ -86,31 +85,22 @@ def as_operand(one: Tensor) -> Tensor:
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
     columns, rows = math.prod(one.shape[:-1]), one.shape[-1]
-    return replace(one, shape=(rows, columns), outputs_last=False, read=_turned(one.read, columns, rows))
+    return replace(one, shape=(rows, columns), outputs_last=False, read=_by_columns(one.read, columns, rows))
 
 
-def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields the elements of a matrix (height, width) column by column, given its
-    row-wise `read`.
+def _by_columns(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
+    """Return a function like `read` that yields the elements of a matrix column by column instead of row by row.
+
+    read: read(size) yields the elements in flat arrays of `size`. height, width: shape of the matrix.
     """
+    wide = max(1, BAND // max(height, 1))
 
-    def columns(size: int) -> Iterator[Array]:
-        wide = max(1, BAND // max(height, 1))
-        return pieces_of((_band(read, width, start, start + wide) for start in range(0, width, wide)), size)
+    def band(start: int) -> Array:
+        pieces = read(max(1, CHUNK // width) * width)
+        parts = [np.ascontiguousarray(piece.reshape(-1, width)[:, start : start + wide].T) for piece in pieces]
+        return np.concatenate(parts, axis=1).reshape(-1) if parts else np.empty(0)
 
-    return columns
-
-
-def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Return the columns start .. stop - 1 of a matrix with `width` columns, one after the other, as a flat array.
-
-    read: read(size) yields the elements of the matrix, row by row, in arrays of `size`.
-    """
-    rows = max(1, CHUNK // width)
-    parts: list[Array] = []
-    for part in read(rows * width):
-        parts.append(np.ascontiguousarray(part.reshape(-1, width)[:, start:stop].T))
-    return np.concatenate(parts, axis=1).reshape(-1) if parts else np.empty(0)
+    return lambda size: pieces_of(map(band, range(0, width, wide)), size)
 
 
 def pieces_of(parts: Iterable[Array], size: int) -> Iterator[Array]:

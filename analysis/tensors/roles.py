@@ -104,8 +104,10 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
         return kept
     if len(axes) <= 1:
         return _role_of_vector(lower, neighbours, math.prod(shape) >= FLAT, len(shape) > 1)
-    if _is_table(lower, axes) and not _has_bias(lower, neighbours):
-        return "embedding"
+    if _is_table(lower, axes):
+        stem, _, last = lower.rpartition(".")
+        if last != "weight" or f"{stem}.bias" not in {other.lower() for other in neighbours}:  # embeddings have no bias
+            return "embedding"
     flows = ACTIVATION.search(lower)
     if flows and not WEIGHT.search(lower, flows.end()):  # output_proj.weight_v is the weight of a layer
         return "activation"
@@ -125,25 +127,16 @@ def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
     lower, axes = name.lower(), [length for length in shape if length != 1]
     if not axes or BIAS.search(lower.rpartition(".")[2]):
         return ""
-    if ROUTER.search(lower) or (
-        GATE.search(lower) and len(shape) == 2 and shape[0] != shape[1] and _few_outputs(lower, shape)
-    ):
+    outputs, inputs = (shape[::-1] if lower.endswith("kernel") else shape) if len(shape) == 2 else (0, 0)
+    if ROUTER.search(lower) or (outputs < inputs and GATE.search(lower)):
         return "router"
     return "transform" if TRANSFORM.search(lower) else ""
 
 
-def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix has fewer outputs than inputs.
-
-    The outputs are the last axis if its name ends in "kernel", else the first.
-    """
-    outputs, inputs = shape[::-1] if name.endswith("kernel") else shape
-    return outputs < inputs
-
-
 def _is_table(name: str, axes: Sequence[int]) -> bool:
-    """Return whether a name is that of an embedding table, and not of a layer inside an embedding module; `axes`:
-    lengths of the axes that are longer than 1.
+    """Return whether a name is that of an embedding table, and not of a layer inside an embedding module.
+
+    name: in lower case. axes: lengths of the tensor's axes that are longer than 1.
     """
     match = EMBEDDING.search(name)
     if match is None or MULTIPLIES.search(name, match.end()):
@@ -151,23 +144,15 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
     return len(axes) < 3 or not WEIGHT.search(name, match.end())
 
 
-def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
-    """Return whether the module of a weight also has a bias; embeddings have none.
-
-    name: lower-case name of the weight. neighbours: names of the other tensors of the module.
-    """
-    stem, _, last = name.rpartition(".")
-    return last == "weight" and f"{stem}.bias" in {other.lower() for other in neighbours}
-
-
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
     """Return the role of a tensor that has only one axis longer than 1: "bias", "norm", "statistics" or "matrix".
 
     Names that tell the role, such as those of biases and norms, decide first. A "weight" with axes of length 1 is a
     matrix. Others are norms if called "weight", "w", "g" or "scale" and biases if called otherwise, or matrices if they
-    are `flat` or belong to no module. name: the tensor's lower-case name. neighbours: names of the other tensors of its
-    module. `flat`: whether the tensor is so long that it is assumed to be a flattened matrix. `in_matrix`: whether it
-    also has axes of length 1.
+    are `flat` or belong to no module.
+
+    name: the tensor's lower-case name. neighbours: names of the other tensors of its module. flat: whether the tensor
+    is so long that it is assumed to be a flattened matrix. in_matrix: whether it also has axes of length 1.
     """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}
@@ -186,7 +171,7 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors, with missing roles inferred, and with `outputs_last` set for matrices.
+    """Return the tensors, with missing roles inferred, and with `outputs_last` of matrices set (see `with_rows`).
 
     Raises:
       ValueError: a role is unknown; the message names the nearest.

@@ -26,8 +26,7 @@ SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the file: view
 
 
 def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (the tensors of a file of torch.save that hold floats or may hold codes, a sentence for each other
-    tensor).
+    """Return (tensors of a file of torch.save that hold floats or may hold codes, a sentence for each other tensor).
 
     Only tensors and containers are unpickled. Names of nested containers are joined with dots.
 
@@ -118,11 +117,11 @@ def _unreadable(x: Any) -> str:
 
 
 def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for the tensors in `content`, nested mappings and sequences, whose keys are joined with
-    dots.
+    """Yield (name, tensor) for the tensors in nested mappings and sequences, `content`.
 
-    A tensor outside of containers gets the name of the file. Raises a TensorFileError if containers are nested too
-    deep, or contain too many objects, which is possible even in a small file with references.
+    A name is the keys and indices joined with dots; a tensor outside of containers gets the name of the file. Raises a
+    TensorFileError if containers are nested too deep, or contain too many objects, which is possible even in a small
+    file with references.
     """
     import torch
 
@@ -149,12 +148,14 @@ def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def place_of(x: Any) -> Any:
-    """Return a key that is equal for torch tensors that share memory (tied weights), and unique for an empty tensor."""
-    return (x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)) if x.numel() else object()
+    """Return a key of a torch tensor that is equal for tensors of the same elements in memory (tied weights)."""
+    if x.is_meta or str(x.layout) != "torch.strided" or not x.numel():
+        return object()
+    return x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)
 
 
 def _key(key: Any) -> str:
-    """Return a mapping's key as text; the name of its type unless it is a text or number."""
+    """Return the key of a mapping as text: the text or number itself, else the name of its type in angle brackets."""
     return str(key) if isinstance(key, (str, int, float)) else f"<{type(key).__name__}>"
 
 
