@@ -55,10 +55,13 @@ def capture(
       ImportError: torch is not installed.
       ValueError: there are no steps, or one is below 1.
     """
+    from pydoc_data.topics import topics
+
     if not steps or min(steps) < 1:
         raise ValueError(f"steps must be one or more integers >= 1; got {steps}.")
     torch = load("torch", "the study of the built-in transformer")
-    data = torch.from_numpy(text_bytes().astype(np.int64))
+    text = "\n".join(topics[name] for name in sorted(topics)).encode()
+    data = torch.from_numpy(np.frombuffer(text, np.uint8).astype(np.int64))
     numbers, threads = sorted(set(steps)), torch.get_num_threads()
     # one thread is as fast for so small a model, far faster on a busy machine, and sums alike everywhere
     torch.set_num_threads(1)
@@ -79,13 +82,6 @@ def capture(
         f"Python ships; loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} nats per byte at step {numbers[-1]}"
     )
     return Capture(tuple(tensors), tuple(losses), description)
-
-
-def text_bytes() -> Any:
-    """Return Python's language documentation as a uint8 array of its UTF-8 bytes."""
-    from pydoc_data.topics import topics
-
-    return np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
 
 
 def _train(

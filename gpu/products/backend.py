@@ -15,8 +15,9 @@ from fpsim.gpu.casts.cast import fill_codes, fill_values, widened_codes
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
-from fpsim.gpu.device.launch import scratch
+from fpsim.gpu.device.launch import launch, scratch
 from fpsim.gpu.device.transfer import host_array
+from fpsim.gpu.products.float_matrix import nan_code_kernel
 from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.gpu.products.integer_matrix import IntegerMatrices
 from fpsim.gpu.products.lane_product import lane_product
@@ -220,7 +221,8 @@ class Gpu(IntegerMatrices):
             return
         fill_codes(self._flat(total), words, cast_options(fmt, overflow=overflow))
         if nan is not None:
-            self.with_nan_code(total, words, nan)
+            size = words.size
+            launch(nan_code_kernel(), self.like, size, total.reshape(size), words, words.dtype.type(nan))
 
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any

@@ -214,11 +214,3 @@ class FloatMatrices:
         """
         infinity_word, sign_word, nan_word = (words.dtype.type(code) for code in (infinity, sign, nan))
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
-
-    def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Set codes[i] to the code `nan` wherever element i of `total` is NaN, in place.
-
-        total: (M, N) float32 bits on the GPU. codes: 1-D codes of another format, M * N of them.
-        """
-        size = math.prod(total.shape)
-        launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))
