@@ -161,12 +161,13 @@ def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
 def by_units(
     a: ProbedOperand, b: ProbedOperand, out: Format, order: Order | None, scale: str, block: int, refused: bool = False
 ) -> Iterator[AdderCandidate]:  # fmt: skip
-    """Yield candidates: each matrix unit that takes both operands and the block scales, with every fitting schedule.
+    """Yield matrix units that take both operands and the block scales, each with every schedule that it can follow.
 
     Args:
       a, b: the operands.
       out: the format of the results.
-      order: the order of additions, whose partial sums give the sizes of some schedules; None if it is unknown.
+      order: the probed order of additions, whose partial sums tell after how many terms to promote, or how many splits;
+        None if it is unknown.
       scale, block: the format of block scales, and the number of terms that share one; "" and 0 without scales.
       refused: True for the schedules whose library has no kernel for these operands, False for all other schedules.
     """

@@ -45,22 +45,19 @@ class ProductReplay:
 
     @property
     def row_tile(self) -> int:
-        """Number of rows of x that share a scale; a part's rows begin at a multiple of it or are within a tile."""
+        """Number of rows of x that share a scale."""
         return _tile(self._operands()[0], 0)
 
     @property
     def column_tile(self) -> int:
-        """Number of result features whose weights share a scale.
-
-        The columns of a part must begin at a multiple of it or be within one tile.
-        """
+        """Number of result features (columns of the result) whose weights share a scale."""
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
         """Return a block of the layer's result, in the dtype of x.
 
-        rows, columns: slices with start and stop; a part must begin at a multiple of `row_tile` and `column_tile`, or
-        be within one tile.
+        rows, columns: slices of the result with start and stop. The block must begin at a multiple of `row_tile` rows
+        and of `column_tile` columns, or be within one tile.
 
         Raises:
           ValueError: the part begins within a tile and extends beyond it.
