@@ -19,45 +19,27 @@ from fpsim.gpu.device.launch import launch, scratch
 from fpsim.gpu.norms.kernels import join_kernel, lanes_kernel, largest_kernel
 from fpsim.gpu.products.reduce import around, dot
 from fpsim.gpu.products.reduce import sum as sum_of
-from fpsim.norms.backend import Values
+from fpsim.norms.backend import NormBackend, Values
 from fpsim.norms.lane_sum import LaneSum
 from fpsim.sums.accumulators import Accumulator
 
 
-class GpuNorms:
-    """The GPU as a backend of softmax and norms: the array operations of which these consist.
-
-    `NormBackend` in fpsim/norms/backend.py describes the methods. An operand is a pair `Values`: its codes, a
-    `GpuArray` here, and their format.
-    """
+class GpuNorms(NormBackend):
+    """The GPU as a backend of softmax and norms; `NormBackend` describes the methods. Codes are a `GpuArray`."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, that is, its codes with their format; whether x has a float dtype).
-
-        x: array on the GPU. fmt: the format of codes; None if x has a float dtype. name: the argument that errors name.
-        """
         array, of_codes = code_operand(x, fmt, name)
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return the operand `x` with another shape of the same number of elements, without a copy."""
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`.
-
-        operands: codes with their formats, which may differ. The result has codes of `fmt`.
-        """
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of the operation `name`, such as "divide", as an array of the first operand's library.
-
-        operands: codes with their formats; their shapes broadcast against each other. options: format and rounding of
-        the result. typed: True for an array of the result format's dtype, if the library has one; False for codes.
-        """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         x = operands[0].codes
@@ -65,14 +47,9 @@ class GpuNorms:
         return _evaluated(name, operands, {"out_fmt": fmt, "out": result, **keywords})
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return the operand `x` rounded to nearest even to the format `fmt`, with the same shape."""
         return _held(evaluate("convert", (x.codes,), {}, fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest elements along an axis, which is kept with size 1; NaN where an element is NaN.
-
-        The result has the format of `x`.
-        """
         real = FP32 if FP32.holds(x.fmt) else FP64
         before, count, behind = around(x.codes, axis)
         words = _floats(x, real)
@@ -86,11 +63,6 @@ class GpuNorms:
         return Values(array, real) if x.fmt == real else _held(encode(array, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of x, or of its squares if `squares`, along an axis, as FP32 values without that axis.
-
-        Each of accumulate.lanes partial sums adds every lanes-th element, in order from +0. The upper half of the
-        partial sums is then added to the lower half, until one is left.
-        """
         before, count, behind = around(x.codes, axis)
         like, lanes = x.codes.like, accumulate.lanes
         totals = scratch(before * lanes * behind, np.float64 if squares else np.float32)
@@ -101,10 +73,6 @@ class GpuNorms:
         return Values(GpuArray(sums, shape, FP32, like), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of x, or of its squares if `squares`, along an axis, without that axis.
-
-        accumulate: the accumulator that adds, in whose result format the sums are.
-        """
         if squares:
             rows = axis_last(x.codes, axis)
             sums = dot(rows, rows, accumulate=accumulate)
