@@ -11,6 +11,7 @@ from typing import Any
 
 SHOWN = 3  # words that a message shows of a long list
 LONGEST = 100  # characters of a value in a message
+MOST_BITS = 8192  # of an integer argument; Python writes integers of up to 14,284 bits
 
 
 def shown(value: object) -> str:
@@ -65,12 +66,16 @@ def is_integer(value: object) -> bool:
 def require_integer(name: str, value: object, lowest: int | None = None) -> None:
     """Raise a TypeError unless a value is an integer (bools are not), and a ValueError if it is below `lowest`.
 
-    name: the argument's name, for the message. lowest: None for no limit.
+    A ValueError is also raised for integers of more than `MOST_BITS` bits: Python refuses to write very long ones, so
+    messages and names that contain them could not be made. name: the argument's name, for the message. lowest: None for
+    no limit.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):  # as is_integer, in words that type checkers read
         raise TypeError(f"{name} must be an integer; got {shown(value)}.")
     if lowest is not None and int(value) < lowest:
         raise ValueError(f"{name} must be an integer >= {lowest}; got {shown(value)}.")
+    if int(value).bit_length() > MOST_BITS:
+        raise ValueError(f"{name} must be an integer of at most {MOST_BITS} bits; got {shown(value)}.")
 
 
 def require_minutes(value: object) -> None:

@@ -390,3 +390,44 @@ def test_an_out_with_gaps_is_filled(view: Any) -> None:
     x = np.resize(X, out.shape)
     fp.quantize(x, "e4m3", out=out)
     np.testing.assert_array_equal(out, fp.quantize(x, "e4m3"))
+
+
+LONG = 10**5000  # of more digits than Python writes
+
+
+@in_turn(
+    "call, name",
+    [
+        (lambda: fp.LaneSum(LONG), "lanes"),
+        (lambda: fp.Chunked("fp16", chunk=LONG), "chunk"),
+        (lambda: fp.schedules.Chain(LONG), "interval"),
+        (lambda: fp.schedules.Slicing(2, LONG), "grain"),
+        (lambda: fp.schedules.Lanes(4, -LONG), "run"),
+        (lambda: fp.schedules.Regions(LONG, 1, 8, ()), "m"),
+        (lambda: fp.schedules.rounds(LONG), "lanes"),
+        (lambda: fp.schedules.segments(4, LONG), "length"),
+        (lambda: fp.schedules.torch_sum(LONG), "lanes"),
+        (lambda: fp.schedules.eigen(l3=LONG), "l3"),
+        (lambda: fp.schedules.cublas_choice("H100", 1, 8, LONG), "k"),
+        (lambda: fp.schedules.explain(fp.schedules.FLAT, LONG, 8, 64), "m"),
+        (lambda: fp.schedules.tree((0, LONG)), "a term"),
+        (lambda: fp.ozaki_matmul(np.eye(2), np.eye(2), slices=LONG), "slices"),
+        (lambda: fp.splits.CUTLASS_BF16X9.replace(parts=LONG), "parts"),
+        (lambda: fp.testing.product_operands("normal", (1, 1, LONG), ("bf16", "bf16")), "shape"),
+    ],
+)
+def test_integers_that_python_does_not_write_are_refused_by_name(call: Callable[[], Any], name: str) -> None:
+    assert refusal(call) == f"{name} must be an integer of at most 8192 bits; got an integer of 16610 bits."
+
+
+@in_turn(
+    "call, words",
+    [
+        (lambda: loose.schedules.cublas("sm_90", family=LONG), "family must be one of"),
+        (lambda: loose.schedules.cublas("sm_90", family="gemv", option=LONG), "option of gemv must be one of"),
+        (lambda: fp.testing.points("e4m3", around=2**63), "around must be at most 65,536; got 92233720368547"),
+        (lambda: fp.testing.strategies.ties("e4m3", around=2**63), "around must be at most 65,536; got 9223372"),
+    ],
+)
+def test_large_integers_are_refused_in_a_sentence(call: Callable[[], Any], words: str) -> None:
+    assert refusal(call).startswith(words)

@@ -63,7 +63,8 @@ def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> s
       >>> call_text("onednn", "amx", threads=(2, 1), layout=("nn", "nn"))
       "onednn('amx', threads=2)"
     """
-    words = [*map(repr, values), *(f"{name}={value!r}" for name, (value, usual) in fields.items() if value != usual)]
+    keywords = (f"{name}={shown(value)}" for name, (value, usual) in fields.items() if value != usual)
+    words = [*map(shown, values), *keywords]
     return f"{maker}({', '.join(words)})"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.errors import shown
+from fpsim.errors import require_integer, shown
 from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.named import FP64, Format, format_argument
 from fpsim.formats.policies import overflow_outcome
@@ -206,6 +206,7 @@ class Chunked(Accumulator):
         self._set(fmt, rounding, seed, overflow, subnormals, random_bits)
         if not isinstance(chunk, (int, np.integer)) or isinstance(chunk, bool) or chunk < 1:
             raise ValueError(f"chunk must be an integer >= 1, the terms of a run; got {shown(chunk)}.")
+        require_integer("chunk", chunk)
         object.__setattr__(self, "chunk", int(chunk))
         object.__setattr__(self, "outer", self.fmt if outer is None else format_argument("outer", outer))
         self._refuse_format(self.outer)

@@ -19,10 +19,18 @@ from fpsim.formats.named import format as find_format
 
 Doubles = npt.NDArray[np.float64]
 ANY = 512  # random inputs of each sort
+MOST_AROUND = 1 << 16  # neighbours of a point on either side
 
 SOURCES = tuple(np.dtype(dtype) for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64))
 BEHIND = (FP16, BF16, FP32)  # formats that casts often go through; their edges are points too
 INTEGERS = (7, 8, 15, 16, 24, 31, 32, 63, 64)  # powers of two at which conversions through integers break
+
+
+def check_around(around: int) -> None:
+    """Raise a TypeError or ValueError unless `around`, a number of neighbouring floats, is an integer 0 .. 65,536."""
+    require_integer("around", around, 0)
+    if around > MOST_AROUND:
+        raise ValueError(f"around must be at most {MOST_AROUND:,}; got {shown(around)}.")
 
 
 def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -> Array:
@@ -44,7 +52,7 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
       Inf, positive NaNs. It depends on the arguments alone; for E4M3 in float32, n is 1,686.
 
     Raises:
-      ValueError: the format is unknown or an integer format, the dtype is another one, or around is below 0.
+      ValueError: the format is unknown or an integer format, the dtype is another one, or around is not 0 to 65,536.
       TypeError: around is not an integer.
 
     Example:
@@ -56,7 +64,7 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
       array([inf, nan, nan, nan], dtype=bfloat16)
     """
     target_fmt, source = find_format(fmt), _source(dtype)
-    require_integer("around", around, 0)
+    check_around(around)
     with np.errstate(all="ignore"):
         centres = np.concatenate([_values_and_ties(target_fmt), _seams(FORMAT_OF[source])])
         magnitudes = words(np.unique(centres).astype(source))

@@ -209,7 +209,8 @@ def _family(family: str | int | None, arch: str) -> str:
     if family is None:
         return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
-    name = number or ALIASES.get(str(family).lower(), str(family).lower())
+    word = family.lower() if isinstance(family, str) else shown(family)
+    name = number or ALIASES.get(word, word)
     if name not in FAMILIES:
         raise unknown("family", family, [*FAMILIES, *map(str, ALGORITHMS)], ALIASES)
     if name not in ON[arch]:

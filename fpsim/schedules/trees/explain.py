@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import Axes
-from fpsim.errors import is_integer, shown
+from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.named import FP32, Format, format_argument
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.call import Call
@@ -118,6 +118,7 @@ def explain(
     for value, name in ((m, "m"), (n, "n"), (k, "k")):
         if not is_integer(value) or value < 1:
             raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
+        require_integer(name, value)
     unit = unit_of(schedule, accumulate)
     fmt = None if out_fmt is None else format_argument("out_fmt", out_fmt)
     additions = tree(

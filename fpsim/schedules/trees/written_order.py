@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fpsim.errors import is_integer, shown
+from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -230,6 +230,7 @@ def program_of(order: Nested) -> list[int]:
         elif is_integer(item):
             if item < 0:
                 raise ValueError(f"terms are counted from 0; got {shown(item)}.")
+            require_integer("a term", item)
             program.append(int(item))
         else:
             raise ValueError(

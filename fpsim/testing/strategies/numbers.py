@@ -10,12 +10,12 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from fpsim.casts.cast import decode, quantize
-from fpsim.errors import require_integer, shown
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
-from fpsim.testing.boundary_points import points
+from fpsim.testing.boundary_points import check_around, points
 from fpsim.testing.strategies.printed import Bits, HexFloat
 
 Doubles = npt.NDArray[np.float64]
@@ -88,7 +88,7 @@ def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None
         float64. The drawn objects are Python floats.
 
     Raises:
-      ValueError: an unknown format, a dtype that cannot represent the midpoints, or around below 0.
+      ValueError: an unknown format, a dtype that cannot represent the midpoints, or an around that is not 0 to 65,536.
 
     Example:
       >>> from hypothesis import find
@@ -100,7 +100,7 @@ def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None
       True
     """
     target_fmt = find_format(fmt)
-    require_integer("around", around, 0)
+    check_around(around)
     source = source_of(target_fmt, dtype)
     if target_fmt.bits <= TABLE_BITS:
         middle: st.SearchStrategy[float] = st.sampled_from(_floats(_simplest_ties(target_fmt)))
