@@ -43,7 +43,7 @@ from fpsim.train.monitors import Levels, Overflows, StepWatch
 from fpsim.train.optimizer import AdamW
 from fpsim.train.ranks import Ranks, Reduction, StepGradients
 from fpsim.train.record import next_digest, state_arrays
-from fpsim.train.settings import VALIDATION_BATCHES, Settings
+from fpsim.train.settings import VALIDATION_BATCHES, Settings, refuse_beyond_memory
 from fpsim.train.updates import StepReport
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -81,8 +81,8 @@ class Trainer:
       stopped: the reason why training ended early; "" if it did not.
 
     Raises:
-      ValueError: the recipe names layers that the model lacks, its blocks do not divide a product's K, or the text is
-        too short.
+      ValueError: the recipe names layers that the model lacks, its blocks do not divide a product's K, the text is
+        too short, or the model and a micro-batch do not fit into this machine's memory.
 
     Example:
       >>> from fpsim.train import recipes
@@ -97,6 +97,7 @@ class Trainer:
         require_kind("recipe", recipe, Recipe, "an fp.train.Recipe, such as fp.train.recipes.DEEPSEEK_V3")
         require_kind("settings", settings, Settings, "an fp.train.Settings")
         require_kind("ranks", ranks, (Ranks, type(None)), "an fpsim.train.Ranks or None")
+        refuse_beyond_memory(settings)
         self.recipe, self.settings = recipe, settings
         self.ranks = Ranks.single() if ranks is None else ranks
         self.data: Any = corpus(settings.text) if settings.model == "transformer" else examples(settings.seed)

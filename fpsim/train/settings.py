@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, TypedDict
 
 from fpsim.deprecation import renamed_arguments, warn_renamed
+from fpsim.display.wording import bytes_in_words, listed
 from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.keywords import with_keywords
 from fpsim.recipes.optimizer_recipe import require_number
@@ -23,6 +25,8 @@ BY = ("layer", "m", "n", "k")
 LARGEST = ("gate_up", "first", "second")  # layers whose results are computed again unless a Recompute names others
 WIDTHS, HEAD = 128, 32  # a width is a multiple of 128, and an attention head has 32 features
 SEEDS = 1 << 64  # seeds are below it, as torch's generators and `data.py` require
+
+MEMORY = Path("/proc/meminfo")  # Linux's table of memory, in KiB
 
 # ---- settings that all runs share
 
@@ -288,6 +292,12 @@ class Settings:
         return fields
 
     @property
+    def least_bytes(self) -> int:
+        """Bytes that training certainly occupies: float32 weights of the blocks, and the inputs of one linear layer."""
+        weights = 20 * self.width**2 if self.model == "transformer" else 0  # two blocks of ten width x width matrices
+        return 4 * (weights + self.tokens * self.width)
+
+    @property
     def specified(self) -> bool:
         """True if every operation of a step has specified bits (`arithmetic` is "specified")."""
         return self.arithmetic == "specified"
@@ -296,6 +306,25 @@ class Settings:
     def tokens(self) -> int:
         """Number of rows of a linear layer's input in a micro-batch: tokens, or vectors for the perceptron."""
         return self.batch * (self.context if self.model == "transformer" else 1)
+
+
+def refuse_beyond_memory(settings: Settings) -> None:
+    """Raise a ValueError if training certainly takes more memory than this machine has, swap included.
+
+    Nothing is refused where the operating system does not state its memory in /proc/meminfo.
+    """
+    try:
+        lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
+        memory = 1024 * sum(int(lines[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
+    except (OSError, ValueError, KeyError, IndexError):
+        return
+    if settings.least_bytes > memory:
+        names = ("batch", "context", "width") if settings.model == "transformer" else ("batch",)
+        raise ValueError(
+            f"training with {listed([f'{name}={getattr(settings, name)}' for name in names])} needs more than "
+            f"{bytes_in_words(settings.least_bytes)} of memory; this machine has {bytes_in_words(memory)}. Take a "
+            f"smaller {' or '.join(names)}."
+        )
 
 
 def _own_model(model: Any) -> str:

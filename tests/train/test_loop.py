@@ -358,3 +358,23 @@ def test_delayed_scales_move_once_a_step_by_the_largest_amax_of_its_micro_batche
             assert scales is not None
             assert scales[row, 0] == arrays["encode_scales"].item()
             assert scales[row, 1:].tolist() == arrays["amax_history"].ravel().tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"model": "perceptron", "batch": 10**9}, "batch=1000000000 needs more than 512 GB .* 16 GB"),
+        ({"model": "perceptron", "batch": 10**30}, "needs more than 5.12e.20 TB"),
+        ({"batch": 10**7}, "batch=10000000, context=64 and width=128 needs more than 328 GB"),
+        ({"width": 128 * 1000}, "width=128000 needs more than 1.31 TB"),
+    ],
+)
+def test_what_memory_cannot_hold_is_refused_at_once(
+    settings: dict[str, Any], wanted: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:   14000000 kB\nMemFree:  5 kB\nSwapTotal:  1625000 kB\n")
+    monkeypatch.setattr("fpsim.train.settings.MEMORY", tmp_path / "meminfo")
+    with pytest.raises(ValueError, match=wanted):
+        fp.train.run(recipes.FP32, steps=1, **settings)
+    monkeypatch.setattr("fpsim.train.settings.MEMORY", tmp_path / "none")  # another system: nothing is certain
+    Trainer(recipes.FP32, Settings(model="perceptron"))
