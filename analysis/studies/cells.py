@@ -177,7 +177,7 @@ class Cells:
 
 
 def stored(cells: Cells | None, key: str) -> dict[str, Any] | None:
-    """Return the result stored under a key; None if there is none, or no file."""
+    """Return the result that `cells` stores under a key; None if it has none, or if `cells` is None."""
     cell = None if cells is None else cells.finished.get(key)
     return None if cell is None else cell.result
 

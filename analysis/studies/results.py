@@ -136,7 +136,7 @@ class StudyResults:
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """The tensors grouped by role and recommendation, the largest group first, kept dtypes last."""
+        """The tensors grouped by role and recommendation (see `groups_of`)."""
         return groups_of(self.recommendations)
 
     @property

@@ -176,9 +176,9 @@ class TensorGroup(NamedTuple):
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return the tensors grouped by role and recommendation, the largest group first, kept dtypes last.
+    """Return the tensors grouped by role and recommendation.
 
-    rows: the recommendations, one for each tensor.
+    The largest group comes first, and groups that keep their dtype come last. rows: the recommendations.
     """
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:

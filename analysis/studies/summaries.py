@@ -109,7 +109,7 @@ class Judged(NamedTuple):
 
 
 class CandidateSummary(NamedTuple):
-    """A candidate's metrics over one or more operands, each with its worst metrics over the training steps.
+    """The worst metrics of a candidate over the training steps, for one or more operands.
 
     Attributes:
       format, scaling: names of the candidate's format and scaling.

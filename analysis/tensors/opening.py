@@ -47,7 +47,8 @@ def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step
     if not isinstance(role, str) or (role and role not in ROLES):
         raise unknown("role", role, list(ROLES))
     if is_torch(x):
-        return replace(torch_file().torch_tensor(name, cast("Any", x).detach()), role=role, layer=layer, step=step)
+        one: Tensor = torch_file().torch_tensor(name, cast("Any", x).detach())
+        return replace(one, role=role, layer=layer, step=step)
     array, _ = float_array(without_gradient(x), name)
     read = partial(flat_chunks, array)
     return Tensor(name, array.shape, array.dtype.name, read, role=role, layer=layer, step=step)
@@ -150,11 +151,10 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
         kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
         if len(arrays) > 1 and re.fullmatch(r"u?int\d+|bool|long|short", kind):
             left_out = f"{name} left out, it holds {kind} and not floats"
-            codes = integer_tensor(str(name), x) if kind in CODES else None
-            if codes is None:
-                notes.append(left_out)
+            if kind in CODES:
+                stored.append(replace(integer_tensor(str(name), x), left_out=left_out))
             else:
-                stored.append(replace(codes, left_out=left_out))
+                notes.append(left_out)
         else:
             stored.append(tensor(str(name), x))
     kept, more = joined(stored)
@@ -166,6 +166,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
 def integer_tensor(name: str, x: Any) -> Tensor:
     """Return a NumPy or torch array of integers, which may be the codes of a weight, as a Tensor called `name`."""
     if is_torch(x):
-        return torch_file().torch_tensor(name, x.detach(), codes=True)
+        one: Tensor = torch_file().torch_tensor(name, x.detach(), codes=True)
+        return one
     array = np.asarray(x)
     return Tensor(name, array.shape, array.dtype.newbyteorder("=").name, partial(flat_chunks, array))

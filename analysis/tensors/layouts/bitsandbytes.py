@@ -1,4 +1,4 @@
-"""Weights of bitsandbytes: 4-bit codes of a table with scales of flat blocks, and INT8 with scales of rows.
+"""Weights of bitsandbytes: 4-bit indices into a table with a scale per block, and INT8 with a scale per row.
 
 bitsandbytes 0.50.2 reads the same bits.
 """

@@ -62,7 +62,7 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 
 
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose blocks have one-byte codes of numbers other than 0 (and NaN).
+    """Return the indices of scales of 0 whose blocks have one-byte codes that are neither 0 nor NaN.
 
     one: the weight, with its stored tensors and layout. values: its scales, flat.
     """

@@ -350,7 +350,7 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
 
 
 def _is_file(out: Path) -> bool:
-    """Return whether a checkpoint is written as a single file, by the ending of its path."""
+    """Return whether the path `out` of an export names a single file (.safetensors or .gguf), and not a folder."""
     return out.suffix in (".safetensors", ".gguf")
 
 

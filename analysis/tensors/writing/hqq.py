@@ -24,8 +24,9 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 
     1 / s = 1 / (max - min) * (2^bits - 1), at most 20,000, and 1 for max - min <= 1e-4; zero = -min / s (rounded if
     `bits` is 4); code = RNE(w / s + zero). Scales and zero points are stored in the model's dtype. A byte has codes of
-    groups far apart: those of the first groups are in the highest bits. weight: the matrix to write, (N, K), with a row
-    for each output. The result lists the stored tensors, and yields their elements in pieces. options: the group size.
+    groups far apart: those of the first groups are in the highest bits.
+
+    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
 
     Source: hqq 0.2.8.post1 with optimize=False, which writes the same bytes.
     """

@@ -31,8 +31,7 @@ INT8_STEPS = np.float32(127.5)
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
     """
@@ -48,8 +47,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: transformers 5.24.0, which writes the same bytes.
     """
@@ -64,8 +62,7 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -81,8 +78,7 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' FP8 with row scales: s = amax / 448 in the model's dtype, code = w / s.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -92,8 +88,7 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -116,8 +111,7 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' INT8 with row scales: s = amax / 127.5 in the model's dtype, code = w / s.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -146,8 +140,7 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
     """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
     dtype, then to E4M3.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -171,8 +164,7 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
     rounded once, to E4M3.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """

@@ -6,6 +6,7 @@ The libraries compressed-tensors 0.20.0, gptqmodel 7.7.0 and autoawq 0.2.9 write
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -38,8 +39,7 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
     clip(RNE(w / s), -8, 7), stored plus 8.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: the group size.
+    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -65,8 +65,9 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
-    are stored plus 8. weight: the matrix to write, (N, K), with a row for each output. The result lists the stored
-    tensors, and yields their elements in pieces. options: the group size.
+    are stored plus 8.
+
+    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -151,15 +152,15 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
-    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15). weight: the
-    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
-    in pieces. options: the group size.
+    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
+
+    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
 
     Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
     does not belong to the layout.
     """
     (n, k), group = weight.shape, options.group_size or GROUP
-    groups = k // group
+    groups, half = k // group, partial(rounded_like, dtype=np.float16)  # equals NumPy's float16 operations, but faster
     tensors: Stored = {"qweight": (I32, (k, n // 8)), "qzeros": (I32, (groups, n // 8)), "scales": (F16, (groups, n))}
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -167,12 +168,12 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
         zero_words, scales16 = np.empty((groups, n // 8), np.int32), np.empty((groups, n), np.float16)
         first = 0
         for band in weight.bands(8):
-            rounded = _half(band)
+            rounded = half(band)
             blocks = rounded.reshape(len(band), groups, group)
             low, high = block_extremes(rounded, group)
-            scales = _half(np.maximum(_half(high - low), LOWEST_RANGE) / np.float32(15))
-            zeros = np.clip(-np.rint(_half(low / scales)), 0, 15)
-            codes = np.clip(np.rint(_half(blocks / scales[..., None])) + zeros[..., None], 0, 15)
+            scales = half(np.maximum(half(high - low), LOWEST_RANGE) / np.float32(15))
+            zeros = np.clip(-np.rint(half(low / scales)), 0, 15)
+            codes = np.clip(np.rint(half(blocks / scales[..., None])) + zeros[..., None], 0, 15)
             columns = slice(first // 8, (first + len(band)) // 8)
             words[:, columns] = _awq_words(codes.astype(np.uint8).reshape(band.shape)).T
             zero_words[:, columns] = _awq_words(zeros.astype(np.uint8)).T
@@ -183,11 +184,6 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
         yield "scales", scales16
 
     return WrittenWeight(tensors, pieces)
-
-
-def _half(values: Array) -> Array:
-    """Return float32 values rounded to float16, as float32; this equals NumPy's float16 operations, but is faster."""
-    return rounded_like(values, np.float16)
 
 
 def _awq_words(codes: Array) -> Array:

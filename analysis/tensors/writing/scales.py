@@ -80,7 +80,7 @@ def _biased(exponents: Array, amax: Array) -> Array:
 
 
 def fp8_codes(values: Array) -> Array:
-    """Return float32 values rounded to E4M3, as float8_e4m3fn; values beyond the range become the largest one."""
+    """Return values rounded to E4M3, of dtype float8_e4m3fn; values beyond the range become the largest one."""
     return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate").view(E4M3)
 
 
