@@ -290,16 +290,17 @@ def block_along_k(block: tuple[int, ...], name: str) -> int:
 def scale_factors(left: Any, right: Any, shape: tuple[int, int], starts: Array, mode: int) -> Factors:
     """Return the decode scales that multiply each partial sum; they are 1 for an operand without scales.
 
+    With K = 0, scales that vary along K have no elements; then the single sum of no terms is multiplied by 1.
     left, right: the operands a and b. shape: (M, N) of the result. starts: the first term of K of each partial sum,
     (parts,) integers. mode: integer constant for the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it
     is stored in the result. The result has scales of rows, (M, parts), and of columns, (parts, N), float32.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)
-    of_rows = np.full((m, starts.size), one) if left.factors is None else (
+    of_rows = np.full((m, starts.size), one) if left.factors is None or not left.factors.shape[1] else (
         left.factors[rows[:, None] // left.facts.tile[0], starts // left.facts.tile[1]]
     )  # fmt: skip
-    of_columns = np.full((starts.size, n), one) if right.factors is None else (
+    of_columns = np.full((starts.size, n), one) if right.factors is None or not len(right.factors) else (
         right.factors[starts[:, None] // right.facts.tile[0], columns // right.facts.tile[1]]
     )  # fmt: skip
     return Factors(np.ascontiguousarray(of_rows), np.ascontiguousarray(of_columns), mode)

@@ -63,10 +63,19 @@ def stacked(
         return _by_accumulator((a, b, c), shape, accumulate, fmt, out)
     if 0 in shape:  # a product of zeros tells the dtype, and refuses what every product would
         left, right = _arrays(a)[0], _arrays(b)[0]
-        x, y = (np.zeros(codes.shape[-2:], codes.dtype) for codes in (left, right))
-        single = _one((x, y, None), accumulate, request._replace(scale_a=None, scale_b=None), fmt, None)
+        z = None if c is None else _zeros(_fitting(as_array(c, "c"), (*shape, left.shape[-2], right.shape[-1])))
+        given = {name: getattr(request, name) for name in ("scale_a", "scale_b")}
+        scales = {name: _zeros(as_array(x, name)) for name, x in given.items() if x is not None and np.ndim(x) > 2}
+        single = _one((_zeros(a), _zeros(b), z), accumulate, request._replace(**scales), fmt, None)
         return CPU.result(out, (*shape, *single.shape), single.dtype, left, right)[0]
     return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
+
+
+def _zeros(x: Any) -> Any:
+    """Return a matrix of zeros like those of a stack x, an array or a Scaled array whose scales become zeros too."""
+    if not isinstance(x, Scaled):
+        return np.zeros(x.shape[-2:], x.dtype)
+    return dataclasses.replace(x, **{name: _zeros(array) for name, array in arrays_of(x).items()})
 
 
 def stack_shape(a: Any, b: Any) -> tuple[int, ...]:

@@ -197,3 +197,38 @@ def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = BF16, **words: An
 def test_bad_stacks_get_one_sentence(call: Callable[[], Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    ("unit", "fmt", "scaling"),
+    [
+        ("blackwell_mxfp8_e4m3_f32", "e4m3", fp.scalings.MX),
+        ("blackwell_nvfp4_f32", "e2m1", fp.scalings.NVFP4),
+        ("hopper_e4m3_f32", "e4m3", fp.scalings.TILE_1X128),
+        ("hopper_s8_s32", "int8", fp.scalings.ROW),
+    ],
+)
+def test_stacks_without_matrices_of_scaled_operands_are_empty(unit: str, fmt: str, scaling: Any) -> None:
+    a = fp.encode_scaled(np.zeros((0, 2, 128), np.float32), fmt, scaling)
+    b = fp.encode_scaled(np.ones((3, 128), np.float32), fmt, scaling).transpose()
+    got = fp.matmul(a, b, accumulate=unit, out_fmt="bf16")
+    assert (got.shape, got.dtype.name) == ((0, 2, 3), "bfloat16")
+
+
+def test_stacks_without_matrices_take_scales_weights_of_integers_and_c() -> None:
+    a, b = np.zeros((0, 2, 32), np.uint8), np.zeros((32, 3), np.uint8)
+    scales = {"scale_a": np.zeros((0, 2, 1), np.uint8), "scale_b": np.zeros((1, 3), np.uint8)}
+    assert fp.matmul(a, b, accumulate="blackwell_mxfp8_e4m3_f32", **scales).shape == (0, 2, 3)
+    weights = fp.encode_scaled(np.zeros((0, 32, 3)), "int4", fp.Scaling(block=(32, 1), scale_format=fp.FP16))
+    assert fp.matmul(np.ones((2, 32), np.float16), weights, accumulate="hopper_f16_f32").shape == (0, 2, 3)
+    c = np.zeros((0, 2, 3), np.float32)
+    assert fp.matmul(a, b, c, accumulate="hopper_e4m3_f32", beta=1.0).shape == (0, 2, 3)
+    with pytest.raises(ValueError, match=r"c must have the result's shape \(0, 2, 3\); got \(0, 2, 9\)."):
+        fp.matmul(a, b, np.zeros((0, 2, 9), np.float32), accumulate="hopper_e4m3_f32")
+
+
+@pytest.mark.parametrize(("unit", "dtype"), [("ada_e5m2_f32", np.uint8), ("hopper_s8_s32", np.int8)])
+def test_scales_of_blocks_of_k_multiply_sums_of_no_terms(unit: str, dtype: type) -> None:
+    scales = {"scale_a": np.ones((2, 0), np.float32), "scale_b": np.ones((0, 3), np.float32)}
+    got = fp.matmul(np.zeros((2, 0), dtype), np.zeros((0, 3), dtype), accumulate=unit, **scales)
+    assert_bits_equal(got, np.zeros((2, 3), np.float32))
