@@ -41,18 +41,17 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
     truth values, classes or integers. flags: 1-D uint8.
 
-    Three implementations give the same bits. Without flags and stochastic rounding, a table of all results is used if
-    the operands have up to 16 bits together, and float32 arithmetic for some wider ones (see `_suits_float32`).
-    Integer arithmetic computes the rest.
+    Three implementations give the same bits. Without flags and stochastic rounding, a table of all results is used for
+    small operands (see `_suits_table`), and float32 arithmetic for some others (see `_suits_float32`). Integer
+    arithmetic computes the rest.
     """
     if inputs.size == 0:
         return
     if flags.size == 0 and not operation.is_stochastic and operation.name not in CORE_ONLY:
-        if operation.operand_bits <= TABLE_BITS and 1 << operation.operand_bits <= 4 * inputs.size:
-            if results.dtype.itemsize <= 2:
-                _by_table(operation, inputs, results)
-                return
-        elif _suits_float32(operation):
+        if _suits_table(operation, inputs) and results.dtype.itemsize <= 2:
+            _by_table(operation, inputs, results)
+            return
+        if _suits_float32(operation):
             function = float_arithmetic.float_function(operation.result.fmt, operation.name)
             _run_groups(function, inputs, results, None)
             return
@@ -138,6 +137,17 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
+def _suits_table(operation: Operation, inputs: GpuOperands) -> bool:
+    """Return whether a table of all results is used: for large arrays of one or two codes of up to 16 bits together.
+
+    operation: the operation with its formats. inputs: its operands, whose codes must be stored in words of one width,
+    since a thread loads groups of equally wide elements.
+    """
+    bits, widths = operation.operand_bits, {x.dtype.itemsize for x in inputs.words}
+    small = bits <= TABLE_BITS and len(inputs.words) <= 2 and len(widths) == 1
+    return small and 1 << bits <= 4 * inputs.size
+
+
 def _suits_float32(operation: Operation) -> bool:
     """Return whether float32 arithmetic gives the exact bits of an operation's results.
 
@@ -191,7 +201,7 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
     bits = tuple(fmt.bits for fmt in operation.formats)
-    _run_groups(looks_up(bits, max(x.dtype.itemsize for x in inputs.words) * 8), inputs, results, table)
+    _run_groups(looks_up(bits, 8 * inputs.words[0].dtype.itemsize), inputs, results, table)
 
 
 @lru_cache(maxsize=64)

@@ -19,6 +19,8 @@ RNG = np.random.default_rng(1)
 CODES = np.arange(256).astype(np.uint8)
 NIBBLES = RNG.integers(0, 16, (3, 77)).astype(np.uint8)
 FLAT = NIBBLES.reshape(-1)
+MANY = np.resize(CODES, 2100)  # so many that a table of 13 bits pays
+NINE = fp.Format("nine", 4, 4)
 BLOCK, COLUMN = RNG.integers(0, 256, (4, 1, 6)).astype(np.uint8), RNG.integers(0, 256, (5, 1)).astype(np.uint8)
 HALVES = BLOCK.astype(np.float16)
 SINGLES = RNG.standard_normal((2, 3, 7)).astype(np.float32)
@@ -139,6 +141,11 @@ def cases() -> dict[str, Call]:
         "a number first": call("multiply", np.float16(2.5), at(HALVES)),
         "one element": call("add", at(NIBBLES), at(NIBBLES[:1, :1].copy()), fmt="e2m1"),
         "wider result": call("multiply", at(NIBBLES), at(NIBBLES), fmt="e2m1", out_fmt="bf16"),
+        "four and nine bits": call(
+            "add", at(MANY & 15), at(MANY.astype(np.uint16) * 2), fmt=("e2m1", NINE), out_fmt="bf16"
+        ),
+        "nine and four bits": call("less", at(MANY.astype(np.uint16) * 2), at(MANY & 15), fmt=(NINE, "e2m1")),
+        "three times four bits": call("fma", at(MANY & 15), at(MANY >> 4), at(MANY % 13), fmt="e2m1"),
         "flags of any": call("add", at(HALVES), at(HALVES), flags="any"),
         "no axes": call("sqrt", at(HALVES[0, 0, 0].reshape(()))),
         "more axes than NumPy broadcasts": call("sqrt", at(HALVES[0, 0, :2].reshape((1,) * 33 + (2,)))),
