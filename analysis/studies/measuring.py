@@ -170,7 +170,10 @@ def _errors(
     for slab in slabs:
         for row in running:
             if isinstance(row.way.scaling, Scaling):
-                _encode_slab(row, slab, amax, first)
+                scaled = _encoded(row.way, slab, amax)
+                row.last = Tiles(scaled, slab.dtype == np.float64, first)
+                row.scales = row.scales.merge(scaled.report)
+                row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and first else 0)
             elif row.last is None:
                 row.last = row.way.candidate(slab, long, amax)
             if first == 0 and one.role in OPERANDS and row.way.options.rounding is judged:
@@ -186,18 +189,6 @@ def _errors(
         ErrorRow(one.name, one.step, scaling_name(row.way.scaling), row.report(), row.channel_sqnr_db)
         for row in running
     ]
-
-
-def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
-    """Encode a slab (a piece of a tensor) with a scale for each tile, and update `row` for it.
-
-    The encoded slab becomes `row.last`, and its scales are added to `row.scales` and `row.scale_bits`. `amax`: the
-    tensor's largest finite magnitude. `first`: flat index of the slab's first element in the tensor.
-    """
-    scaled = _encoded(row.way, slab, amax)
-    row.last = Tiles(scaled, slab.dtype == np.float64, first)
-    row.scales = row.scales.merge(scaled.report)
-    row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and first else 0)
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:

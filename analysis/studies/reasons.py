@@ -43,10 +43,15 @@ def reason_of(judged: JudgedCandidates) -> str:
     They give its metrics, the runner-up, and the reasons against fewer bits, against other scales, and against the
     candidate of most operands.
     """
+    best = judged.best
+    lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
+    metrics = (
+        f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
+    )
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
-    parts = (_metrics(judged), _runner_up(judged), narrower, plain, _why_not_finer_scales(judged), apart)
+    parts = (metrics, _runner_up(judged), narrower, plain, _why_not_finer_scales(judged), apart)
     return " ".join(filter(None, parts))
 
 
@@ -56,16 +61,6 @@ def why_none(closest: WorstMetrics, wanted: Requirements) -> str:
     `closest`: the candidate that is nearest to being good enough; the requirements that it fails are named.
     """
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
-
-
-def _metrics(judged: JudgedCandidates) -> str:
-    """Return the sentence on the chosen candidate, such as "31.5 dB (required: 25) at 8 bits.".
-
-    It also has the share of the energy (sum of squares) in values that become 0, unless that is 0.
-    """
-    best = judged.best
-    lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
-    return f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
 
 
 def _runner_up(judged: JudgedCandidates) -> str:

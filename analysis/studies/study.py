@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -299,8 +299,10 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
             else:
                 reports[place] = result
     report = plan.report()
-    parts = [_with_file_names(reports[place], files[place], reports) for place in sorted(reports)]
-    for part in parts:
+    counts = Counter(name for part in reports.values() for name in {row.tensor for row in part.ranges})
+    repeated = {name for name, count in counts.items() if count > 1}
+    for place in sorted(reports):
+        part = _with_file_name(reports[place], files[place].stem, repeated)
         report = replace(
             report.merge(part), description="; ".join(filter(None, (report.description, part.description)))
         )
@@ -310,14 +312,10 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
     return report
 
 
-def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
-    """Return the report with "FILE:" put before the name of each tensor that also occurs in another file's report.
-
-    path: the file of the report; FILE is its name without suffix. others: the reports of all files, this one included.
-    """
-    often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
+def _with_file_name(report: StudyReport, file: str, repeated: Set[str]) -> StudyReport:
+    """Return the report with "FILE:" put before the name of each tensor in `repeated`, the names in several files."""
 
     def named(row: Any) -> Any:
-        return row._replace(tensor=f"{path.stem}:{row.tensor}") if often[row.tensor] > 1 else row
+        return row._replace(tensor=f"{file}:{row.tensor}") if row.tensor in repeated else row
 
     return replace(report, ranges=tuple(map(named, report.ranges)), errors=tuple(map(named, report.errors)))

@@ -105,11 +105,11 @@ def _reported(results: Results, count: int, progress: Progress | None) -> Result
                 progress(done / count, f"{done:,} of {count:,}")
 
 
-def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return function(task), or a Failure that describes the exception raised."""
+def _attempt(function: Callable[[Any], Any], task: Any, caught: type[BaseException] = Exception) -> Any:
+    """Return function(task), or a Failure that describes the exception if it is an Exception or `caught`."""
     try:
         return function(task)
-    except Exception as problem:
+    except (Exception, caught) as problem:
         return _failure(problem)
 
 
@@ -333,7 +333,7 @@ def _submitted(
 
     def submit(count: int) -> None:
         for index in itertools.islice(waiting, count):
-            future = client.submit(_attempt_there, function, tasks[index], pure=False)
+            future = client.submit(_attempt, function, tasks[index], SystemExit, pure=False)
             running[future] = index
             finished.add(future)
 
@@ -381,11 +381,3 @@ def _require_running(client: Any) -> None:
             f"client must stay connected until the last task; got one that is {client.status!r}. Finished tasks are "
             "kept; call again with another client."
         )
-
-
-def _attempt_there(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return function(task), computed in a worker of a dask cluster; a Failure for exceptions and SystemExit."""
-    try:
-        return _attempt(function, task)
-    except SystemExit as problem:
-        return _failure(problem)
