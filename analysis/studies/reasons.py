@@ -43,11 +43,9 @@ def reason_of(judged: JudgedCandidates) -> str:
     They give its metrics, the runner-up, and the reasons against fewer bits, against other scales, and against the
     candidate of most operands.
     """
-    best = judged.best
+    best, required = judged.best, judged.wanted.min_sqnr
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
-    metrics = (
-        f"{decibels(best.sqnr_db)} (required: {judged.wanted.min_sqnr:g}) at {best.bits_per_value:.4g} bits{lost}."
-    )
+    metrics = f"{decibels(best.sqnr_db)} (required: {required:g}) at {best.bits_per_value:.4g} bits{lost}."
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
     apart = "" if judged.uniform and plain.startswith(f"{judged.uniform} has") else _why_not_uniform(judged)
