@@ -82,7 +82,7 @@ def _iq4_xs(blocks: Array) -> Array:
     A value is d * (scale - 32), times the entry of the table IQ4 at the element's 4-bit code. There is a 6-bit scale
     for each 32 elements; d is a float16 number of the block. Bytes 0 and 1: d. Bytes 2 and 3: upper two bits of scales,
     those of the first in the lowest bits. Bytes 4 to 7: lower four bits of scales, low nibble first. Bytes 8 to 135:
-    codes, 16 bytes for each 32 elements, in the order of IQ4_NL.
+    codes, 16 bytes for each 32 elements, all low nibbles before the high ones.
     """
     count = len(blocks)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
