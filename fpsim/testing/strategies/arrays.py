@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fpsim.arrays import FORMAT_OF, Array
-from fpsim.errors import shown
+from fpsim.errors import require_integer, require_kind, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import FP32
@@ -171,8 +171,8 @@ def scaled_arrays(
       element 1, or without `ragged` toward one tile of ones.
 
     Raises:
-      TypeError: scaling is neither a Scaling nor a name.
-      ValueError: the name is unknown, or the block does not have two axes.
+      TypeError: scaling is neither a Scaling nor a name, tiles is not an integer, or another argument is not a bool.
+      ValueError: the name is unknown, the block does not have two axes, or tiles is below 1.
 
     Example:
       >>> from hypothesis import find
@@ -184,6 +184,9 @@ def scaled_arrays(
     scaling = scaling_of(scaling)
     if len(scaling.block) != 2:
         raise ValueError(f"scaling must have a block of two axes, such as (1, 32); got {scaling.block}.")
+    require_integer("tiles", tiles, 1)
+    require_kind("ragged", ragged, bool, "True or False")
+    require_kind("specials", specials, bool, "True or False")
     kinds = [kind for kind in TILES if specials or kind not in SPECIAL]
     return _scaled_array(scaling.block, kinds, tiles, ragged)
 

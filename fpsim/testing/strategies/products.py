@@ -122,11 +122,13 @@ def _carried(code: Any, element: Element) -> Any:
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
     """Make terms of K cancel in pairs: replace a random half by the other half with the sign of a changed, in place.
 
-    a, b: codes, (m, K) and (K, n). element: the element type of a.
+    Zeros of formats without -0 keep their code, as that of -0 is NaN. a, b: codes, (m, K) and (K, n). element: the
+    element type of a.
     """
     order = rng.permutation(a.shape[1])
     half = order.size // 2
-    a[:, order[half : 2 * half]] = a[:, order[:half]] ^ a.dtype.type(element.carrier.sign_bit)
+    first, sign = a[:, order[:half]], a.dtype.type(element.carrier.sign_bit)
+    a[:, order[half : 2 * half]] = first ^ sign if element.carrier.negative_zero else np.where(first, first ^ sign, 0)
     b[order[half : 2 * half]] = b[order[:half]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fpsim.formats.policies import OVERFLOWS
 from fpsim.matrix_units.catalogue import float_units
 from fpsim.testing import strategies
 from fpsim.testing.strategies.arrays import TILES
+from fpsim.testing.strategies.products import _cancel, _codes
 from tests.kit.processes import python
 from tests.kit.sweeps import in_turn
 from tests.testing.strategies.test_numbers import drawn, shrunk
@@ -149,3 +151,24 @@ def test_only_strategies_load_hypothesis_and_say_what_to_install() -> None:
     before, absent, after = python(script).splitlines()
     assert absent.startswith("fp.testing.strategies needs hypothesis, which is not installed: ")
     assert (before, after) == ("False", "True")
+
+
+@in_turn("name", ["cdna3_fp8_f32", "cdna3_bf8xfp8_f32", "hopper_e4m3_f32"])
+def test_terms_that_cancel_have_no_nan(name: str) -> None:
+    unit = fp.unit(name)
+    for seed in range(5):
+        a = _codes("cancelling", np.random.default_rng(seed), (4, 64), unit.a)
+        b = _codes("cancelling", np.random.default_rng(seed + 5), (64, 4), unit.b)
+        _cancel(np.random.default_rng(seed), a, b, unit.a)
+        sums = fp.matmul(a, b, accumulate=fp.Exact("fp64"), fmt=(unit.a.fmt, unit.b.fmt))
+        assert not sums.any()  # NaN is true
+
+
+@in_turn(
+    "words, message",
+    [({"tiles": 0}, "tiles must be an integer >= 1; got 0"), ({"ragged": 3}, "ragged must be True or False; got 3"),
+     ({"specials": "no"}, "specials must be True or False; got 'no'")],
+)  # fmt: skip
+def test_arrays_to_scale_refuse_other_arguments(words: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        strategies.scaled_arrays("MX", **words)
