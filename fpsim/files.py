@@ -46,19 +46,30 @@ def path_of(path: object, name: str = "path") -> Path:
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     """Yield a file to write bytes to; it replaces `path` when the `with` block ends, or is removed if the block fails.
 
-    Readers see the old file or the complete new one, even if this process is killed.
+    Readers see the old file or the complete new one, even if this process is killed. An OSError names `path`.
     """
     target = path_of(path)
     sweep(target.parent, f".{glob.escape(target.name)}-????????")
-    handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    with naming(target):
+        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-        os.chmod(draft, 0o644)  # only the owner can read mkstemp's files
-        os.replace(draft, target)
+        with naming(target):
+            os.chmod(draft, 0o644)  # only the owner can read mkstemp's files
+            os.replace(draft, target)
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def naming(target: Path) -> Iterator[None]:
+    """Make an OSError of the `with` block name the file `target` instead of the draft that becomes it."""
+    try:
+        yield
+    except OSError as reason:
+        raise OSError(reason.errno, reason.strerror, str(target)) from None  # Python picks the subclass
 
 
 def write_whole(path: str | Path, text: str) -> None:
@@ -82,6 +93,19 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
         raise ValueError(
             f"results go to a folder that can be written to; got {shown(str(folder))}: {reason.strerror}. Name another."
         ) from None
+
+
+def require_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file, after checking that it can be written, as its folder exists and takes new files.
+
+    Raises:
+      OSError: there is no such folder, it cannot be written to, or `path` is a folder; the error names `path`.
+    """
+    target = path_of(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    with naming(target), tempfile.TemporaryFile(dir=target.parent):
+        return target
 
 
 def lock(file: IO[Any], refusal: str) -> bool:

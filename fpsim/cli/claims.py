@@ -13,7 +13,7 @@ from rich.text import Text
 from fpsim.cli.terminal import new_table, print_line, refuse_bad_folder
 from fpsim.display.progress import bar
 from fpsim.display.wording import plural
-from fpsim.files import write_whole
+from fpsim.files import require_file, write_whole
 
 DIFFERENT = 1  # exit code if an experiment failed or a value is not the expected one
 STYLES = {"right": "green", "wrong": "red", "differs here": "bold red", "failed": "bold red"}
@@ -44,6 +44,8 @@ def claims(
         raise ValueError(
             f"--page must be a file in a folder that exists; got {page}. Make the folder, or name another."
         )
+    if page is not None:
+        require_file(page)
     with bar(lines=True) as progress:
         report = run_claims(only or None, out=out, workers=workers, progress=progress)
     console = Console()

@@ -23,7 +23,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
-from fpsim.files import path_of, sweep
+from fpsim.files import naming, path_of, sweep
 
 VERSION = 1  # of the layout: one envelope of JSON text with the arrays
 ENVELOPE = "__fpsim__"  # name of the envelope: a member of the npz, a key of the safetensors metadata
@@ -237,7 +237,9 @@ def _replacing(path: Path) -> Iterator[Path]:
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(f"{path} is read-only and stays as it is. Choose another name, or make it writable.")
     sweep(target.parent, ".writing-*")
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=target.parent) as folder:
+    with naming(path):
+        drafts = tempfile.TemporaryDirectory(prefix=".writing-", dir=target.parent)
+    with drafts as folder:
         draft = Path(folder) / target.name
         draft.touch()
         mode = (target if target.exists() else draft).stat().st_mode
@@ -245,7 +247,8 @@ def _replacing(path: Path) -> Iterator[Path]:
         with draft.open("r+b") as written:
             os.fsync(written.fileno())  # else a power cut may leave the new name without its content
         draft.chmod(mode)  # safetensors makes files that only their owner can read
-        os.replace(draft, target)
+        with naming(path):
+            os.replace(draft, target)
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fpsim.errors import shown, unknown
-from fpsim.files import path_of
+from fpsim.files import path_of, require_file
 from fpsim.testing.conformance.choice import chosen
 from fpsim.testing.conformance.files import is_text, load, save
 from fpsim.testing.conformance.kinds import KINDS, computed, is_nan
@@ -90,7 +90,8 @@ def make(path: str | os.PathLike[str]) -> None:
       ...     fp.testing.conformance.check(f"{folder}/vectors.npz", only=["cast"]).ok
       True
     """
-    is_text(path_of(path))  # reject other endings before the vectors are computed
+    is_text(path_of(path))  # reject other endings, and unwritable folders, before the vectors are computed
+    require_file(path)
     save(chosen(), path)
 
 
