@@ -52,8 +52,9 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
     except subprocess.TimeoutExpired:
         raise ValueError(f"{words[0]} took more than {timeout:g} s; raise the limit, or answer fewer kinds.") from None
     if done.returncode:
-        said = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1]
-        raise ValueError(f"{words[0]} ended with {done.returncode} and said {said[:200]!r}.")
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        said = f"its last error line is {lines[-1][:200]!r}" if lines else "it wrote no error"
+        raise ValueError(f"{words[0]} ended with exit code {done.returncode}; {said}.")
     return done.stdout.decode("ascii", "replace").splitlines()
 
 

@@ -182,6 +182,17 @@ def test_any_nan_is_as_good_as_another_and_nothing_else_is(few: Path, tmp_path: 
     assert not conformance.check(few, command(tmp_path, unsigned_zero), only=["cast"]).ok
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_vectors_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fpsim.testing.conformance.checking.chosen", lambda: pytest.fail("vectors were computed"))
+    (tmp_path / "folder.txt").mkdir()
+    for path in (tmp_path / "missing" / "v.txt", tmp_path / "missing" / "v.npz", tmp_path / "folder.txt"):
+        with pytest.raises((FileNotFoundError, IsADirectoryError)) as reason:
+            conformance.make(path)
+        assert reason.value.filename == str(path)
+
+
 def test_an_implementation_that_answers_nothing_is_not_right(few: Path, tmp_path: Path) -> None:
     nothing = "import sys\nfor line in sys.stdin:\n    if not line.startswith('set'): print('?')"
     assert not conformance.check(few, command(tmp_path, nothing)).ok
@@ -190,7 +201,8 @@ def test_an_implementation_that_answers_nothing_is_not_right(few: Path, tmp_path
 @pytest.mark.parametrize(
     ("program", "words", "seconds"),
     [
-        ("import sys; sys.exit('out of luck')", "ended with 1 and said 'out of luck'", 60),
+        ("import sys; sys.exit('out of luck')", "ended with exit code 1; its last error line is 'out of luck'", 60),
+        ("raise SystemExit(3)", "ended with exit code 3; it wrote no error", 60),
         ("", "must answer each of", 60),
         ("import sys\nfor line in sys.stdin:\n    if line[0] != 's': print('zz')", "'zz' is no code of E4M3", 60),
         ("import sys\nfor line in sys.stdin:\n    if line[0] != 's': print('1 2')", "must have 1 numbers; got 2", 60),
