@@ -13,7 +13,7 @@ import typer
 
 import fpsim
 from fpsim.cli.app import command
-from fpsim.cli.functions import function_at
+from fpsim.cli.functions import exit_refused, function_at
 from fpsim.cli.terminal import echo_lines, scaling_named, shown
 from fpsim.exact_json import to_json
 
@@ -52,7 +52,8 @@ def check(
         words["source"] = source
     if scaling is not None:
         words["scaling"] = scaling_named(scaling)
-    with contextlib.redirect_stdout(sys.stderr):  # text that the function prints is not part of the report
+    # text that the function prints is not part of the report
+    with exit_refused(function), contextlib.redirect_stdout(sys.stderr):
         report = fpsim.testing.check_quantizer(fn, format, **words, raises=False)
     if as_json:
         typer.echo(json.dumps(_fields(report), indent=1))

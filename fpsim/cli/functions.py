@@ -1,11 +1,13 @@
-"""Look-up of a user's function by a path MODULE:FUNCTION."""
+"""Look-up of a user's function by a path MODULE:FUNCTION, and calls of it that may end the process."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import Any
 
 
@@ -29,6 +31,12 @@ def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -
     wanted = f"{name} must be MODULE:FUNCTION, such as {such_as}"
     if not module or not function:
         raise ValueError(f"{wanted}; got {path!r}.")
+    if module.endswith(".py") or "/" in module or os.sep in module:
+        stem = PurePath(module).stem
+        raise ValueError(
+            f"{wanted}; got {path!r}. Write a file as the name of its module, without folder and .py, and call fpsim "
+            f"in its folder: {stem}:{function}."
+        )
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -37,7 +45,7 @@ def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -
             target = getattr(target, part)
     except (ImportError, AttributeError) as reason:
         raise ValueError(f"{wanted}; got {path!r}: {reason}.") from None
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:  # a script that exits would end this command as if all were well
         said = " ".join(str(reason).split())
         raise ValueError(
             f"{wanted}; got {path!r}, and importing it raised {type(reason).__name__}: {said}."
@@ -45,3 +53,18 @@ def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -
     if not callable(target):
         raise ValueError(f"{wanted}; got {path!r}, which is {type(target).__name__}.")
     return target  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def exit_refused(path: str) -> Iterator[None]:
+    """Raise a ValueError if the function at `path`, which the `with` block calls, ends the process (SystemExit).
+
+    Else the command would end with the function's exit code, and 0 would say that the function was found right.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        raise ValueError(
+            f"{path} raised SystemExit({end.code!r}) when it was called, which ends the process. Let it return, or "
+            "raise an error of another class."
+        ) from None

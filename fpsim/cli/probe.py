@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import fpsim
-from fpsim.cli.functions import function_at
+from fpsim.cli.functions import exit_refused, function_at
 from fpsim.cli.terminal import echo_lines, shown
 from fpsim.errors import unknown
+from fpsim.files import require_file
 
 PROBES = ("sum", "dot", "matmul")
 
@@ -28,12 +29,15 @@ def probe(
     """Reveal how a function adds: its order, its rounding, its unit or schedule. The exit code is 1 if nothing fits."""
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
+    if out is not None:
+        require_file(out)
     fn = function_at(function)
-    if kind == "sum":
-        model = fpsim.probe.sum(fn, terms, a)
-    else:
-        make = fpsim.probe.dot if kind == "dot" else fpsim.probe.matmul
-        model = make(fn, terms, a=a, b=a if b is None else b)
+    with exit_refused(function):
+        if kind == "sum":
+            model = fpsim.probe.sum(fn, terms, a)
+        else:
+            make = fpsim.probe.dot if kind == "dot" else fpsim.probe.matmul
+            model = make(fn, terms, a=a, b=a if b is None else b)
     echo_lines(model.explain())
     if not model.found:
         raise typer.Exit(1)

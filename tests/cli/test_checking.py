@@ -26,6 +26,9 @@ def through_fp16(x):
 def truncating(x):
     return fp.quantize(x, "e4m3", rounding="toward_zero", overflow="saturate", subnormals="flush")
 
+def ending(x):
+    raise SystemExit(0)
+
 def scaled(x):
     return fp.encode_scaled(x, "e4m3", fp.scalings.MX)
 """
@@ -46,6 +49,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
     (tmp_path / "quantizers_to_check.py").write_text(QUANTIZERS)
     (tmp_path / "broken_module_to_check.py").write_text("1 / 0\n")
+    (tmp_path / "script_to_check.py").write_text("raise SystemExit(0)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -101,6 +105,9 @@ def test_what_cannot_be_checked_ends_with_2_and_a_sentence(check) -> None:  # ty
     for words, sentence in (
         (("numpy:no", "-f", "e4m3"), "function must be MODULE:FUNCTION"),
         (("broken_module_to_check:fn", "-f", "e4m3"), "importing it raised ZeroDivisionError: division by zero"),
+        (("script_to_check:fn", "-f", "e4m3"), "importing it raised SystemExit"),
+        (("ending", "-f", "e4m3"), "raised SystemExit(0) when it was called"),
+        (("./folder/casts.py:fn", "-f", "e4m3"), "without folder and .py, and call fpsim in its folder: casts:fn"),
         (("right", "-f", "e4m4"), "Did you mean 'E4M3'?"),
         (("right", "-f", "e4m3", "-r", "nearest"), "rounding must be one of"),
         (("right", "-f", "e4m3", "-r", "stochastic"), "seed"),
