@@ -150,7 +150,7 @@ def validate(
         try:
             report = fpsim.cpu.validate(part or None, values=values, minutes=minutes, out=out)
         except (fpsim.cpu.CpuError, ValueError) as reason:
-            typer.echo(str(reason), err=True)
+            typer.echo(f"fpsim: {reason}", err=True)
             raise typer.Exit(BAD_INPUT) from None
         typer.echo(str(report))
         raise typer.Exit(0 if report.ok else 1 if report.rows else BAD_INPUT)
