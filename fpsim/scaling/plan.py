@@ -24,10 +24,10 @@ from fpsim.core.tile_scale import (
     POWER_RULES,
     PROPAGATE,
     SKIP,
+    TABLE,
     ScaleChoices,
     ScaleNumbers,
     ScaleRules,
-    scale_numbers,
     scale_steps_32,
     scale_steps_64,
 )
@@ -56,7 +56,7 @@ class ScalePlan(NamedTuple):
     fields of ScaleRules and of `choices`, then the bits of two float64, `largest` and scaling.amax_floor. layout: the
     constants (EncodeLayout) of the encoder to the scale format. table: the values of the scale codes, with 0 for NaN.
     applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them. code_dtype: the dtype of the scale
-    codes, None if scales are float32. single_level: the result of `arguments` without a scale of the whole array.
+    codes, None if scales are float32. single_level: the result of `arguments` if the scale of the whole array is 1.
     """
 
     scaling: Scaling
@@ -68,7 +68,7 @@ class ScalePlan(NamedTuple):
     table: Array  # values of its codes, 0 for NaN, floats of `width` bits
     applied: int
     code_dtype: np.dtype[Any] | None  # of the scale codes; None where the scale is the float itself
-    single_level: tuple[Array, ...] = ()  # result of `arguments` without a second-level scale
+    single_level: tuple[Array, ...] = ()  # result of `arguments` with a second-level scale of 1
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
@@ -154,10 +154,9 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
     # for one number plain Python is faster than compiling
     body = getattr(steps.tensor_scale_of, "py_func", steps.tensor_scale_of)
+    numbers = ScaleNumbers._make(plan.single_level[0][:TABLE])
     with np.errstate(all="ignore"):
-        scale, factor, clamped = body(
-            real(amax), plan.highest, scale_numbers(plan.numbers(TensorScale())), plan.is_inverse
-        )
+        scale, factor, clamped = body(real(amax), plan.highest, numbers, plan.is_inverse)
     return TensorScale(scale, float(factor), bool(clamped))
 
 
