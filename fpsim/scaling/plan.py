@@ -114,6 +114,17 @@ class ScalePlan(NamedTuple):
         """True if the encode scale max / amax is computed first and then inverted."""
         return self.scaling.quotient == "1/(max/amax)"
 
+    @under_ieee
+    def factors(self, scales: Array) -> Array:
+        """Return the factors of elements for given scales, float32: the scales if elements are divided, else inverses.
+
+        They are floats of self.width bits. An inverse that overflows is the largest float, so that zeros stay zeros.
+        """
+        _, real, _ = FLOATS[self.width]
+        with np.errstate(all="ignore"):
+            wide: Array = scales.astype(real)
+            return wide if self.applied == BY_SCALE else np.minimum(real(1) / wide, np.finfo(real).max)
+
     def settle(self, tiles: int) -> Any:
         """Return the loop that computes the scales of `tiles` tiles from their amaxes, as `settle_kernel` describes it.
 

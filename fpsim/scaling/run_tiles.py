@@ -14,7 +14,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.casts import pipelines
 from fpsim.core.layouts import decode_plan
-from fpsim.core.tile_scale import BY_SCALE, CLAMPED_LOW, COUNTERS, HAS_INFINITY
+from fpsim.core.tile_scale import CLAMPED_LOW, COUNTERS, HAS_INFINITY
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import NAMED
 from fpsim.runtime.pipeline import wrapping
@@ -83,11 +83,7 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
     tiling = job.tiling
     if not job.source.size:
         return
-    real: Any = np.float32 if job.width == 32 else np.float64
-    if factors is None:
-        with ieee_arithmetic(), np.errstate(all="ignore"):
-            wide = scales.astype(real)
-            factors = wide if job.plan.applied == BY_SCALE else np.minimum(real(1) / wide, np.finfo(real).max)
+    factors = job.plan.factors(scales) if factors is None else factors
     for batch in range(tiling.batch):
         if tiling.tile_columns < WIDE_TILE:
             place = Place(batch, (0, tiling.rows), (0, tiling.columns))

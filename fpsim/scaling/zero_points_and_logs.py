@@ -11,7 +11,7 @@ import numpy as np
 from fpsim.arrays import Array, words
 from fpsim.casts.loops import random_words
 from fpsim.core.layouts import encode_plan
-from fpsim.core.tile_scale import BY_SCALE, COUNTERS
+from fpsim.core.tile_scale import COUNTERS
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import OFFSETS, IntegerFormat
@@ -89,8 +89,7 @@ def encode_affine(
             else:
                 scales[batch, band:stop] = tile_scales[batch, band:stop]
                 set_nan_scales(scaling, scales[batch, band:stop], high - low, specials, counts)
-                wide = scales[batch, band:stop].astype(real)
-                factors = wide if plan.applied == BY_SCALE else real(1) / wide
+                factors = plan.factors(scales[batch, band:stop])
             zero_point_kernel(width, nearest.kind, plan.applied)(
                 low.reshape(-1), factors.reshape(-1), zero_points[batch, band:stop].reshape(-1), lowest, highest,
                 nearest.layout,

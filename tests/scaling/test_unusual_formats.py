@@ -130,6 +130,14 @@ def test_zeros_stay_zeros_where_an_inverse_or_a_factor_overflows() -> None:
     how = fp.Scaling(block=(1, 16), division="multiply", smallest_scale=2.0**-149)
     for q in (check(tiny, fp.E2M1, how), check(tiny, fp.E2M1, how, scales=np.float32(2.0**-149))):
         assert_bits_equal(q.decode()[0, 1:3], np.array([0.0, -0.0], np.float32))
+    state = fp.PeriodicScaling(fp.E2M1, how, every=2)
+    for x in (tiny, np.zeros_like(tiny)):
+        assert_bits_equal(state.quantize(x)[0, 1:3], x[0, 1:3])
+    assert state.last.saturated == 0
+    with_zero_points = fp.encode_scaled(
+        np.float32([[0, 5, -0.0, 9]]), fp.UINT8, how.replace(block=(1, -1), symmetric=False), scales=2.0**-149
+    )
+    assert with_zero_points.codes.tolist() == [[0, 255, 0, 255]]
     low = fp.Format("low", 3, 3, bias=127)
     q = check(np.array([[1e-44, 0, 0, 0], [0, 0, 0, 0]], np.float32), low, fp.scalings.TE_NVFP4.replace(block=(1, 4)))
     assert_bits_equal(q.decode()[1], np.zeros(4, np.float32))

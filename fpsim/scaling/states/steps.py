@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.core.tile_scale import BY_SCALE, HAS_INFINITY
+from fpsim.core.tile_scale import HAS_INFINITY
 from fpsim.formats.cast_options import CastOptions, ElementKeywords
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
@@ -104,12 +104,8 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
     tiles in a row), in the float (float32 or float64) in which elements are divided by scales.
     """
     job = step.job()
-    real: Any = np.float32 if job.width == 32 else np.float64
-    grid = scales.reshape(job.tiling.tiles)
-    with ieee_arithmetic(), np.errstate(all="ignore"):
-        wide: Array = with_nan_scales(job, grid).astype(real)
-        inverse: Array = real(1) / wide
-    return wide if job.plan.applied == BY_SCALE else inverse
+    factors: Array = job.plan.factors(with_nan_scales(job, scales.reshape(job.tiling.tiles)))
+    return factors
 
 
 def amax_of(tops: Array, specials: Array) -> Array:
