@@ -103,7 +103,8 @@ def quantized(
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> tuple[DelayedScaling, dict[str, Any]]:
     """Return (a delayed scaling for an element format, the parts of its state dict that no step changes); cached.
 
-    delayed: (history, amax, margin) as in `LayerPlan`.
+    delayed: (number of steps whose amax is stored, "max" or "most_recent", times that the format's maximum is halved),
+    as in `LayerPlan`.
     """
     history, amax, margin = delayed
     scaling = DelayedScaling(element, history=history, amax=amax, margin=margin)

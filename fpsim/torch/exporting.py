@@ -212,9 +212,10 @@ def _chosen(
 
 
 def _matches(pattern: Any, name: str) -> bool:
-    """Return whether a shell pattern matches or equals a tensor's name, its layer's name, or the last part of that.
+    """Return whether a shell pattern equals or matches one of the names of a tensor.
 
-    It raises a TypeError if the pattern is not a str.
+    These are the tensor's name ("mlp.up.weight"), its layer's name ("mlp.up"), and the last part of that ("up"). A
+    pattern that is not a str raises a TypeError.
     """
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")

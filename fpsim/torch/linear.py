@@ -215,7 +215,7 @@ class QuantLinear(torch.nn.Linear):
         return this, trains
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy or pickle of the layer holds: its attributes without the last forward passes."""
+        """Return the attributes for a copy or pickle of the layer: all except the record of its last forward passes."""
         return {name: value for name, value in self.__dict__.items() if name != "_passes"}
 
     def _refuse(self, x: Tensor) -> None:

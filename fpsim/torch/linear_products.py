@@ -189,8 +189,9 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Save in torch's context `ctx` what the backward pass needs.
 
-    This is x, weight, step, the plan, the bias's dtype, the delayed scales from before the forward pass, and the buffer
-    in which the layer has them. inputs: the arguments of the forward operator. output: its results, which are not used.
+    Saved are x, weight, step, plan, the dtype of the bias, `state` (the delayed scales from before the forward pass)
+    and `live` (the layer's buffer of delayed scales). inputs: the arguments of the forward operator. output: its
+    results, which are not used.
     """
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype

@@ -119,7 +119,7 @@ class LayerPlan(NamedTuple):
     def of(self, product: str) -> ProductPlan:
         """Return the arithmetic of `product`: "fprop", "dgrad" or "wgrad".
 
-        On the backend "float32" it has no unit and no accumulator, so that torch multiplies.
+        On the backend "float32" the result names no unit and no accumulator, so that torch multiplies.
         """
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how

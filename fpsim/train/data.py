@@ -343,8 +343,8 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
     """Return random int64 (count,) in 0 to below - 1 that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
-    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its distributions don't.
-    Each integer has probability 1 / below, up to a relative error of below / 2**32.
+    counter=[0, 0, micro, step]). NumPy guarantees these 64-bit numbers in all versions, but not the results of
+    functions such as `integers`. Each integer has probability 1 / below, up to a relative error of below / 2**32.
 
     Args:
       seed, step, micro: integers in 0 .. 2**64 - 1, else a TypeError or ValueError is raised.

@@ -45,9 +45,10 @@ def layers_of(model: Any) -> dict[str, Any]:
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a pattern of `recipe.keep` matches a layer, which then computes in float32 unless overridden.
+    """Return whether a pattern of `recipe.keep` matches a layer.
 
-    layer: the layer's name, as recipes use it.
+    Such a layer computes in float32, except where one of `recipe.overrides` applies. layer: the layer's name, as
+    recipes use it.
     """
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
@@ -88,9 +89,9 @@ def is_float32(recipe: Recipe, layer: str) -> bool:
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Turn a model's linear layers into `QuantLinear`s in place, and return these by the names that recipes use.
+    """Turn a model's linear layers into `QuantLinear`s in place, and return them by the names that recipes use.
 
-    recipe: the recipe that the layers follow. Layers that stay in float32 all the time remain torch's, unless
+    recipe: the recipe that the layers follow. Layers that stay in float32 in all steps are left unchanged, unless
     `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
@@ -107,10 +108,10 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
 
 @lru_cache(maxsize=256)
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
-    """Return a linear recipe in which an accumulator computes each matrix product whose `accumulate` is None.
+    """Return a linear recipe in which the accumulator `chain` computes each product whose `accumulate` is None.
 
-    linear: the recipe. chain: the accumulator. everywhere: True replaces the matrix units, accumulators and schedules
-    of all three products; the formats of their results stay.
+    linear: the recipe. everywhere: True to replace the units, accumulators and schedules of all three products; the
+    formats of their results stay.
     """
     changes: dict[str, Any] = {}
     for product in PRODUCTS:
@@ -187,7 +188,7 @@ class DelayedScales:
     magnitude) over all micro-batches (`micro_batches`) and over all processes (`share`).
 
     Args:
-      layers: the quantised layers by name, before the step.
+      layers: {name: quantised layer}, whose scales are those before the step.
     """
 
     def __init__(self, layers: Mapping[str, QuantLinear]) -> None:

@@ -234,7 +234,7 @@ class Trainer:
     # ---- looking at a step
 
     def _watch(self) -> StepWatch:
-        """Return a `StepWatch`, the context that measures the operands of the current step's products.
+        """Return a `StepWatch`, the context that measures how casts round the operands of the current step's products.
 
         It measures in every `settings.measure`-th step, and in each step if the precision controller watches operands.
         """

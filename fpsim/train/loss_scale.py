@@ -152,7 +152,7 @@ class LossScaler:
         self.trace.append(TraceRow(len(self.trace), scale, seen.overflowed, skipped, self.scale > scale))
 
     def _seen_now(self, call: str) -> Seen:
-        """Return the summary of the current step's gradients; raise a RuntimeError before `unscale`.
+        """Return the summary of the current step's gradients; raise a RuntimeError if `unscale` was not called yet.
 
         call: the name of the calling method, for the message.
         """

@@ -324,7 +324,7 @@ class Levels:
 class Overflows:
     """A context that finds the first Inf or NaN in quantised products and in other modules' results and gradients.
 
-    modules: name for the message -> module; modules with submodules are not watched themselves. first: a text on the
+    modules: {name for the message: torch module}; a module that has submodules is not watched. first: a text on the
     first array with Inf or NaN; "" if there was none.
 
     Example:

@@ -1,4 +1,4 @@
-"""A run trained again on another backend or machine: whether digests agree, or the first different operation."""
+"""Training of recorded runs again, on another backend or machine, to find the first operation whose result differs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ReplayedRun:
 
     @property
     def equal(self) -> bool:
-        """True if all bits of all steps are equal."""
+        """True if the recorded run and the second run have the same bits in all compared steps."""
         return self.step is None
 
     def __str__(self) -> str:
@@ -315,10 +315,10 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Return the product of two matrices by the differing operation, torch's mm or bmm.
+        """Return the product of two matrices by the operation that differs, torch's mm or bmm.
 
-        They are copied into tensors with the shapes and strides that the operation's operands had; for bmm, into the
-        first matrices of a batch that is 0 otherwise.
+        The matrices are copied into tensors with the shapes and strides that the operation's operands had. For bmm,
+        they are the first matrices of a batch whose others are 0.
         """
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):

@@ -97,7 +97,10 @@ class Run:
         return bool(self.stopped) or self.diverged
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each step: the keys of `rows` except "operations", the trace."""
+        """Return a pandas frame with a row for each step, whose columns are the keys of `rows`.
+
+        The key "operations", the trace of a step's operations, has no column.
+        """
         return frame([{name: value for name, value in row.items() if name != "operations"} for row in self.rows])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -119,7 +122,7 @@ class Run:
         return cls(**record.load(path))
 
     def measurements(self) -> Any:
-        """Return a pandas frame of `measured`: a row for each operand of each product, every few steps."""
+        """Return a pandas frame of `measured`: rounding metrics of each operand of each product, every few steps."""
         return frame(self.measured)
 
     def plot(self, ax: Any = None) -> Any:
@@ -310,7 +313,7 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
-    """Save the trainer's state and the run's identity as a checkpoint in the open folder `kept`."""
+    """Save a checkpoint of the trainer in the open folder `kept`: its state, and what `identity` returns."""
     arrays, fields = trainer.state()
     kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 

@@ -139,7 +139,7 @@ class Recompute:
         return self.by != "k" or not self.share or self.slices == 1
 
     def named(self, layers: Iterable[str], blocks: int) -> list[str]:
-        """Return the names of the layers whose results are computed again in slices.
+        """Return the names of the layers in the first blocks whose results are computed again in slices.
 
         Args:
           layers: names of all linear layers of a model.
@@ -168,7 +168,7 @@ class Recompute:
         ]  # fmt: skip
 
     def blocks(self, layers: int) -> int:
-        """Return the number of a model's blocks that are computed again, out of `layers` blocks; rounded up."""
+        """Return the number of blocks that are computed again, for a model with `layers` blocks; rounded up."""
         return whole_blocks(self.share, layers)
 
 
@@ -219,7 +219,7 @@ class Settings:
       batch, context: sequences in a micro-batch (vectors, for the perceptron), and tokens in a sequence.
       width: the transformer's width, a multiple of 128; its SwiGLU has twice as many units, its heads 32 features each.
       micro_batches: micro-batches in a step, for each process; gradients are added in the format `Recipe.gradients`.
-      measure: number of steps from one measurement of every product to the next; 0 for no measurements.
+      measure: number of steps from one measurement of the rounding of every product's operands to the next; 0 for none.
       recompute: share of the blocks whose activations are computed again in the backward pass, or a `Recompute`.
       offload: share of the blocks whose activations wait for the backward pass in temporary files.
 
@@ -299,7 +299,7 @@ class Settings:
 
     @property
     def specified(self) -> bool:
-        """True if every operation of a step has specified bits (`arithmetic` is "specified")."""
+        """True if every operation of a step has the same bits on every machine: `arithmetic` is "specified"."""
         return self.arithmetic == "specified"
 
     @property

@@ -217,9 +217,9 @@ class _StepComparison:
             self._after = f"{mine.layer}, {mine.product}"
 
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
-        """Return the first difference in products once the step is complete; None if there is none.
+        """Return the first difference between the two runs' products of a finished step; None if there is none.
 
-        names: those of the two runs. step: the number of the step. Both are for the explanation.
+        names: the names of the two runs. step: the number of the step. The explanation of the difference states both.
         """
         if self._pair is None and self._others:
             self._pair = self._others[0], None

@@ -31,7 +31,7 @@ class SlicedResult:
         self.replay, self.shape, self.recompute, self.factor = replay, tuple(shape), recompute, factor
 
     def whole(self) -> Tensor:
-        """Return the result, computed slice by slice; afterwards the replay's operands are released."""
+        """Return the whole result, computed slice by slice; afterwards release the quantised operands."""
         if self.recompute.by == "k":
             result = self.replay.over_terms(self.recompute.slices)
         else:

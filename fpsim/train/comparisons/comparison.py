@@ -77,9 +77,10 @@ class Comparison:
         return interval([run.final_loss for run in self.by_recipe[recipe] if not run.failed])
 
     def difference(self, recipe: str) -> Interval:
-        """Return the mean of a recipe's final loss minus the baseline's of the same seed, nats, with its 95 % interval.
+        """Return a recipe's final loss minus the baseline's, in nats: the mean over seeds, with its 95 % interval.
 
-        Seeds for which either run stopped early or diverged are left out. `recipe` is a recipe's name.
+        Losses are subtracted seed by seed. Seeds for which either run stopped early or diverged are left out. `recipe`
+        is a recipe's name.
         """
         pairs = zip(self.by_recipe[recipe], self.by_recipe[self.baseline], strict=True)
         return interval([a.final_loss - b.final_loss for a, b in pairs if not a.failed and not b.failed])
@@ -362,7 +363,10 @@ class _Share:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
 
     def begin(self, part: str) -> None:
-        """Begin the next part, whose name `part`, if not "", is put before the texts of its progress."""
+        """Begin the next part of the work, and report its progress as 0.
+
+        part: the name of the part, put before the text of each progress report; "" for none.
+        """
         self._done, self._part = self._done + 1, part
         self(0.0, "")
 

@@ -343,5 +343,8 @@ def scaled(comparison: Any) -> list[str]:
 
 
 def losing(comparison: Any) -> list[str]:
-    """Return the names of the recipes that lose at least one update in a thousand, averaged over all steps."""
+    """Return the names of the recipes that lose at least one weight update in a thousand, averaged over all steps.
+
+    A lost update is not 0, yet changes nothing.
+    """
     return [row["recipe"] for row in comparison.rows() if row["lost_updates"] >= 1e-3]

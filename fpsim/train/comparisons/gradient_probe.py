@@ -258,11 +258,12 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return {layer: float32 weight gradient} of every linear layer by a recipe, at weights that float32 trained.
+    """Return {layer: float32 weight gradient} of all linear layers for one batch, computed by `recipe`.
 
-    The batch is that of the step after training. Gradients are divided by the loss scale, and by the loss factors of
-    the recipe and of the scenario. settings: those of the recipe's trainer, with the seed and text of the training.
-    steps: number of training steps in float32. case: the scenario, which changes weights and loss.
+    The weights are those after `steps` training steps in float32, and the batch is that of the next step. Gradients are
+    divided by the loss scale, and by the loss factors of the recipe and of the scenario.
+
+    settings: the settings of the run, among them the seed and text. case: the scenario, which changes weights and loss.
     """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)

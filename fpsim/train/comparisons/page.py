@@ -123,7 +123,7 @@ def summary_table(comparison: Any) -> str:
 
 
 def _lead(comparison: Any) -> str:
-    """Return the phrase at the page's top: model, steps, batch size, numbers of recipes and seeds, backend."""
+    """Return the line at the top of the page: model, steps, batch size, numbers of recipes and seeds, backend."""
     settings = comparison.runs[0].settings
     tokens = settings.batch * settings.micro_batches
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"

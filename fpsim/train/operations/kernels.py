@@ -33,7 +33,7 @@ CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added 
 
 @inner_loop
 def folded(lanes: Any) -> Any:
-    """Return the sum of 32 numbers: pairs 16 apart are added, then 8, 4, 2 and 1 apart; `lanes` is overwritten."""
+    """Return the sum of 32 numbers: add those 16 apart, then 8, 4, 2 and 1 apart. `lanes` is overwritten."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):
@@ -60,7 +60,7 @@ def lane_sum(row: Any, lanes: Any) -> Any:
 
 @inner_loop
 def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
-    """Return the float64 sum of the exact products of two float32 rows, added in float64 in the order of `lane_sum`.
+    """Return the dot product of two float32 rows: exact products, added in float64 in the order of `lane_sum`.
 
     lanes: scratch for 32 float64.
     """
@@ -76,10 +76,10 @@ def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
 
 @kernel
 def sum_of_squares(x: Any, chunks: Any) -> Any:
-    """Return the float64 sum of the squares of a flat float32 array, in chunks of CHUNK elements.
+    """Return the float64 sum of the squares of a flat float32 array, added in chunks of CHUNK elements.
 
-    Each chunk's squares are added in the order of `lane_sum`, and so are then the sums of the chunks. chunks: scratch,
-    float64, of ceil(x.size / CHUNK) elements.
+    The squares of each chunk are added in the order of `lane_sum`; then the sums of the chunks are added in that order.
+    chunks: scratch, float64, of ceil(x.size / CHUNK) elements.
     """
     lanes = np.empty(LANES, f64)
     for chunk in range(chunks.size):
@@ -218,9 +218,10 @@ def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) ->
 
 @kernel
 def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
-    """Write the softmax of each row x of logits to shares, and log(sum(exp(x - m))) - (x[target] - m) to losses.
+    """Write the softmax of each row x of logits to shares, and its cross entropy to losses.
 
-    m: max(x). targets: the class of each row, (rows,). logits, shares: (rows, classes); losses: (rows,); float32.
+    The cross entropy is log(sum(exp(x - m))) - (x[target] - m) with m = max(x). targets: the class of each row,
+    (rows,). logits, shares: float32 (rows, classes). losses: float32 (rows,).
     """
     lanes = np.empty(LANES, f32)
     for i in range(logits.shape[0]):
@@ -369,7 +370,7 @@ def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
 
 @kernel
 def _exp_each(x: Any, y: Any) -> None:
-    """Write exp(x) of flat float64 numbers to y, float64; it differs from the exact value by less than 2**-46 of it."""
+    """Write exp(x) of flat float64 numbers to y, float64, with a relative error below 2**-46."""
     for i in range(x.size):
         y[i] = exp_wide(x[i])
 

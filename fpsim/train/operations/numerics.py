@@ -336,7 +336,7 @@ def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: in
 
 
 class Normalised(NamedTuple):
-    """The result of an RMSNorm of x, and the intermediate results that its gradient needs, as codes.
+    """The result of an RMSNorm of x, and the intermediate results that its gradient needs, all as codes of a format.
 
     Attributes:
       result: x * r * weight.

@@ -41,7 +41,7 @@ class Operations:
     """The operations of a model besides its linear layers, with their gradients.
 
     Attributes:
-      numerics: the formats of softmax, norm and loss, and the arithmetic of attention's products.
+      numerics: the formats in which softmax, norm and loss are computed, and the arithmetic of attention's products.
       specified: True for operations whose bits are the same on every machine (docs/training.md lists them); False for
         torch's own, whose bits depend on the processor, on its libraries and on environment variables.
     """

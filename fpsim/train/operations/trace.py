@@ -120,7 +120,10 @@ class OperationTrace:
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
-        """Add an operation's name and result to the trace; arguments: those of torch's own operations, else ()."""
+        """Add an operation to the trace, or pass its name and result to the callback of the constructor, if any.
+
+        arguments: the operation's arguments if it is one of torch's own, such as aten.mm; else ().
+        """
         self.arguments = arguments
         if self._show is not None:
             self._show(name, result)
