@@ -26,9 +26,9 @@ class Followed(NamedTuple):
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
     """Return the recipes that a layer's products follow on some hardware.
 
-    `recipe`: a recipe of linear layers, which all three products follow; or a recipe of training, which has some for
-    each layer, of which those of the first step count. `layer`: the layer's name. `hardware`: a chip, library, unit,
-    schedule or accumulator, or None, as `on` in `fp.analysis.budget`.
+    `recipe`: a recipe of linear layers, which all three products follow; or a recipe of training, whose settings for
+    this layer at the first step are taken. `layer`: the layer's name. `hardware`: a chip, library, unit, schedule or
+    accumulator, or None, as `on` in `fp.analysis.budget`.
 
     Raises:
       ValueError: the hardware cannot compute one of the products.

@@ -273,7 +273,7 @@ class BudgetRow:
 
     @property
     def sums(self) -> float:
-        """Relative error of the unit's sums with promotion and schedule: `accumulator` and `promotion` together."""
+        """Relative error of the matrix unit's sums of the rounded operands, with the recipe's promotion or schedule."""
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:

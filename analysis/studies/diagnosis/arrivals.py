@@ -45,9 +45,9 @@ class Arrivals:
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """Run the recorded batches whose inputs were not compared since `listen`, then stop comparing inputs.
+        """Run those recorded batches that did not run since the call of `listen`, then stop comparing inputs.
 
-        Those are batches whose outputs are stored already, so that `measurer` did not run them.
+        These are the batches whose outputs were already stored on disk, so that `measurer` did not run them.
 
         Args:
           measurer: has the batches and the model's copy.

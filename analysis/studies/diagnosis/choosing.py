@@ -55,11 +55,11 @@ def chosen(
     """Choose the plan to recommend, from the recipes that fit each product.
 
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The chosen plan is the one of the
-    fewest bits whose error, measured with all products at once, is within `limit`. To stay within it, the plan may
-    leave products in 16 bits although they fit. One low-precision recipe for every product is preferred to a mix of two
-    that saves less than a quarter of that recipe's bits. A plan that saves less than a tenth of the bits of the 16-bit
-    recipe (`pays` is False) is replaced by that recipe for all products. With `bits`, the plan of the least error with
-    at most `bits` per value is chosen, which may mix all recipes that fit.
+    fewest bits whose error, measured with all products at once, is within `limit`; it may leave products in 16 bits
+    although they fit alone. One low-precision recipe for every product is preferred to a mix of two that saves less
+    than a quarter of that recipe's bits. If the plan saves less than a tenth of the bits of the 16-bit recipe (`pays`
+    is False), all products follow the 16-bit recipe instead. With `bits`, the plan of the least error with at most
+    `bits` per value is chosen, which may mix all recipes that fit.
 
     Args:
       report: the errors that each product alone causes; its model measures several at once.
@@ -126,7 +126,8 @@ def _fewest(
     Args:
       report: the sensitivity, whose model measures plans.
       verdicts: which recipe fits which product.
-      offers: low-precision recipe -> plan (layer, product) -> recipe, with the low one wherever it fits, else `high`.
+      offers: low-precision recipe -> its plan, a mapping (layer, product) -> recipe: that recipe where it fits, else
+        `high`.
       joint: low-precision recipe -> errors measured with its plan in `offers`.
       high: the recipe of 16 bits.
       limit: the largest relative error.
@@ -269,10 +270,16 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return the plan of the least error with at most `bits` per value, and None.
+    """Return (plan, missed): the plan of the least error with at most `bits` per value, and None.
 
-    If every plan needs more bits, return the plan of the fewest bits, and `bits`. `names`: the recipes that the plan
-    may use. `out`: the folder in which plans store their joint measurements, or None.
+    If every plan needs more bits than that, return the plan of the fewest bits, and `bits` as `missed`.
+
+    Args:
+      report: the sensitivity, with the products' errors.
+      verdicts: which recipe fits which product.
+      names: the recipes that the plan may use.
+      bits: the requested bits per value.
+      out: the folder in which plans store their joint measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}

@@ -45,7 +45,7 @@ class Diagnosed:
 
     @property
     def budget(self) -> Budget:
-        """The error budget of the recipe that the answer is about: `low`, or `high` if there is no `low`."""
+        """The error budget of the recipe `low`; of the recipe `high` if there is no `low`."""
         return self.budgets[self.low or self.high]
 
     @property

@@ -120,7 +120,7 @@ class ProductErrors:
     def _add(self, name: str, layer: str, one: Budget) -> None:
         """Add the rows and notes of a layer's budget `one` to `budgets[name]`, the budget of a recipe.
 
-        `layer`: the layer's name, which the rows get.
+        `layer`: the layer's name, which is written into the added rows.
         """
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)

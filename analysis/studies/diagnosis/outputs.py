@@ -66,7 +66,10 @@ class OutputStages(Stages):
         return dict(errors.budgets), sensitivity_of(measurer, self.model, layers, self.layers, single, joint)
 
     def _offered(self, effects: Sensitivity) -> Sensitivity:
-        """Return the sensitivity with output errors of 0: plans may also use products that were not measured alone."""
+        """Return the sensitivity with every output error set to 0, so that a plan refuses no product for a NaN error.
+
+        Products that were not measured alone have NaN errors.
+        """
         rows = tuple(dataclasses.replace(row, output_error=0.0) for row in effects.rows)
         return dataclasses.replace(effects, rows=rows)
 
@@ -92,9 +95,9 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model once for each recipe, with all products in that recipe, and return its row for each.
+        """Run the model once for each recipe, with all products in it; return a row with the output error of each run.
 
-        The inherited error of every layer, which its inexact input causes, is added to `errors`.
+        The inherited error of every layer (the one that its inexact input causes) is added to `errors`.
 
         Args:
           measurer: runs the model.
@@ -128,9 +131,10 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits.
+        """Split errors by cause for layers that do not fit a recipe, and for the 6 worst layers of each low recipe.
 
-        If all recipes have 16 bits or more, it is the 6 worst layers of each recipe. The rows of `errors` are replaced.
+        Low recipes are those below 16 bits, or all recipes if none is below. In `errors`, the rows of the split layers
+        are replaced.
 
         Args:
           recording: the recorded operands.
@@ -156,10 +160,11 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products one at a time in the low-precision recipes that change the outputs by more than the limit.
+        """Measure products one at a time in the recipes below 16 bits that change the outputs by more than the limit.
 
-        Whether a recipe does so is measured with all products that fit it in the recipe at once, and the others in the
-        16-bit recipe. If one does, products are measured alone in the 16-bit recipe too.
+        To find these recipes, the model runs once for each recipe below 16 bits: all products that fit it follow it,
+        and the others follow the 16-bit recipe. If any recipe exceeds the limit, products are also measured one at a
+        time in the 16-bit recipe.
 
         Args:
           measurer: runs the model.

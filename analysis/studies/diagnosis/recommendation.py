@@ -23,9 +23,10 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a list of one sentence on the model's error if all products that fit the recipe `low` follow it at once.
+    """Return a list of one sentence on the model's error with as many products in low precision as fit.
 
-    The list is empty if no product fits. Other products follow the recipe `high` of the diagnosis.
+    Products that fit the recipe `diagnosis.low` follow it, and all others follow the recipe `diagnosis.high`, at once.
+    The list is empty if no product fits.
     """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
@@ -90,10 +91,10 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences that recommend the recipe `high` for all products.
+    """Return the sentences that recommend the recipe `diagnosis.high` for all products, and say why.
 
-    They say why: `low` would save less than a tenth of the bits, or its error with all products that fit at once is
-    beyond the limit.
+    One reason is that `diagnosis.low` would save less than a tenth of the bits. The other is that, with all products
+    that fit `low` in it at once, the model's error is beyond the limit.
     """
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
@@ -120,7 +121,11 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _assignment(diagnosis: Diagnosed) -> str:
-    """Return the plan's recipes as text, each with its number of products, and their names if they are at most 3."""
+    """Return the plan's recipes as text, such as "FP8_TENSOR for 10 products and BF16 for 1 product (head fprop)".
+
+    The products of a recipe are named if they are at most 3. If all products have the same recipe, only the recipe is
+    named, followed by "everywhere" or a similar phrase.
+    """
     products: dict[str, list[str]] = {}
     for (layer, product), recipe in diagnosis.plan.assignment.items():
         products.setdefault(recipe, []).append(f"{name_of(layer)} {product}")
@@ -135,9 +140,10 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each recipe below 16 bits other than `low`, the one that the answer is about.
+    """Return a sentence for each recipe below 16 bits other than the recommended one, `diagnosis.low`.
 
-    It says which layers the recipe does not fit; or, if it fits all, the model's error with all products in it.
+    The sentence says which layers the recipe does not fit. If it fits all, the sentence gives the model's error with
+    all products in the recipe at once.
     """
     joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
     said = []

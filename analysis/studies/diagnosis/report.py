@@ -31,7 +31,7 @@ class Diagnosis(Diagnosed):
       sensitivity: the errors that each product alone, in each recipe, causes in the gradients and outputs.
       plan: the recommended plan.
       verdicts: a Verdict for each layer, product and recipe, in the model's order.
-      low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" if there is none.
+      low: the recipe of fewer than 16 bits that fits best, by which `answer` judges layers; "" if there is none.
       high: the recipe of 16 bits or more for products that do not fit `low`.
       joint: the errors of the model, a SensitivityRow, if products follow `low` where it fits, and `high` otherwise;
         None without `low`.
@@ -46,8 +46,8 @@ class Diagnosis(Diagnosed):
       notes: sentences on parts that were left out, and on effects that a user might not expect.
       unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
       alone: Verdicts of products that no recipe of linear layers names, judged by their own errors: attention, the
-        projections of nn.MultiheadAttention, and weights that are multiplied by hand. In all other measurements they
-        are exact.
+      projections of nn.MultiheadAttention, and weights multiplied outside of layers. In all other measurements these
+      products are exact.
     """
 
     @cached_property
@@ -84,8 +84,7 @@ class Diagnosis(Diagnosed):
         return table if self.sensitivity.has_loss else table.drop(columns=["gradient_error", "gradient_spread"])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of each product by cause, in the recipe that the answer is about, and return the matplotlib
-        axes.
+        """Draw the error of each product by cause, in the recipe `low` (`high` if there is no `low`); return the axes.
 
         `ax`: the axes to draw into; None for new ones.
         """

@@ -133,7 +133,7 @@ class Stages:
         """Return the diagnosis of finished measurements, with all its notes.
 
         `budgets`: recipe -> errors by cause. `effects`: the sensitivity. `choice`: the plan and its recipes. `limit`:
-        the largest relative error that fits. `alone`: verdicts on attention, and on weights multiplied by hand."""
+        the largest relative error that fits. `alone`: verdicts on attention, and weights multiplied outside of layers."""
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
@@ -164,7 +164,7 @@ class Stages:
             self.notes += (f"{RANGE} was added, since values of up to {largest:.2g} are beyond {', '.join(highs)}.",)
 
     def _require_bits(self, recording: Recording, bits: float) -> None:
-        """Raise a ValueError, before the long work, if even the smallest recipes need more than `bits` per value."""
+        """Raise a ValueError if `bits` per operand value are too few even with the smallest recipe for each product."""
         least = total = 0.0
         for layer in self.layers:
             values = _values(recording, layer)
@@ -239,7 +239,7 @@ class Stages:
             return Budget((), name, self.hardware, recording.model, (), (note,))
 
     def _offered(self, effects: Sensitivity) -> Sensitivity:
-        """Return the sensitivity by which plans decide which recipes a product can follow: `effects` itself."""
+        """Return `effects` unchanged: a plan may give a product the recipes whose errors `effects` knows."""
         return effects
 
     def _verdicts(
@@ -278,7 +278,7 @@ class Stages:
         return verdicts
 
     def _alone(self, recording: Recording, limit: float, patterns: str | Sequence[str]) -> tuple[Verdict, ...]:
-        """Return verdicts on attention and weights multiplied by hand, from the errors of their products alone.
+        """Return verdicts on products of attention and of weights multiplied outside of layers, by their own errors.
         `recording`: has operands. `limit`: the largest relative error that fits. `patterns`: layers to include."""
         judged = {recorded_name(layer) for layer in self.layers}
         verdicts = []
@@ -325,9 +325,9 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN.
-    `row`: that error by cause. `recording`: has the operands' ranges, which explain it. `context`: the layer, the limit
-    and the largest exact results."""
+    """Return the verdict on a product in the recipe called `name`, judged by the error of its result alone.
+    The verdict's errors of gradients and outputs are NaN. `row`: the error of the result by cause. `recording`: has the
+    operands' ranges, which explain the error. `context`: the layer, the limit and the largest exact results."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)

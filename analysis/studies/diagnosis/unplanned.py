@@ -30,9 +30,10 @@ def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def alone_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the errors of attention and of weights multiplied by hand.
+    """Return sentences on the errors of attention's products, and of weights multiplied by code outside of layers.
 
-    They are about the recipe `low` of the diagnosis, or `high` if `low` is "". Return [] without such products.
+    The errors are those in the recipe `diagnosis.low`, or in `diagnosis.high` if `low` is "". Return [] if the model
+    has no such products.
     """
     recipe = diagnosis.low or diagnosis.high
     rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]

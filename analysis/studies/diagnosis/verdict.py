@@ -45,8 +45,8 @@ class Verdict:
       bits: mean bits per value of the operands that the product reads, scales included.
       values: number of values of both operands in a batch.
       error: relative error of the product compared with the exact one (the `joint` of `fp.analysis.budget`).
-      lines: root mean square of the relative errors of the result's single rows, or of its columns if larger; for dgrad
-        of columns only, since samples (rows) with small gradients matter little.
+      lines: root mean square of the relative errors of the result's single rows, or of its columns if larger. For
+      dgrad, only columns count, since samples (rows) with small gradients matter little.
       inherited: relative error that the exact product has if its operands come from layers that all follow the recipe;
         NaN if unknown.
       gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
@@ -227,9 +227,9 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause on the operand whose largest magnitude is the larger multiple of its median magnitude.
+    """Return a clause on the operand with the larger ratio of its largest to its median magnitude.
 
-    Such an operand makes single rows inexact. Return "" if the multiple is below 100, or if the operand is not rounded.
+    An operand of large ratio makes single rows inexact. Return "" for a ratio below 100, or an operand not rounded.
     `row`: the product's errors. `recording`, `layer`: the recording of the operands, and the layer's name in it.
     """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
@@ -253,9 +253,10 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return a clause on the values out of a format's range that cause the largest relative error of their operand.
+    """Return a clause on an operand's values outside its format's range, if they harm the operand; else "".
 
-    Return "" if there are none. Only operands cast without scales count.
+    If several groups of values (see `sides`) harm an operand, the clause names the one that causes the largest relative
+    error of its operand. Only operands cast without scales count.
 
     Args:
       row, recipe: the product's errors, with the names of its operands, and its recipe.

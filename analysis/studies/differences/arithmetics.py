@@ -165,7 +165,7 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 def _object(argument: str, word: str) -> Any:
     """Return the matrix unit, schedule or accumulator that a name describes; raise a ValueError for other names.
 
-    `argument`: name of the user's argument, for messages.
+    `argument`: name of the user's argument, for messages. `word`: the name, such as "hopper_e4m3_f32".
     """
     lower = word.strip().lower()
     if lower in UNITS:
@@ -195,8 +195,8 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
     """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
 
-    They are `recipe` itself for a recipe of linear layers. A recipe of training has its own for each layer, of which
-    those of the first step are taken.
+    A recipe of linear layers is returned for all three products of every layer. A recipe of training
+    (`fp.train.Recipe`) may differ between layers and steps; the function returns the layer's recipes at the first step.
     """
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3
@@ -303,7 +303,7 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product behaves like.
 
     `argument`: name of the user's argument, for messages. `model`: the result of fp.probe. `recipe`: a recipe or its
-    name; None is one whose operands are in the formats of the probed product's operands.
+    name; None for a recipe with operands in the formats of the probed product's operands.
 
     Raises:
       ValueError: the model is of a sum, not of a product; or its order of additions was probed for one K alone, and no

@@ -1,4 +1,4 @@
-"""torch's own product of a linear layer, reported to the comparison like the products of `fpsim.torch`."""
+"""A linear layer's products by torch itself, reported to the comparison of two runs like those of `fpsim.torch`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, l
 
 
 class _ByTorch(torch.autograd.Function):
-    """The autograd function of `by_torch`: torch's own products of a linear layer, each reported to the comparison."""
+    """The autograd function of `by_torch`: a linear layer's products by torch, reported to the comparison of runs."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:

@@ -102,8 +102,9 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 def _logits(output: Any, logits: Logits) -> Array | None:
     """Return the logits of a model's output, a float tensor with two or more classes on its last axis, as float64.
 
-    `logits`: a function that returns them for the output; None for the part of the output called "logits"; True for
-    that part or, without one, the whole output. If there are none, return None for None, else raise a ValueError.
+    `logits`: a function that takes the logits from the output; None for the part of the output called "logits"; True
+    for that part or, without one, the whole output. If there is no such tensor, return None if `logits` is None, else
+    raise a ValueError.
     """
     chosen: Any = output if logits is True else None
     if callable(logits):

@@ -33,11 +33,11 @@ class ModuleOutput(NamedTuple):
 
 
 class OutputDifference(NamedTuple):
-    """The first outputs that differ in two models, and all differences.
+    """The first outputs of modules that differ in two models, and the difference of every output.
 
     Attributes:
       first, second: the first output that differs, of the first and of the second model; None if all are equal.
-      after: name of the module that returned the output before it; "" if there is none.
+      after: name of the module whose output was the last equal one before them; "" if none was.
       growth: the difference of every output that both models returned in the same shape.
     """
 
@@ -96,7 +96,7 @@ def plain_name(name: str) -> str:
 
 
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
-    """Return the first outputs that differ in two models, and all differences.
+    """Compare the outputs of the modules of two models; return the first that differ, and the size of all differences.
 
     `first`, `second`: the outputs of the modules of each model, in the order in which they ran. The i-th output of a
     module in one model is compared with its i-th output in the other.

@@ -193,7 +193,7 @@ class _Products(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Let the arithmetic compute products inside a `with` block; hooks on the modules record which one runs."""
+        """Let the arithmetic compute products inside a `with` block; hooks record which module is running."""
 
         def enter(module: torch.nn.Module, _: Any) -> None:
             self._stack.append(module)
@@ -272,9 +272,10 @@ class _Products(TorchFunctionMode):
     ) -> Any:
         """Return the output of an already quantised layer under the arithmetic, and its new state of delayed scales.
 
-        If the arithmetic leaves the layer unchanged, its own `plan` (text) is followed. `x`: (tokens, in). `weight`:
-        (out, in). `step`: count of forward passes, for stochastic rounding. `state`: delayed scales that this pass
-        uses. `live`: buffer of delayed scales that the backward pass updates. These three and `bias` may be None.
+        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes, for stochastic rounding. `state`:
+        delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates. `plan`: the
+        layer's casts and products as JSON text, used if the arithmetic does not change the layer. `bias`, `step`,
+        `state` and `live` may be None.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -359,8 +360,8 @@ class _Products(TorchFunctionMode):
         """Return the name of the layer that multiplies by a weight.
 
         It is the running module's name if that is a linear layer or convolution, else the name of the module that owns
-        the weight. Without an owner, it is the running module's name, or "weight". Raise a LayerError if the weight is
-        the original model's.
+        the weight. Without an owner, it is the running module's name, or "weight". Raise a LayerError if the weight
+        belongs to the user's model, since a run must use the weights of its copy.
         """
         if id(weight) in self._originals:
             raise LayerError(
@@ -376,7 +377,8 @@ class _Products(TorchFunctionMode):
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
     """Return the plan of a layer's three products, which follow `recipes`, computed by `backend`.
 
-    Where a recipe leaves the format of results open, layers whose `dtype` has 16 bits round them to it, as torch does.
+    If a recipe names no format for results, a layer of BF16 or FP16 operands (`dtype`) rounds its results to that
+    format, as torch does.
     """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:

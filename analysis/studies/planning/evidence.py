@@ -31,9 +31,9 @@ class Measured(NamedTuple):
     Attributes:
       value: the measured value.
       spread: standard deviation over batches; NaN for one batch, or if unknown.
-      harm: the number whose sum over products a plan minimises. It is the square of a relative error, since squares of
-        independent rounding errors add up. Of a change of the loss it is the change, or 0 if that is at most its
-        spread.
+      harm: the number whose sum over products a plan minimises. For a relative error, it is the square of the error,
+      since squares of independent rounding errors add up. For a change of the loss, it is the change, or 0 if the
+      change is at most `spread`.
     """
 
     value: float
@@ -85,7 +85,7 @@ class Refusal(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The refusal as a sentence for a plan's notes."""
+        """A sentence for a plan's notes, saying that the recipe is not offered to the product, and why."""
         return f"{self.recipe} is not offered to {self.product} of {self.layer}, since {self.reason}."
 
 
@@ -278,10 +278,9 @@ def _recipe_of(budget: Budget) -> LinearRecipe:
 def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], report: Sensitivity) -> int:
     """Return K, the number of terms that each sum of a product adds; 0 if unknown.
 
-    Let x, y and w be the numbers of values of input, output and weight, and k be K of fprop. There are x / (k groups)
-    rows, which are K of wgrad; K of dgrad is w / (k groups). In older reports, which lack k, there are
-    sqrt(x y / (w groups)) rows, and k is x / (rows groups). The groups are those of a convolution, and 1 for other
-    layers.
+    Let x, y and w be the numbers of values of input, output and weight, and g the number of groups of a convolution (1
+    for a linear layer). For fprop, K = k is stored in the report. For dgrad, K = w / (k g). For wgrad, K is the number
+    of rows, x / (k g). An older report lacks k: there, the number of rows is r = sqrt(x y / (w g)), and k = x / (r g).
 
     `slot`: (layer, product). `values`: (layer, product) -> number of values of each operand. `report`: has w, k and the
     groups.

@@ -122,8 +122,8 @@ class _Program:
     ) -> _Answer:  # fmt: skip
         """Return the choice of least harm or price, at a price of at most `limit` and a total harm of at most `most`.
 
-        `goal`: what is minimised, the attribute `harms` or `prices`. `limit`, `most`: in the problem's integers; None
-        for no limit.
+        `goal`: the array `harms` or `prices` of this program, to minimise harm or price. `limit`, `most`: in the
+        problem's integers; None for no limit.
         """
         kept = len(self.rows)
         try:

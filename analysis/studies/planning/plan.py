@@ -316,8 +316,8 @@ class _PlanSearch:
     def _choice(self, slot: Slot, name: str) -> Choice:
         """Return the Choice of the recipe called `name` for one product, `slot` = (layer, product).
 
-        It includes the recipes of the next fewer and the next more bits; of recipes with equal bits, the one with the
-        smaller metric.
+        The Choice also names the measured recipes with the next fewer and the next more bits for this product. If
+        several recipes have that number of bits, it names the one with the smallest metric.
         """
         (layer, product), values = slot, self.evidence.values[slot]
         others = [

@@ -46,8 +46,9 @@ def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling
 def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: bool) -> Fraction:
     """Return the number of bits in which a recipe stores `values` values of an operand, scales included.
 
-    The arguments are those of `scaling_of`. All tiles are counted as full. Scales per row or column are not counted,
-    since the sizes of rows and columns are not known. An operand that is not cast has 32 bits per value.
+    `operand`: "input", "weight" or "grad". `backward`: whether a backward product reads the operand. All tiles are
+    counted as full. Scales per row or column are not counted, since the sizes of rows and columns are not known. An
+    operand that is not cast has 32 bits per value.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import operand_bits

@@ -183,10 +183,14 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return items of cost with integer prices, and the factor that converts a price to the budget's unit.
+    """Convert costs in bits to items with the smallest possible integer prices.
 
-    The prices have no common divisor, so that they are as small as possible. `prices`: the users of each item, pairs of
-    indices (unit, recipe) -> the item's bits. `worth`: one bit in the budget's unit, bits per value or bytes.
+    Return the items, and the factor that converts a price to the budget's unit of measure (bits per value, or bytes).
+
+    Args:
+      prices: users -> bits. The users are pairs of indices (unit, recipe); the bits are paid once if one of these units
+        follows its recipe.
+      worth: the cost of one bit in the budget's unit of measure.
     """
     if not prices:  # products that read no weight
         return (), worth

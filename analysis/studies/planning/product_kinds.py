@@ -14,7 +14,7 @@ HIGH = ("as it is", "bf16", "fp16")  # products, by `kind_of`, that libraries fo
 
 
 class Said(NamedTuple):
-    """The setting of a library, and how its arithmetic differs from the plan's.
+    """A setting of torchao or Transformer Engine, and how the arithmetic that it leads to differs from a plan's.
 
     Attributes:
       how: the setting as Python code.
@@ -80,8 +80,8 @@ def one_recipe(products: Mapping[str, LinearRecipe]) -> LinearRecipe | None:
 def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
     """Return the setting for a layer whose products all have uncast operands, or all BF16 or all FP16 operands.
 
-    It is the same for torchao and Transformer Engine: not to convert the layer, for BF16 and FP16 under autocast.
-    Return None for other layers. `kinds`: for each product, the name that `kind_of` returns.
+    The setting, for torchao and Transformer Engine alike, leaves the layer unconverted; for BF16 and FP16 operands,
+    torch.autocast casts them. Return None for other layers. `kinds`: for each product, the name that `kind_of` returns.
     """
     if len(set(kinds)) > 1 or kinds[0] not in HIGH:
         return None

@@ -58,9 +58,9 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the RecipeStep in which some units change to one recipe; the choice itself does not change.
+        """Return the changes of harm and price if some units changed to one recipe, without changing them.
 
-        `units`: their indices. `recipe`: its index.
+        `units`: indices of the units (sets of products that share a recipe). `recipe`: index of the recipe.
         """
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
@@ -180,8 +180,8 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
     """Return the best choice among those with one recipe for all units at a price of at most `limit`.
 
-    It has the least sum of squared errors, or of changes of the loss. Return None if there is none. A choice is the
-    index of a recipe for each unit.
+    It has the least sum of squared errors, or of changes of the loss. Return None if there is none. A choice is a tuple
+    with the index of a recipe for each unit (set of products that share a recipe).
     """
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]

@@ -148,8 +148,8 @@ def _float8_linear(
 def _cast_config(high: bool, kind: str, target: str) -> str:
     """Return the code of torchao's CastConfig for one operand.
 
-    `high`: whether the operand is not cast to FP8. `kind`: the scales of other operands, "tensor" or "rows". `target`:
-    the argument "target_dtype=..." as code; "" for the default format.
+    `high`: whether the operand stays out of FP8. `kind`: the scales of an operand in FP8, "tensor" (one) or "rows" (one
+    for each row). `target`: the argument "target_dtype=..." as code; "" for the default format.
     """
     words = []
     if high:

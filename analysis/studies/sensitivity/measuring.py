@@ -166,8 +166,8 @@ class Measurer:
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
         """Return how one product in one recipe changes the metrics of batch number `index`.
 
-        For wgrad, it is computed from `seer` if the weight is a parameter. Otherwise the model runs again. For a
-        backward product only the backward pass runs if `exact` still has its graph.
+        For wgrad of a weight that is a parameter, the change is computed from `seer`, without a run. Otherwise the
+        model runs again; for dgrad and wgrad, only its backward pass if `exact` still has torch's graph.
 
         Args:
           exact: the results of the batch with exact products.
@@ -191,7 +191,8 @@ class Measurer:
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
         """Return the results of batch number `index` with exact products.
 
-        If there is a `seer`, it observes every layer in the backward pass, and the graph is kept for another one.
+        If `seer` is not None, it observes every layer in the backward pass, and torch's graph is kept for another
+        backward pass.
         """
         for spot in self.twin.spots.values():
             spot.read = None if seer is None else seer.read

@@ -69,18 +69,18 @@ class OutputMeasurer(Measurer):
             return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
 
     def measure(self, keys: Sequence[Key], progress: Report) -> None:
-        """Measure products in recipes, one at a time, on all batches, and store the metrics.
+        """Run the model on all batches with one product at a time in a recipe, and store the errors of the outputs.
 
-        `keys`: (layer, product, recipe name) of each. `progress`: called with (share of the work done, text).
+        `keys`: (layer, product, recipe name) of each run. `progress`: called with (share of the work done, text).
         """
         with layer_by_layer(), self._cells() as cells:
             for index in range(len(self.batches)):
                 self._all_of_batch(index, keys, cells, progress)
 
     def measured(self, unsteady: float = 0.0) -> SingleProducts:
-        """Return a row for each product and recipe, with NaN metrics where `measure` has not measured, and notes.
+        """Return a row for each product and recipe, and notes; metrics that were not measured are NaN, as are losses.
 
-        The losses of the result are NaN. `unsteady`: the value that `prepare` returned.
+        `unsteady`: relative difference of the outputs of two exact runs of one batch, as `prepare` returns it.
         """
         return self._single(UNKNOWN, (NAN,) * len(self.batches), unsteady)
 

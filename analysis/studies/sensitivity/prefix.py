@@ -36,7 +36,8 @@ class ExactPrefix:
     def keep(self, layer: str, y: torch.Tensor) -> None:
         """Store a copy of the output y of a layer's call; a copy, since operations in place may overwrite y.
 
-        If the copies so far leave too little of `room`, only the call is noted. After `restart`, nothing is stored.
+        If the copies would need more than `room` bytes together, only the call is stored, without its output. After
+        `restart`, nothing is stored.
         """
         if self._keeps:
             self._room -= y.numel() * y.element_size()
@@ -51,9 +52,9 @@ class ExactPrefix:
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return a copy of the output that the exact run had for the next call of the run, a call of `layer`.
+        """Return a copy of the exact run's output for the next call of a layer, which is a call of `layer`.
 
-        Return None if that output was not stored, or if it may differ in this run, so that it must be computed.
+        Return None if the output must be computed: it was not stored, or may differ in this run.
         """
         if self._keeps or self._place >= self._end:
             return None

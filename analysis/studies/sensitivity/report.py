@@ -1,4 +1,4 @@
-"""The report of a sensitivity: rows, their effects added and at once, and the agreement of estimates with changes."""
+"""The report of a sensitivity: the effect of each product in low precision, alone and together with all others."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Sensitivity:
     def agreement(self, estimate: str = "second_order", recipe: str | None = None) -> Agreement:
         """Return how well an estimate from one backward pass agrees with the measured changes of the loss.
 
-        They are compared over layers, recipes and batches, without those that are Inf or NaN.
+        A pair (estimate, measured change) belongs to one layer, recipe and batch. Pairs with Inf or NaN are left out.
 
         Args:
           estimate: "second_order", "first_order" or "fisher".
@@ -322,9 +322,9 @@ class Sensitivity:
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
-    """Return an estimate of a loss change for one batch by its name.
+    """Return one of the estimates of a loss change that `figures`, the metrics of one batch, contain.
 
-    `estimate`: "first_order", "fisher", or "second_order" for the sum of both.
+    `estimate`: "first_order" or "fisher" for that attribute, "second_order" for the sum of both.
     """
     if estimate == "second_order":
         return figures.first_order + figures.fisher

@@ -44,7 +44,10 @@ class LinearProducts:
     groups = 1
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the layer's input as `exact` takes it: padded, if a convolution pads with other values than zeros."""
+        """Return x, padded if the layer is a convolution that pads with other values than zeros.
+
+        The other methods expect an input padded in this way.
+        """
         return x
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -56,19 +59,25 @@ class LinearProducts:
         return [(x.reshape(-1, x.shape[-1]), weight, bias)]
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient (M, N) of the result of each matrix product, given dy, that of the layer's output."""
+        """Return the gradient (M, N) of each matrix product's result. `dy`: the gradient of the layer's output."""
         return [dy.reshape(-1, dy.shape[-1])]
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
+        """Return the layer's output. `rows`: the result (M, N) of each matrix product."""
         return rows[0].reshape(*x.shape[:-1], weight.shape[0])
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input, given `rows`, that of each product's left operand, (M, K)."""
+        """Return the gradient of the layer's input.
+
+        `rows`: for each matrix product, the gradient of its left operand, (M, K).
+        """
         return rows[0].reshape(x.shape)
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight, given `matrices`, that of each product's weight matrix, (N, K)."""
+        """Return the gradient of the layer's weight.
+
+        `matrices`: for each matrix product, the gradient of its weight matrix, (N, K).
+        """
         return matrices[0]
 
 
@@ -162,9 +171,9 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer cannot follow recipes, though its class is derived from torch's linear layer or convolution.
+    """Return why a linear layer or convolution cannot follow recipes: quantised already, parametrized, or a subclass.
 
-    Return "" for other modules. `layer`: a module for which `multiplies` is False.
+    Return "" for all other modules. `layer`: a module for which `multiplies` is False.
     """
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason

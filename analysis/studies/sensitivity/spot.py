@@ -107,18 +107,18 @@ class Spot:
             return self.products.output(results, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return the gradient of a call's input, with the product dgrad in a recipe.
+        """Return the gradient of a call's input, with the product dgrad computed in a recipe.
 
-        Raise a RefusedProduct if dgrad cannot follow it.
+        Raise a RefusedProduct if dgrad cannot follow the recipe.
         """
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
         return self.products.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return a call's contribution to the gradient of the weight, with the product wgrad in a recipe.
+        """Return a call's contribution to the gradient of the weight, with the product wgrad computed in a recipe.
 
-        Raise a RefusedProduct if wgrad cannot follow it.
+        Raise a RefusedProduct if wgrad cannot follow the recipe.
         """
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
@@ -151,9 +151,10 @@ class Spot:
         return isinstance(self.products, PatchProducts) and untouched and recipe.stash_fmt is None
 
     def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
-        """Return, for each group of a call's convolution (one for a linear layer), a gradient computed in a recipe.
+        """Return a gradient, computed in a recipe, for each matrix product of a layer's call.
 
-        `product`: "dgrad" for the gradient of the matrix product's left operand, "wgrad" for that of its weight matrix.
+        A convolution has a matrix product for each group, a linear layer has one. `product`: "dgrad" for the gradient
+        of the left operand, "wgrad" for the gradient of the weight matrix.
         """
         with torch.no_grad():
             parts = self.products.parts(call.x, call.weight, None)
@@ -205,14 +206,14 @@ def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
 
 
 class _Layer(torch.autograd.Function):
-    """The autograd function of a layer. Exact products are torch's; its Spot computes those in low precision."""
+    """The autograd function of a layer whose products are torch's, except those for which its Spot has a recipe."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch without one.
+        """Return the layer's output, computed in the recipe `spot.low["fprop"]`; by torch if there is none.
 
         `ctx`: torch's context, which stores what the backward pass needs. `x`, `weight`, `bias`: the layer's operands.
-        `draw`: the number that seeds stochastic rounding.
+        `spot`: the layer, with its recipes. `draw`: the number that seeds stochastic rounding.
         """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
@@ -229,8 +230,8 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         """Return the gradients of x, weight and bias, and None for the other two arguments of `forward`.
 
-        The products follow the recipes that the layer's Spot now has for "dgrad" and "wgrad"; without one, they are
-        torch's. `ctx`: torch's context. `dy`: the gradient of the output.
+        Each of the products dgrad and wgrad follows its recipe in `ctx.spot.low`, or is torch's if it has none there.
+        `ctx`: torch's context. `dy`: the gradient of the output.
         """
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
