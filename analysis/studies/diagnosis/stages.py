@@ -133,7 +133,7 @@ class Stages:
         """Return the diagnosis of finished measurements, with all its notes.
 
         `budgets`: recipe -> errors by cause. `effects`: the sensitivity. `choice`: the plan and its recipes. `limit`:
-        the largest relative error that fits. `alone`: verdicts on attention, and weights multiplied outside of layers."""
+        the largest relative error that fits. `alone`: verdicts on attention and weights multiplied outside layers."""
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
