@@ -265,7 +265,7 @@ def _folder_and_config(path: Path, out: Path, config: dict[str, Any], read: bool
 
 
 class _Run:
-    """The outputs of a model on a batch before its export, with which `losses` compares those after it.
+    """The outputs of a model on a batch before its export, with which `losses` compares its outputs after the export.
 
     inputs: {name of a weight to quantise: largest magnitude of its layers' inputs}.
     """
@@ -337,7 +337,7 @@ class _Run:
 
 
 def _floats(result: Any) -> Iterator[Any]:
-    """Yield the floating-point tensors of a model's output: in dicts, lists and tuples, or an object's `logits`."""
+    """Yield the floating-point tensors of a model's output, nested in dicts, lists and tuples, or in its `logits`."""
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -359,7 +359,7 @@ def _weights_from(
 ) -> Iterator[None]:
     """Make a model use a checkpoint's weights in a `with` block; weights: {name: the model's parameter}.
 
-    A weight is set while a layer that has it, `layers[name]`, runs, or throughout if its name is in `always`.
+    A weight is set while one of its layers, `layers[name]`, runs, or in the whole block if its name is in `always`.
     """
     import torch
 

@@ -174,9 +174,9 @@ class QuantLinear(torch.nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`.
 
-        A call within a backward pass, in which torch.utils.checkpoint runs a layer again, has the random draws and the
-        delayed scales of the last call with this input (of the last 16), and updates nothing. If the last call was
-        without gradients, the call counts as a new one.
+        torch.utils.checkpoint runs a layer again in the backward pass. Such a call repeats the random draws and the
+        delayed scales of the last call with this input, out of the last 16 calls, and updates nothing. It counts as a
+        new call if the last one was without gradients.
         """
         x = input
         self._refuse(x)

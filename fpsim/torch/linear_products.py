@@ -73,10 +73,11 @@ def _gradients(
     held = state if live is None else live
 
     def cast_back(tensor: Tensor, cast: OperandCast, row: int, forward: OperandCast = NO_CAST) -> CastOperand:
-        """Cast an operand of the backward pass, and put its new row of delayed scales, if any, into `rows`.
+        """Cast an operand of the backward pass.
 
-        row: INPUT, WEIGHT or GRAD. forward: the same tensor's cast in the forward pass. If that has delayed scales,
-        they are used again, and `rows` gets none.
+        The operand's new row of delayed scales, if it has any, is stored as rows[row]. row: INPUT, WEIGHT or GRAD.
+        forward: the same tensor's cast in the forward pass. If that has delayed scales, they are used again, and
+        nothing is stored.
         """
         operand, after = quantized(tensor, cast, step, casts, _row(state if forward.delayed else held, row))
         if after is not None and not forward.delayed:

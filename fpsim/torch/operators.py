@@ -70,10 +70,10 @@ def _seed_number(seed: Tensor | None) -> int | None:
 
 
 def refuse_meta(x: Tensor, **tensors: Tensor | None) -> None:
-    """Raise a ValueError if x has values and another tensor has none, which would make a result without values.
+    """Raise a ValueError if x has values and another tensor is on the meta device, and so has none.
 
-    A tensor of the meta device has no values; torch runs an operator for such tensors if one argument is one. tensors:
-    the other tensors by argument name; None is accepted.
+    torch would run an operator as for meta tensors if one argument is such a tensor, and return a result without
+    values. tensors: the other tensors by argument name; None is accepted.
     """
     for name, tensor in tensors.items():
         if tensor is not None and tensor.is_meta and not x.is_meta:
@@ -106,9 +106,10 @@ def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
 
 
 def _without_wrappers(tensor: Tensor) -> list[Tensor]:
-    """Return [tensor, the tensor that it wraps, ..., the innermost one], without the wrappers of torch.vmap.
+    """Return [tensor, the tensor that it wraps, ..., the innermost one], for a tensor that torch.func wraps.
 
-    torch.func.grad, vjp and jacrev call a function with wrapped tensors.
+    torch.func.grad, vjp and jacrev call a function with wrapped tensors. Wrappers of torch.vmap are left out of the
+    list.
     """
     layers, transforms = [tensor], torch._C._functorch
     if not torch.compiler.is_compiling():  # the compiler has no such wrappers

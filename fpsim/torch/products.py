@@ -55,8 +55,8 @@ class CastOperand(NamedTuple):
 def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
     """Return a tensor (rows, columns) as an operand, before and after its cast.
 
-    cast: format, scaling, rounding and seed key, as text. step: count of forward passes, which is added to the cast's
-    key for stochastic rounding; None without.
+    cast: format, scaling and rounding as text, and the key of random draws. step: count of forward passes, which is
+    added to that key to seed stochastic rounding; None without.
     """
     source = array_of(x)
     if not cast.spec:
@@ -115,11 +115,11 @@ def multiply(
 
 
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
-    """Return the arithmetic `how` with the unit and schedule that its library uses for the operands' shape.
+    """Return the arithmetic `how` with the unit and schedule that a library uses for these operands.
 
-    The library is the schedule of `how` if that depends on the shape, such as `fp.schedules.torch_mm("avx2")`. With any
-    other schedule, or none, `how` is returned unchanged. a, b: the operands, (..., M, K) and (..., K, N). has_bias:
-    whether the library also adds a bias.
+    If the schedule of `how` is a library that chooses a kernel by shape, such as `fp.schedules.torch_mm("avx2")`, the
+    result has that kernel's unit, accumulator and schedule. Any other `how` is returned unchanged. a, b: the operands,
+    (..., M, K) and (..., K, N). has_bias: whether the library also adds a bias.
 
     Raises:
       ValueError: the library's order of additions, or of adding a bias, is not known for the shape, or layers cannot

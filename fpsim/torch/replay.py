@@ -93,7 +93,10 @@ class ProductReplay:
         return total.to(self._dtype)
 
     def _how(self) -> ProductPlan:
-        """Return the arithmetic of the whole product; a library might choose another one for a part's shape."""
+        """Return the arithmetic of the whole product, which the parts also use.
+
+        A library might choose another kernel for the shape of a part.
+        """
         a, b = self._operands()
         return resolved(self._plan.of("fprop"), a, b.transposed, self._layer.bias is not None)
 

@@ -57,7 +57,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Stop calling watchers of products while a `with` block runs, as for products that are computed a second time.
+    """Stop calling the functions of `watching` while a `with` block runs, for products that are computed a second time.
 
     Example:
       >>> import torch
@@ -81,6 +81,9 @@ def is_watched() -> bool:
 
 
 def show(call: ProductCall) -> None:
-    """Call the functions of all active `with watching(...)` blocks with a product, those of outer blocks first."""
+    """Call each function that an active `with watching(...)` block has, from the outermost block inwards.
+
+    call: the matrix product that the functions are called with.
+    """
     for watcher in tuple(_watchers):
         watcher(call)

@@ -53,9 +53,10 @@ class Storing(nn.Module):  # type: ignore[misc]
 
 
 def quantizer(spec: str) -> Stash:
-    """Return a function that quantises a tensor, with tiles over its last two axes, and returns it in its own dtype.
+    """Return a function that rounds a tensor to a format, and returns the values in the tensor's own dtype.
 
-    spec: the cast (format, scaling, rounding) as the text that `fpsim.recipes.cast_text.spec_text` returns.
+    spec: the cast (format, scaling, rounding) as the text that `fpsim.recipes.cast_text.spec_text` returns. Tiles are
+    over the tensor's last two axes.
     """
     return lambda x: quantize_op(x.detach(), spec, None, None).to(x.dtype)
 

@@ -149,9 +149,9 @@ class Checkpoints:
 def save(
     folder: str | Path, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1
 ) -> Path:
-    """Save a checkpoint in a folder, which is locked during this call only, and return the path of its own folder.
+    """Save a checkpoint as a new folder within `folder`, and return the new folder's path.
 
-    facts: name -> a value that `fpsim.exact_json.to_json` accepts. keep: the number of checkpoints that remain.
+    step, arrays, facts, keep: as for `Checkpoints.save`. `folder` is locked for other processes during this call only.
 
     Example:
       >>> import tempfile

@@ -81,8 +81,8 @@ class Trainer:
       stopped: the reason why training ended early; "" if it did not.
 
     Raises:
-      ValueError: the recipe names layers that the model lacks, its blocks do not divide a product's K, the text is
-        too short, or the model and a micro-batch do not fit into this machine's memory.
+      ValueError: the recipe names layers that the model lacks, the K of a product is not a multiple of the recipe's
+        blocks, the text is too short, or the model and a micro-batch do not fit into this machine's memory.
 
     Example:
       >>> from fpsim.train import recipes
@@ -206,9 +206,9 @@ class Trainer:
         return loss_of(self.model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.operations)
 
     def backward(self, loss: Tensor) -> dict[str, Tensor]:
-        """Return {name: gradient} for all weights that have one; the gradients are still scaled.
+        """Return {name: gradient} for all weights that have one; `unscale` must divide them by the loss scale.
 
-        They are those of the loss times the loss scale and the recipe's loss factor.
+        They are the gradients of loss * loss scale * the recipe's loss factor.
         """
         self.model.zero_grad(set_to_none=True)
         scaled: Any = loss * (self.recipe.loss_factor * self.scaler.scale)
@@ -270,7 +270,7 @@ class Trainer:
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the log's row of the current step, a dict by column, without the time.
+        """Return the row of the log for the current step: a dict with the keys of `Run.rows` except "seconds".
 
         loss: the mean loss in nats. overflowed: whether the gradients held Inf or NaN. report: metrics of the
         optimizer's step; None if it was skipped.

@@ -97,8 +97,8 @@ class LossScaler:
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
         """Divide gradients by the scale in place, and return whether any scaled gradient was Inf or NaN.
 
-        Gradients are multiplied by the scale's inverse, which is computed in float64 and rounded to float32. A policy
-        that clamps first limits them to the largest value of `fmt`; a faulty policy may leave them scaled.
+        Gradients are multiplied by the scale's inverse, which is computed in float64 and rounded to float32. Some
+        policies limit them to the largest value of `fmt` before that; a faulty policy may leave them scaled.
 
         Args:
           gradients: name -> float32 tensor on the CPU: all scaled gradients of the step.

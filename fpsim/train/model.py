@@ -383,8 +383,8 @@ def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed:
       x: the residual.
       branch: a function of x.
       number: n, the number of the branch in the model, from 1.
-      owed: product of sqrt(outputs / inputs) over the branch's layers: `UnitLinear` divides gradients by sqrt(outputs)
-        and not, as the true gradient would be, by sqrt(inputs).
+      owed: product of sqrt(outputs / inputs) over the branch's layers. `UnitLinear` divides gradients by sqrt(outputs),
+        but true gradients would be divided by sqrt(inputs), so the branch owes this factor.
     """
     keep, share = weights_of_sum(number)
     back = share * owed

@@ -56,7 +56,8 @@ EXACT = CastFigures(0.0, 0.0, 0.0, math.inf)
 def figures(operand: CastOperand) -> CastFigures:
     """Return the metrics of an operand's rounding by its cast.
 
-    operand: the values before the cast, the codes after it, and the format.
+    operand: the values before the cast, the codes after it, and the format. In the example, 1 of 3 non-zero values
+    becomes 0, 1 of 4 values is beyond E4M3's largest, 448, and 2 of 4 codes are 448.
 
     Example:
       >>> from fpsim.torch.products import CastOperand
@@ -122,12 +123,12 @@ def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
 
 
 class StepWatch:
-    """A context that watches one training step's products, measures operands, and collects a metric for the controller.
+    """A context that measures how one training step's casts round, for the log and for the precision controller.
 
     Args:
       step: the number of the step.
-      measures: whether to measure every operand, for `rows`.
-      watched: the controller's metric, a field of `CastFigures`; "" to collect none.
+      measures: whether to measure every operand of every product, for `rows`.
+      watched: the metric of output gradients that the controller reads, a field of `CastFigures`; "" for none.
       layers: names of the layers for which the metric is collected.
       below: layer -> the recipe of its "wgrad" product one precision level below, for layers above level 0.
 
@@ -158,7 +159,7 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the attributes `figures` and `below`, {layer: metric}, with the largest value that any process has.
+        """Return copies of the attributes `figures` and `below`, each {layer: largest metric over all processes}.
 
         layers: the names of the layers in both dicts; the metric is NaN where no process has one. ranks: the processes.
         """
@@ -181,7 +182,7 @@ class StepWatch:
                 self._keep(self.below, call.layer, gradient)
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
-        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger.
+        """Set figures_of[layer] to the watched metric of an output gradient, unless it is larger already.
 
         figures_of: {layer: metric}, changed in place. gradient: the output gradient of the layer before and after its
         cast.
@@ -280,10 +281,13 @@ class Levels:
         return changes
 
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
-        """Return a layer's change of level if its metric was too high or low in enough steps in a row, else None.
+        """Return a layer's change of precision level; None if the level stays.
 
-        step: the number of the step. layer: its name. figure: the metric; NaN counts as too high. below: the metric
-        that the layer would have one level lower, which must be low for it to move down.
+        The level rises if `figure` was above the controller's `high` in `patience` steps in a row, and falls if `below`
+        was under `low` in as many.
+
+        step: the number of the step. layer: its name. figure: the layer's metric; NaN counts as too high. below: the
+        metric that the layer would have one level lower.
         """
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits

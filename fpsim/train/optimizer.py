@@ -128,7 +128,8 @@ class AdamW:
         gradients: name -> float32 tensor of the weight's shape, for every weight.
 
         Returns:
-          A `Clipping`, with the norm before clipping and the factor.
+          A `Clipping`: the norm after clipping by value, the share of clipped elements, and the factor of clipping by
+          norm.
 
         Raises:
           TypeError, ValueError: gradients of other names or shapes than the weights.

@@ -316,7 +316,7 @@ class StepGradients:
         self._parts: list[dict[str, Tensor]] = []
 
     def add(self, gradients: dict[str, Tensor]) -> None:
-        """Add the gradients of a micro-batch, name -> float32 tensor, which later calls may change in place."""
+        """Add the gradients of a micro-batch, name -> float32 tensor; later calls may change these tensors in place."""
         if self._sum is not None:
             self._sum.add(gradients)
         elif self._ranks.world == 1 or not self._parts:

@@ -189,9 +189,9 @@ class _Case(NamedTuple):
     words: str
 
     def side(self, number: int, before: Any) -> RunSide:
-        """Return the recorded run (`number` 0) or the replay (1) with a new trainer, ready to take the step.
+        """Return the recorded run (`number` 0) or the replay (1), with a new trainer that is about to take the step.
 
-        before: the arrays and fields of a trainer's state before the step.
+        before: the arrays and fields of a trainer's state before the step that differs.
         """
         word = (self.recorded.settings.backend, self.words)[number]
         settings = (self.first_settings, self.second_settings)[number]
@@ -201,9 +201,12 @@ class _Case(NamedTuple):
 
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
-    """Return the result of a replay for its first step whose digests differ: the differing operation and product.
+    """Return the result of a replay whose digest differs from the recorded one after a step.
 
-    case: the recorded run and the replay. before: the arrays and fields of the trainer before that step, as its `state`
+    The result names the first operation of this step whose results differ, and the first product of a linear layer that
+    differs.
+
+    case: the recorded run and the replay. before: the arrays and fields of the trainer before the step, as its `state`
     returns them. row: the step's row in the log of the replay.
     """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
@@ -289,13 +292,13 @@ def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
 
 
 def _probed(difference: _Difference, trainer: Trainer) -> str:
-    """Return a sentence on the order in which torch on this machine adds the terms of a product that differs.
+    """Return a sentence on the order in which torch adds the terms of a differing product on this machine.
 
     `fp.probe` finds the order.
 
     Args:
       difference: the operation that differs; "" is returned unless it is torch's mm or bmm.
-      trainer: a trainer before the step, which the trainer takes once more.
+      trainer: a trainer in the state before the step that differs; it takes this step once more.
     """
     kernel = difference.operation.rpartition(", aten.")[2]
     if kernel not in PROBED or difference.place is None:

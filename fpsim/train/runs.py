@@ -71,7 +71,7 @@ class Run:
         """Hash of the weights, masters, moments and losses of all steps so far; "" before the first step.
 
         For equal recipes, settings and texts it is equal on every machine, unless the run uses torch's arithmetic or
-        torch's products. docs/training.md lists what it covers. Each row holds the digest after its step.
+        torch's products. docs/training.md lists what it covers. Each dict of `rows` holds the digest after its step.
         """
         return str(self.rows[-1]["digest"]) if self.rows else ""
 
@@ -213,7 +213,7 @@ def run(
       context: tokens in a sequence.
       width: the transformer's width, a multiple of 128.
       micro_batches: micro-batches in a step.
-      measure: number of steps from one measurement of every product to the next; 0 for no measurements.
+      measure: number of steps from one measurement of the rounding of every product's operands to the next; 0 for none.
       recompute: share of the blocks whose activations are computed again in the backward pass, or an
         `fp.train.Recompute`; it changes no bit, except for slices of K.
       offload: share of the model's blocks whose activations wait in temporary files; it changes no bit.

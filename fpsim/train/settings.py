@@ -58,8 +58,8 @@ class RunKeywords(ModelKeywords, total=False):
     """The keyword arguments that `fpsim.train.run` and `fpsim.train.compare` share, besides those of the model.
 
     steps: steps of the optimizer. backend: the backend that multiplies. arithmetic: "specified" or "torch". measure:
-    steps from one measurement to the next, 0 for none. recompute: share of the blocks that are computed again, or a
-    `Recompute`. offload: share of the blocks whose activations wait in files.
+    steps from one measurement of the rounding of operands to the next, 0 for none. recompute: share of the blocks that
+    are computed again, or a `Recompute`. offload: share of the blocks whose activations wait in files.
     """
 
     steps: int
@@ -186,7 +186,7 @@ NOTHING = Recompute(0.0)
 
 
 def recompute_of(value: Any) -> Recompute:
-    """Return a `Recompute` unchanged, and for a number one that recomputes this share of whole blocks.
+    """Return a `Recompute` for a share of whole blocks, a number in 0 to 1; return a `Recompute` unchanged.
 
     Raises:
       TypeError, ValueError: value is neither a Recompute nor a number in 0 to 1.

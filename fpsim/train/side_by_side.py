@@ -191,12 +191,12 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
 
 
 class _StepComparison:
-    """A watcher that compares one run's products with the other run's recorded products, and releases these.
+    """A watcher that compares one run's products with the recorded products of the other run, one by one.
 
     Args:
-      others: the recorded products, in the order in which they ran.
+      others: the recorded products, in the order in which they ran; each is removed once it is compared.
       place: the device that multiplies in the watched run, "" for this processor.
-      after: the last thing known to be equal, as text.
+      after: what is known to be equal before the first product, such as "the weights after step 3"; "" for nothing.
     """
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
@@ -243,7 +243,10 @@ def as_product(call: ProductCall, place: str = "") -> Product:
 
 
 def _kept(product: Product) -> Product:
-    """Return a copy of a recorded product, whose operands may be weights that change in place in the same step."""
+    """Return a copy of a recorded product, with copies of its arrays.
+
+    Operands and bias may share memory with the weights, which the optimizer changes in place in the same step.
+    """
 
     def copied(operand: Any) -> Any:
         source = operand.source.copy()

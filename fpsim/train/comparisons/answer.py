@@ -111,7 +111,7 @@ def _by(difference: Interval, name: str) -> str:
 
 
 def _open(difference: Interval, name: str) -> str:
-    """Return a sentence: a recipe's losses vary too much between seeds to tell it from the baseline.
+    """Return a sentence saying that a recipe's losses vary too much between seeds to tell it from the baseline.
 
     difference: its mean difference from the baseline's loss, with its 95 % interval. name: the recipe's name.
     """

@@ -61,9 +61,10 @@ def gradient_probe(
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
     The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens. They are
-    compared with those of the recipe FP32 at the same weights. Every operation has specified bits, also the products of
-    layers that `Recipe.keep` names. A loss scale is lowered until nothing overflows, as in training. Delayed scales
-    follow from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.
+    compared with those of the recipe FP32 at the same weights. Every operation has the same bits on every machine, also
+    in layers that `Recipe.keep` names. A loss scale is lowered until nothing overflows, as in training. Delayed scales
+    follow from the last 16 training batches. Overrides are those of the first step, and a controller's levels are all
+    0.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
@@ -291,7 +292,10 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
-    """Return the batch of a step, 16 sequences of 64 tokens, with weights of tokens if `case.uneven`."""
+    """Return the batch of a step: 16 sequences of 64 tokens.
+
+    case: the scenario; if `case.uneven`, the batch has a random weight for each token's loss.
+    """
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
     weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None

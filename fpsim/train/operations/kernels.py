@@ -44,7 +44,7 @@ def folded(lanes: Any) -> Any:
 
 @inner_loop
 def lane_sum(row: Any, lanes: Any) -> Any:
-    """Return the sum of a row of floats, added as 32 partial sums and these by `folded`.
+    """Return the sum of a row of floats, added as 32 partial sums, which `folded` then adds.
 
     Partial sum i adds terms i, i + 32, i + 64 and so on, in turn. lanes: scratch for 32 numbers of the row's dtype.
     """

@@ -294,9 +294,11 @@ def swiglu_slopes(slopes: Tensor, x: Tensor) -> Tensor:
 
 
 class AttentionProducts(NamedTuple):
-    """The arithmetic of attention's matrix products: a recipe of casts and units, or None for float32 operands.
+    """The arithmetic of attention's three matrix products: fprop, dgrad and wgrad.
 
-    chain: the accumulator that adds where `linear` is None or names no accumulator.
+    Attributes:
+      linear: a recipe of casts and matrix units; None to multiply float32 operands.
+      chain: the accumulator that adds where `linear` is None or names no accumulator.
     """
 
     linear: LinearRecipe | None

@@ -45,8 +45,8 @@ def torch_cross_entropy(
 ) -> Tensor:
     """Compute `numerics.cross_entropy` of tensors, a float32 loss of shape (), with a gradient of the logits.
 
-    The backward pass computes that gradient with each step rounded, too. The gradient of the loss that arrives there,
-    such as a loss scale that multiplies it, is passed to `numerics.cross_entropy` as `scale`.
+    The backward pass computes the gradient of the logits with each step rounded, too. It passes the incoming gradient
+    of the loss, such as a loss scale, to `numerics.cross_entropy` as `scale`.
 
     Args:
       logits: float32 tensor (..., classes) on the CPU.

@@ -76,7 +76,7 @@ class OperationTrace:
 
     Args:
       model: the model, whose module names are part of the operations' names.
-      see: called with the name and the result of each operation; None to record names and digests.
+      see: a callback that gets the name and the result of each operation; None to record names and digests instead.
 
     Attributes:
       operations: the operations so far, unless `see` was passed.
