@@ -174,9 +174,11 @@ class _TreeSearch:
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether, with a huge M at the pivot and -M in a group of terms, rounding removes the groups before it.
+        """Return whether each group of terms is added to the pivot's partial sum after all earlier groups of a list.
 
-        One term of each group is tested. pivot: index of a term. parts: the groups, int64 indices of terms.
+        With a huge M at the pivot and -M at a term of a group, rounding must then remove the groups earlier in the
+        list, and no others. The first term of each group is tested. pivot: index of a term. parts: the groups, int64
+        indices of terms.
         """
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):

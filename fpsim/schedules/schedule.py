@@ -236,7 +236,7 @@ class Schedule:
         return self.name
 
     def option(self, name: str, otherwise: int = 0) -> int:
-        """Return the value of the algorithm's field `name`, or `otherwise` if the schedule does not have it."""
+        """Return the value of the entry `name` in `options`, or `otherwise` if there is none."""
         return dict(self.options).get(name, otherwise)
 
 

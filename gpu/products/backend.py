@@ -155,8 +155,8 @@ class Gpu(IntegerMatrices):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
         """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64).
 
-        c: codes or floats of the unit's result format, or floats of another dtype than float64. shape: (M, N), which c
-        must have.
+        c: codes or floats of the unit's result format, or floats of any dtype; float64 only if that is the result
+        format. shape: (M, N), which c must have.
         """
         codes = gpu_array(c, "c")
         fmt = codes.fmt

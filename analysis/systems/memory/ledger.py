@@ -147,7 +147,9 @@ class _StateEntry:
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """Return the parameter count and layer shapes of a module, a Config, or a number of parameters.
+    """Return the parameter count and the shapes of linear layers of a model; shapes are None if only a count is given.
+
+    model: a torch module, a `Config` of a transformer, or a number of parameters, such as 7e9.
 
     Raises:
       TypeError, ValueError: model is not one of these.

@@ -208,8 +208,9 @@ def _joining_rows(vectors: bool) -> Any:
 
     It adds rows r .. stop - 1 of `tile` (partial sums, then set to +0), times their scales, to the same rows of
     `totals`. If `merges` is True, at the end of a slice of K, it adds these rows to `merged`, the earlier slices' sums.
-    place: (the tile's first row m, r, stop, number of the partial sum). left: (M, partial sums) scales; right:
-    (columns,) scales. mode: how scales multiply (promotion.py). vectors: use AVX-512 or AVX2.
+    place: (m, r, stop, part). m: the row of the product where the tile begins, so that row x of the tile has the scale
+    left[m + x, part]; part: index of the partial sum along K. left: (M, partial sums) scales; right: (columns,) scales.
+    mode: how scales multiply (promotion.py). vectors: use AVX-512 or AVX2.
     """
     promote, merge = in_vectors() if vectors else PLAIN
 

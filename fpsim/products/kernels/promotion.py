@@ -35,9 +35,9 @@ class Joins(NamedTuple):
 
     Attributes:
       promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
-        `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
-        multiplications (see `_promote`).
-      merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets it to -0.
+        `left` and the columns' scales `right`, to row r of `totals`; then it sets row r of `tile` to +0. `mode` is the
+        order of the multiplications (see `_promote`).
+      merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets row r of `totals` to -0.
     """
 
     promote: Any

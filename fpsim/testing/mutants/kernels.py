@@ -112,11 +112,13 @@ def with_new_names(promise: Any) -> Any:
 
 
 def checked_promise(promise: object) -> Promise:
-    """Return the `Promise` that a mapping of keywords of `check_kernel` describes.
+    """Return the validated `Promise` of a kernel's formats and arithmetic, from keywords of `check_kernel`.
+
+    promise: a mapping of keyword -> value, such as {"a": "bf16", "accumulate": "hopper_bf16_f32"}.
 
     Raises:
       TypeError: the argument is not a mapping.
-      ValueError: a keyword is unknown or missing, or the promise is a model of a probe.
+      ValueError: a keyword is unknown or missing, or `accumulate` is a model that `fp.probe` returned.
     """
     known = ("a", "b", "accumulate", "schedule", "promote", "out_fmt", *EXTRAS)
     if not isinstance(promise, Mapping):
