@@ -153,8 +153,8 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
     """Return the amaxes of a layer's tensors at earlier recorded steps, from which delayed scales are computed.
 
-    The result is tensor, such as "input" -> list of floats, the earliest first. `recording`: the run. `kept`: names the
-    layer, and the step before which the amaxes are taken.
+    The result maps the name of a tensor, such as "input", to a list of amaxes (largest magnitudes), the earliest first.
+    `recording`: the run. `kept`: names the layer, and the step before which the amaxes are taken.
     """
     amaxes: dict[str, list[float]] = {}
     for row in recording:

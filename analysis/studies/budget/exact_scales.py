@@ -98,8 +98,8 @@ def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
     square (NaN if all are 0); stochastic rounding has sqrt(2) times that, directed rounding twice. For floats, it is
     that of `relative_rounding`; NaN for other formats, 0 if `fmt` is None.
 
-    `source`: the operand's values before the cast. `encoded`: the codes after the cast, or a Scaled. `rounding`: the
-    rounding mode or its name.
+    `source`: the operand's values before the cast. `encoded`: the codes after the cast, or a Scaled (codes with their
+    scales). `rounding`: the rounding mode or its name.
     """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)

@@ -69,8 +69,8 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
     """Return a layer's state of delayed scales after casts of tensors with the given amaxes.
 
-    It is float32 of shape (3, 1 + h). The rows are for input, weight and output gradient. Each holds the encode scale
-    of the next cast, then the amaxes of the last h casts, where h is the history length of the layer's recipe.
+    The state is float32 of shape (3, 1 + h), with a row for input, weight and output gradient. A row holds the encode
+    scale of the next cast, then the amaxes of the last h casts, where h is the history length of the layer's recipe.
     `amaxes`: "input", "weight" or "output_gradient" -> its amaxes, the earliest first.
     """
     plan = plan_from(layer.plan)

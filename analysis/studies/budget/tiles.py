@@ -103,7 +103,7 @@ class OperandSide(NamedTuple):
       name: "input", "weight" or "output_gradient".
       exact: the values before the cast, float64, (M, K) if the operand is a, or (K, N) if it is b.
       error: the values after the recipe's cast minus `exact`.
-      encoded: the result of the cast: a Scaled, codes, or, without a cast, the values.
+      encoded: the result of the cast: a Scaled (codes with their scales), codes, or, without a cast, the values.
       turned: whether the operand is the transpose of the recorded tensor.
       factors: float64 of shape (K,), for each index of K the sum of squares of the other operand's values.
       fmt: format of the cast; None without a cast.
@@ -191,7 +191,7 @@ def _tile(
 def _scale(encoded: Any, row: int, column: int) -> float:
     """Return the decode scale of the element at (row, column); 1 without scales.
 
-    `encoded`: the result of a cast: a Scaled, codes or values.
+    `encoded`: the result of a cast: a Scaled (codes with their scales), or codes or values without scales.
     """
     if not isinstance(encoded, Scaled):
         return 1.0

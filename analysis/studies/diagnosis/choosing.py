@@ -120,8 +120,8 @@ def _fewest(
     """Return the name of the low-precision recipe to recommend ("" if there is none), and the plan that uses it.
 
     The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
-    the limit, else to as many as the limit admits. Other products follow `high`. If another low-precision recipe fits
-    all products within the limit, it replaces a plan of two recipes that saves less than a quarter of its bits.
+    the limit, else to as many as the limit admits. Other products follow `high`. If one low-precision recipe for all
+    products is within the limit, it replaces a plan of two recipes that saves less than a quarter of its bits.
 
     Args:
       report: the sensitivity, whose model measures plans.

@@ -99,8 +99,8 @@ class Diagnosed:
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row of texts for each layer, under the headings `heads`.
 
-        They are its name, the recommended recipe and error of each product, and the reason why `low` does not fit (""
-        if it fits).
+        A row has the layer's name, the recommended recipe and the error of each product, and the reason why the layer
+        cannot use the recipe `low` ("" if it can).
         """
         rows = []
         assigned = self.plan.assignment
@@ -168,10 +168,11 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether a product's own errors are within the diagnosis's limit, but the error that it causes exceeds it.
+    """Return whether a product is exact enough itself, but causes a too large error in the gradients or outputs.
 
-    Its own errors are those of its result: over all elements (at most `diagnosis.limit`), and of single rows or columns
-    (at most three times that). The error that it causes is that of `effect_of`. `verdict`: has these errors.
+    It is exact enough if the error of its result is at most `diagnosis.limit`, and that of single rows or columns at
+    most three times the limit. The error that it causes (`effect_of`) is too large if it exceeds the limit. `verdict`:
+    has these errors.
     """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit

@@ -23,10 +23,9 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a list of one sentence on the model's error with as many products in low precision as fit.
+    """Return a list of one sentence on the model's error if all products that fit `diagnosis.low` follow this recipe.
 
-    Products that fit the recipe `diagnosis.low` follow it, and all others follow the recipe `diagnosis.high`, at once.
-    The list is empty if no product fits.
+    At the same time, all other products follow the recipe `diagnosis.high`. The list is empty if no product fits.
     """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
@@ -140,7 +139,7 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each recipe below 16 bits other than the recommended one, `diagnosis.low`.
+    """Return a sentence for each recipe below 16 bits except `diagnosis.low`, which other sentences are about.
 
     The sentence says which layers the recipe does not fit. If it fits all, the sentence gives the model's error with
     all products in the recipe at once.

@@ -117,9 +117,9 @@ def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
 
 
 def _beyond_too(diagnosis: Diagnosed, high: Verdict) -> str:
-    """Return a clause saying that the product does not fit the recipe of 16 bits either; "" if it fits.
+    """Return a clause saying that a product does not fit the 16-bit recipe either; "" if it fits that recipe.
 
-    `high`: the verdict on the product in that recipe.
+    `high`: the verdict on the product in the 16-bit recipe.
     """
     if high.fits:
         return ""

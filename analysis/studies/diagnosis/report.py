@@ -46,13 +46,13 @@ class Diagnosis(Diagnosed):
       notes: sentences on parts that were left out, and on effects that a user might not expect.
       unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
       alone: Verdicts of products that no recipe of linear layers names, judged by their own errors: attention, the
-      projections of nn.MultiheadAttention, and weights multiplied outside of layers. In all other measurements these
-      products are exact.
+        projections of nn.MultiheadAttention, and weights multiplied outside of layers. In all other measurements these
+        products are exact.
     """
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """The answer as sentences: which layers cannot use `low`, the recommendation, and the parts not judged."""
+        """The answer as sentences: layers that cannot use the recipe `low`, the recommendation, parts not judged."""
         coverage = self.coverage
         first = [*filter(None, [coverage.headline]), *overflow_sentences(self)]
         if self.low:

@@ -46,7 +46,7 @@ class Verdict:
       values: number of values of both operands in a batch.
       error: relative error of the product compared with the exact one (the `joint` of `fp.analysis.budget`).
       lines: root mean square of the relative errors of the result's single rows, or of its columns if larger. For
-      dgrad, only columns count, since samples (rows) with small gradients matter little.
+        dgrad, only columns count, since samples (rows) with small gradients matter little.
       inherited: relative error that the exact product has if its operands come from layers that all follow the recipe;
         NaN if unknown.
       gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
@@ -253,10 +253,10 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return a clause on an operand's values outside its format's range, if they harm the operand; else "".
+    """Return a clause on an operand's values outside its format's range, if they make it inexact; else "".
 
-    If several groups of values (see `sides`) harm an operand, the clause names the one that causes the largest relative
-    error of its operand. Only operands cast without scales count.
+    Of several groups of values (see `sides`), the clause names the one that causes the largest relative error of its
+    operand. Only operands cast without scales count.
 
     Args:
       row, recipe: the product's errors, with the names of its operands, and its recipe.

@@ -44,8 +44,8 @@ class LayerError(ValueError):
 class ModelRun(NamedTuple):
     """The results of a run of a model.
 
-    Attributes: `output` is the model's output, None if it was not called. `layers` are the names of the layers that
-    multiplied. `coverage` is the share of the model's weights and multiplications that was compared.
+    Attributes: `output` is the model's output, None if the loss did not call the model. `layers` are the names of the
+    layers whose products ran. `coverage` is the share of the model's weights and multiplications that was compared.
     """
 
     output: Any

@@ -32,8 +32,8 @@ class Measured(NamedTuple):
       value: the measured value.
       spread: standard deviation over batches; NaN for one batch, or if unknown.
       harm: the number whose sum over products a plan minimises. For a relative error, it is the square of the error,
-      since squares of independent rounding errors add up. For a change of the loss, it is the change, or 0 if the
-      change is at most `spread`.
+        since squares of independent rounding errors add up. For a change of the loss, it is the change, or 0 if the
+        change is at most `spread`.
     """
 
     value: float
@@ -301,10 +301,11 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], report: Sensitivi
 def _undivided(
     keys: Iterable[tuple[str, str, str]], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
 ) -> list[Refusal]:
-    """Return a refusal for each product and recipe if K is not a multiple of the recipe's block length.
+    """Return a Refusal for each product and recipe for which K is not a multiple of the recipe's block length.
 
-    The block length is the number of terms that share a scale, or that a Hadamard transform mixes. `keys`: (layer,
-    product, recipe) to check. `recipes`: name -> recipe. `terms`: (layer, product) -> K.
+    A Refusal says that plans do not consider the recipe, and why. The block length is the number of terms that share a
+    scale, or that a Hadamard transform mixes. `keys`: (layer, product, recipe) to check. `recipes`: name -> recipe.
+    `terms`: (layer, product) -> K.
     """
     refusals = []
     for layer, product, name in keys:
@@ -321,7 +322,7 @@ def _undivided(
 
 
 def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) -> list[Refusal]:
-    """Return a refusal for each product and recipe whose metric is Inf or NaN.
+    """Return a Refusal, which excludes a recipe from plans, for each product and recipe whose metric is Inf or NaN.
 
     `figure`: name of the metric. `measured`: (layer, product, recipe) -> the metric.
     """

@@ -22,8 +22,8 @@ def plan_axes(
     """Draw the errors of a plan and of others over their costs into `ax` (None for new axes); return the axes.
 
     `candidates`: the plans, each drawn as a ring at its predicted error and a disc at its measured error. `points`: the
-    frontier (`Point`s of both searches), drawn as curves. `budget`: "bits" or "bytes", and their number. `figure`: name
-    of the metric.
+    plans that integer programming and the greedy search find for growing budgets (`Point`s), drawn as curves. `budget`:
+    "bits" or "bytes", and their number. `figure`: name of the metric.
     """
     kind, limit = budget
     with figure_style():
@@ -62,8 +62,8 @@ def plan_axes(
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
     """Return pairs (cost, predicted error) of the plans to draw for a search, the cheapest first.
 
-    `points`: the plans of both searches. `method`: "greedy" for the plans of the greedy search; "milp" for those plans
-    of both searches whose predicted error is smaller than that of every cheaper plan.
+    `points`: plans found by integer programming and by the greedy search. `method`: "greedy" for the plans of the
+    greedy search; "milp" for those of all plans whose predicted error is smaller than that of every cheaper plan.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]

@@ -141,7 +141,7 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
+        """Run the float64 solver until an answer meets the limits in exact integers; exclude answers that do not.
 
         The choice of the returned answer is None if there is no such answer, or if 64 answers did not meet the limits.
         `goal`: numbers whose sum over the chosen variables is minimised. `top`: upper bound of each variable. Both are

@@ -58,7 +58,7 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the changes of harm and price if some units changed to one recipe, without changing them.
+        """Return, as a RecipeStep, by how much harm and price would change if some units changed to one recipe.
 
         `units`: indices of the units (sets of products that share a recipe). `recipe`: index of the recipe.
         """

@@ -54,7 +54,7 @@ class OnePass:
             self.elements.setdefault((layer, "fprop"), sizes)
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Count the operand values of a layer's call in `elements`, and compute its products in the wanted recipes.
+        """Count the operand values of a layer's call in `elements`, and compute its products in the requested recipes.
 
         `spot`: the layer. `call`: its operands and results in the backward pass. Counts and errors of several calls are
         added, but a weight counts once.
@@ -98,8 +98,9 @@ class OnePass:
         """Return two estimates of the loss change if a layer's forward product follows a recipe, given by name.
 
         With d the error of the layer's output and g the loss's gradient with respect to the output, the first-order
-        estimate is <g, d>. The Fisher estimate is n / 2 times the sum of <g, d>^2 over the n terms of the loss. Inf
-        stands for one that is not finite, and NaN for both if the loss has no gradient with respect to the output.
+        estimate is <g, d>. The Fisher estimate is n / 2 times the sum of <g, d>^2 over the n terms of the loss. An
+        estimate that is not finite is returned as Inf. Both are NaN if the loss has no gradient with respect to the
+        output.
         """
         if (layer, recipe) not in self._products:
             return math.nan, math.nan

@@ -281,10 +281,10 @@ class Sensitivity:
         return cls(**read(path))
 
     def __str__(self) -> str:
-        """Return the report as text: coverage, the 12 rows of the largest effects, and the notes.
+        """Return the report as text.
 
-        Between these are the sums of effects compared with joint effects, and the agreement of estimates with
-        measurements.
+        It has the coverage, the 12 rows of the largest effects, the effects of single products added up and compared
+        with the joint effect, the agreement of estimates with measured changes of the loss, and the notes.
         """
         ranked = self.ranking()
         size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch', 'batches')}"

@@ -76,7 +76,7 @@ class Twin:
         self.model.register_forward_hook(self._keep_outputs)
 
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Run a batch with some products in recipes; return the loss with its graph, and the outputs.
+        """Run the copy on a batch, some products by recipes; return the loss with torch's graph, and the outputs.
 
         `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
         batch, from which random draws are seeded. `low`: (layer, product) -> recipe; other products are torch's.
@@ -163,7 +163,7 @@ class Twin:
         """Store copies of the float tensors that the model returned; torch calls this hook after each forward pass.
 
         `module`, `inputs`, `output`: the module, its arguments and its result. Forward passes during a backward pass,
-        as of checkpoints, are ignored.
+        such as those of activation checkpoints, are ignored.
         """
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
