@@ -195,10 +195,10 @@ class QuantLinear(torch.nn.Linear):
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _counted(self, x: Tensor, trains: bool) -> tuple[ForwardPass, bool]:
-        """Return (copies of the buffers for a forward pass, whether the pass must update the buffers).
+        """Return (copies of `steps` and `scales` for a forward pass, whether the pass must update these buffers).
 
-        A pass that torch.utils.checkpoint repeats gets the copies of the pass that it repeats. x: the input. trains:
-        whether the layer is in training, with gradients enabled.
+        A pass that torch.utils.checkpoint repeats gets the copies of the pass that it repeats, and updates nothing. x:
+        the input. trains: whether the layer is in training, with gradients enabled.
         """
         if self.steps is None and self.scales is None:
             return ForwardPass(b"", None, None), False

@@ -203,8 +203,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients of x, weight and bias, None if not needed, and None for the other four arguments.
 
-    ctx: torch's context, filled by `_setup`. dy: gradient of the layer's result (tokens, out), or None. The layer's
-    delayed scales are updated in place.
+    ctx: torch's context, filled by `_setup`. dy: gradient of the layer's result (tokens, out), or None. The delayed
+    scales of the layer, a buffer in `ctx`, are updated in place.
     """
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]

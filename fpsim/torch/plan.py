@@ -1,4 +1,4 @@
-"""A recipe for one layer as plain values, its casts and its products, which compiled graphs hold as text."""
+"""The plan of a quantised layer: its casts and products as plain values, which compiled graphs store as text."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ class LayerPlan(NamedTuple):
 
     @property
     def is_float32(self) -> bool:
-        """True if the layer casts nothing, and torch or float32 additions, term after term, compute its products."""
+        """True if the layer computes plain float32 products: no casts, no matrix unit, no Hadamard transform.
+
+        Torch multiplies, or an accumulator adds the terms in float32, one after another.
+        """
         no_cast = all(cast.spec == "" for cast in self if isinstance(cast, OperandCast))
         chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))  # no accumulator: torch adds
         return no_cast and not self.hadamard and all(

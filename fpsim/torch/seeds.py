@@ -1,4 +1,4 @@
-"""Seeds of casts as tensors for torch's operators, and functions whose results compiled graphs hold as constants."""
+"""Seeds of stochastic casts as tensors, and a mark for functions whose results torch.compile treats as constants."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def constant_in_graphs(function: Function) -> Function:
-    """Mark a function so that torch.compile treats its results as constants, and return it.
+    """Mark a function so that torch.compile treats its results as constants, and return the function.
 
-    torch's compiler is not imported for that.
+    Marking a function does not import torch's compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

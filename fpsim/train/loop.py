@@ -53,8 +53,8 @@ def fixed_bits(method: Method) -> Method:
     """Wrap a trainer's method to run torch on one thread, and with the processor in IEEE 754 mode where bits are fixed.
 
     Bits are fixed if the settings' `arithmetic` is "specified": the processor then rounds to nearest even and keeps
-    subnormals. So the bits do not change if the process has set it to flush subnormals or to another rounding mode.
-    With "torch" the mode of the processor is not changed.
+    subnormals. So the bits are the same in a process that flushes subnormals or rounds in another mode. With "torch"
+    the mode of the processor is not changed.
     """
 
     @functools.wraps(method)
@@ -245,10 +245,10 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Store the step's measurements of quantised layers, and let the precision controller change levels by them.
+        """Store the step's rounding metrics in `measured`, and let the precision controller change the layers' levels.
 
-        watch: the watcher of the step's products, which measured their operands. gradients: {name: unscaled gradient},
-        for a controller that follows gradient norms.
+        watch: the `StepWatch` of the step, which holds the metrics. gradients: {name: unscaled gradient}, for a
+        controller that follows gradient norms.
         """
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:

@@ -393,5 +393,8 @@ def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed:
 
 
 def weights_of_sum(number: int) -> tuple[float, float]:
-    """Return the factors of the residual and of the n-th branch in their sum: sqrt(n / (n + 1)), sqrt(1 / (n + 1))."""
+    """Return the factors of the residual and of the n-th branch in their sum: sqrt(n / (n + 1)), sqrt(1 / (n + 1)).
+
+    number: n, the number of the branch in the model, from 1.
+    """
     return math.sqrt(number / (number + 1)), math.sqrt(1 / (number + 1))

@@ -168,7 +168,7 @@ class StepWatch:
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
-        """Store the measurements of a matrix product; for a weight gradient's product, also the controller's metric.
+        """Store the rounding metrics of a matrix product's operands; for "wgrad", also the controller's metric.
 
         call: the layer, the product and its two operands.
         """
@@ -255,13 +255,13 @@ class Levels:
     def see(
         self, step: int, figures: Mapping[str, float], below: Mapping[str, float] | None = None
     ) -> list[LevelChange]:
-        """Update the levels from a step's measurements, and return the changes, which hold from the next step on.
+        """Update the levels from a step's metrics, and return the changes, which take effect in the next step.
 
         Args:
           step: the number of the step.
-          figures: layer -> its measured metric at the current level, or the norm of its gradient.
-          below: layer -> the metric that it would have at its level minus 1, a less precise recipe, which decides
-            whether it moves down; None to decide by `figures`.
+          figures: layer -> the metric of its output gradient at the current level, or the norm of its weight gradient.
+          below: layer -> the metric that it would have at its level minus 1, a less precise recipe. A layer moves down
+            if this metric is low; None to decide by `figures`.
         """
         changes = []
         for layer, level in self.levels.items():

@@ -5,8 +5,8 @@ format (or none), sends it to all other ranks, adds all in the order of the rank
 by their number, in float32. So all ranks get the same bits, whatever the buckets, and `reduce` computes them in one
 process.
 
-Whether a process computes the gradients of another is up to torch's kernels, whose sums may depend on the number of
-threads: torchrun sets one, as `torch.set_num_threads(1)` does.
+Two processes compute equal gradients from equal batches only if torch's kernels do, whose sums may depend on the number
+of threads: torchrun sets one thread, as `torch.set_num_threads(1)` does.
 
 Source: docs/accumulators.md for sums; https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html for hooks.
 """

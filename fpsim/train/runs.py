@@ -39,7 +39,7 @@ class Run:
 
     Attributes:
       recipe, settings: the recipe and the settings of the run.
-      losses: nats per token of each step's batch, float.
+      losses: the mean loss of each step's batch in nats (per token of a text), floats.
       validation_loss: the loss of the last weights, by the recipe's own forward pass; NaN for a run that was stopped.
       rows: a dict for each step: step, loss, scale, skipped, overflowed, lr, gradient_norm, clip_factor, lost_updates,
         update_ratio, digest, seconds. docs/training.md explains them.

@@ -1,4 +1,4 @@
-"""The settings of a training run, each with the reason for its default; those of arithmetic are a recipe's."""
+"""The settings of a training run, each with the reason for its default; settings of arithmetic belong to recipes."""
 
 from __future__ import annotations
 

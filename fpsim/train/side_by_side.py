@@ -1,4 +1,4 @@
-"""One recipe on two backends or two chips, or two recipes, step by step until a bit differs."""
+"""Lockstep: training of one recipe on two backends or chips, or of two recipes, step by step until a bit differs."""
 
 from __future__ import annotations
 

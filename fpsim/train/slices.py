@@ -1,4 +1,4 @@
-"""Results of linear layers that the backward pass computes again in slices, and the operations that read them."""
+"""Results of linear layers that the backward pass computes again in slices, and functions that take such results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences that sum up a comparison of recipes, and the means and 95 % intervals that they rest on."""
+"""Sentences that sum up a comparison of recipes, and the means with 95 % intervals from which they follow."""
 
 from __future__ import annotations
 

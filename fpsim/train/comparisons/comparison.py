@@ -103,7 +103,7 @@ class Comparison:
         return HIGHER if difference.low > 0 else LOWER
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dict for each recipe, whose keys are the columns of `to_frame`."""
+        """Return a list of dicts, one for each recipe; the keys are the columns of `to_frame`."""
         return [self._row(name) for name in self.recipes]
 
     def _row(self, name: str) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Comparison:
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each operand of each matrix product that a run measured: the rows of `measurements`.
+        """Yield a dict of rounding metrics for each operand of each matrix product in the steps that runs measured.
 
         The keys are recipe, seed, and the keys of the rows of `Run.measured`.
         """
@@ -350,9 +350,9 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 class _Share:
     """A progress callback for work in several equal parts, such as the runs of a comparison.
 
-    It is called with the finished share of the present part, 0 to 1, and a text. It calls `progress` with the finished
-    share of the whole work, (finished parts + share) / parts, and the part's name and the text. Call `begin` before
-    each part.
+    Call the object with the finished share of the present part, 0 to 1, and a text. The object calls `progress` with
+    the finished share of the whole work, (finished parts + share) / parts, and "NAME OF THE PART: TEXT". Call `begin`
+    before each part.
 
     Args:
       progress: the callback for the whole work; None to report nothing.

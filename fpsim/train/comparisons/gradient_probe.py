@@ -1,4 +1,4 @@
-"""The error of the gradients of one batch against float32's, at weights that float32 trained.
+"""The error of a batch's gradients by a recipe, compared with float32's, at weights trained in float32.
 
 The loss of a small model hardly distinguishes one good recipe from another. Its gradients do.
 """
@@ -58,13 +58,13 @@ def gradient_probe(
     recipes: Sequence[Recipe | str], *, steps: int = 120, scenario: str = "plain", seed: int = 0, seeds: int = 1,
     text: str | os.PathLike[str] | None = None, backend: str = "emulated", progress: Progress | None = None,
 ) -> Any:  # fmt: skip
-    """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
+    """Measure the error of the weight gradients that recipes compute for one batch, at weights trained in float32.
 
     The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens. They are
-    compared with those of the recipe FP32 at the same weights. Every operation has the same bits on every machine, also
-    in layers that `Recipe.keep` names. A loss scale is lowered until nothing overflows, as in training. Delayed scales
-    follow from the last 16 training batches. Overrides are those of the first step, and a controller's levels are all
-    0.
+    compared with the gradients of the recipe FP32 at the same weights. Every operation has the same bits on every
+    machine, also in layers that `Recipe.keep` names. A loss scale is lowered until nothing overflows, as in training.
+    Delayed scales follow from the last 16 training batches. Overrides are those of the first step, and a controller's
+    levels are all 0.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
