@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fpsim.errors import shown, unknown
+from fpsim.errors import require_kind, shown, unknown
 from fpsim.files import path_of, require_file
 from fpsim.testing.conformance.choice import chosen
 from fpsim.testing.conformance.files import is_text, load, save
@@ -118,6 +118,7 @@ def check(
     Raises:
       ValueError: the file is damaged, edited, or of another version; `only` or `timeout` is wrong; or, with a command,
         the file's outputs are not those of this fpsim, or the command fails or exceeds `timeout`.
+      TypeError: the command is not a text.
       FileNotFoundError: there is no such file.
 
     Example:
@@ -128,6 +129,8 @@ def check(
     """
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ValueError(f"timeout must be seconds above 0; got {shown(timeout)}.")
+    if command is not None:
+        require_kind("command", command, str, "a text, such as './mine --fast', or None")
     sets = _selected(load(path), only)
     all_cases = [(_computed(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
     own_report = ConformanceReport("fpsim", tuple(map(_row, sets, all_cases)))
@@ -148,10 +151,13 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
     only: kinds such as "cast", or kinds with a format, unit or rounding, such as "cast:E5M2".
 
     Raises:
-      ValueError: the kind is unknown, or no set of that kind has that format, unit or rounding.
+      ValueError: `only` is not a list of texts, a kind is unknown, or no set of that kind has that format, unit or
+        rounding.
     """
     if only is None:
         return sets
+    if not isinstance(only, (list, tuple, set)) or not only or not all(isinstance(words, str) for words in only):
+        raise ValueError(f"only must be a list of one or more texts, such as ['cast'], or None; got {shown(only)}.")
     chosen_sets: dict[int, None] = {}
     for words in only:
         kind, colon, value = words.partition(":")

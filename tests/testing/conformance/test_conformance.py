@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,3 +226,15 @@ def test_what_is_no_program_is_refused(few: Path) -> None:
         conformance.check(few, timeout=0)
     with pytest.raises(ValueError, match="only must be one of"):
         conformance.check(few, only=["casts"])
+
+
+@pytest.mark.parametrize("only", ["cast", [], [3], 3], ids=repr)
+def test_only_is_a_list_of_texts(few: Path, only: Any) -> None:
+    with pytest.raises(ValueError, match="only must be a list of one or more texts"):
+        conformance.check(few, only=only)
+
+
+def test_a_command_is_a_text(few: Path) -> None:
+    words: Any = ["./mine", "--fast"]
+    with pytest.raises(TypeError, match=r"command must be a text, such as './mine --fast', or None; got \['./mine'"):
+        conformance.check(few, words)
