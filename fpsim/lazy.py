@@ -45,7 +45,7 @@ def deferred(module: str) -> Callable[[], Any]:
 
 
 def attach(
-    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
+    package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = (), twin: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the `__getattr__`, `__dir__` and `__all__` of a package whose names are imported on first use.
 
@@ -54,6 +54,8 @@ def attach(
       homes: {module: the names that it defines}; modules are named relative to the package, or in full
         ("fpsim.formats.named").
       modules: modules and packages inside it that are public names themselves.
+      twin: the package of the same functions for arrays on the CPU, to which the error for a name that only it has
+        points; None for no such package.
 
     Returns:
       The two functions, and the sorted list of names.
@@ -71,6 +73,9 @@ def attach(
         if name in modules:
             return imported(f"{package}.{name}")
         if name not in module_of:
+            if twin is not None and name in imported(twin).__all__:
+                more = f". Use {twin}.{name}; what {twin} computes, it computes on the CPU."
+                raise no_attribute(package, name, (), more=more)
             raise no_attribute(package, name, names)
         module = module_of[name]
         home = imported(module if module.startswith("fpsim.") else f"{package}.{module}")

@@ -102,4 +102,5 @@ __getattr__, __dir__, __all__ = attach(
         "scaling.scaled": ["Scaled", "encode_scaled", "quantize_scaled"],
     },
     modules=["hardware"],
+    twin="fpsim",
 )  # fmt: skip
