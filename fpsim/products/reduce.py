@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arithmetic.operands import Formats, broadcast_shape, operands, read_operand
+from fpsim.arithmetic.operands import Formats, broadcast_shape, read_operand, wanted_formats
 from fpsim.arrays import Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -131,12 +131,13 @@ def dot(
         return _dot_by_unit(a, b, accumulate, fmt)
     if not isinstance(accumulate, Accumulator) and not is_order(accumulate):
         raise no_accumulate(accumulate, {"a": a, "b": b})
-    pair = operands("dot", (a, b), fmt)
-    left, right = pair.codes
+    wanted = wanted_formats("dot", fmt, 2)
+    (left, of_a, _), (right, of_b, _) = read_operand(a, wanted[0], "a"), read_operand(b, wanted[1], "b")
     check_terms(left, right)
-    left, right = np.broadcast_to(left, pair.shape), np.broadcast_to(right, pair.shape)
-    sums, kept = _sums(accumulate, lines().Lines(left, right, (pair.formats[0], pair.formats[1])))
-    return _as_result(sums.reshape(pair.shape[:-1]), kept)
+    shape = broadcast_shape("dot", (left.shape, right.shape))
+    left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)
+    sums, kept = _sums(accumulate, lines().Lines(left, right, (of_a, of_b)))
+    return _as_result(sums.reshape(shape[:-1]), kept)
 
 
 def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:

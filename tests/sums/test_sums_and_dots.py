@@ -204,6 +204,7 @@ def test_stochastic_rounding_is_worse_in_short_sums_and_better_in_long_ones() ->
         (lambda: dot(np.ones(3), np.ones(3), accumulate=Sequential("fp32")), "products of FP64 are added by"),
         (lambda: dot(np.ones(3), np.ones(3), accumulate=Chunked("fp64", 2, "fp32")), "products of FP64 are added by"),
         (lambda: dot(floats([1]), floats([1, 2]), accumulate=Sequential("fp32")), "with the same K; got"),
+        (lambda: dot(floats([1, 2, 3]), floats([1, 2]), accumulate=Sequential("fp32")), "with the same K; got"),
         (lambda: dot(np.float32(1), np.float32(1), accumulate=Sequential("fp32")), "with the same K; got"),
         (lambda: fp_sum(floats([1]), accumulate=Sequential("fp32"), axis=1), "axis must be one of the 1 axes of x"),
         (lambda: fp_sum(np.array([1], np.uint8), accumulate=Sequential("fp32")), "x holds integers: say which format"),
