@@ -8,22 +8,26 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats, broadcast_shape, wanted_formats
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 from fpsim.gpu.arithmetic.operands import code_operand, result_dtype
 from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
+from fpsim.gpu.device.transfer import cleared
 from fpsim.gpu.products.float_matrix import FloatMatrices
 from fpsim.gpu.products.gpu_product import GpuProduct
+from fpsim.gpu.products.integer_matrix import add_integer_products, integers_on_gpu
 from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import run_specification, taken
 from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
-from fpsim.matrix_units.catalogue import float_unit as find_unit
+from fpsim.matrix_units.catalogue import any_unit
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.reduce import check_terms, checked_axis, no_accumulator
-from fpsim.products.request import no_accumulate
+from fpsim.products.request import is_order, no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
 
@@ -34,7 +38,9 @@ def sum(
 
     Args:
       x: array of a float dtype on the GPU, of any shape, or unsigned codes with `fmt`.
-      accumulate, axis: as for `fpsim.sum`; stochastic results are the same as on the CPU.
+      accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`; stochastic results
+        are the same as on the CPU. Other orders of additions, such as trees, are for `fpsim.sum` alone.
+      axis: as for `fpsim.sum`.
       fmt: format of codes; None for float dtypes.
 
     Returns:
@@ -54,6 +60,7 @@ def sum(
       ...     x = torch.ones(10000, dtype=torch.float16).cuda()
       ...     print(fp.gpu.sum(x, accumulate=fp.Sequential("fp16")))
     """
+    _refuse_order(accumulate, "sum")
     if not isinstance(accumulate, Accumulator):
         raise no_accumulator(accumulate)
     codes, of_codes = code_operand(x, None if fmt is None else find_format(fmt), "x")
@@ -69,16 +76,21 @@ def sum(
     return result
 
 
-def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = None, fmt: Formats = None) -> Any:
+def dot(
+    a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | IntegerUnit | str | None = None, fmt: Formats = None
+) -> Any:
     """Return the dot products along the last axis on the GPU, by an accumulator or a matrix unit, as `fpsim.dot` does.
 
     Args:
       a, b: arrays (..., K) of a float dtype on the GPU, or unsigned codes with `fmt`; the axes before the last
         broadcast.
-      accumulate, fmt: as for `fpsim.dot`.
+      accumulate: an accumulator, or a matrix unit or its name. Other orders of additions, such as trees, are for
+        `fpsim.dot` alone.
+      fmt: as for `fpsim.dot`.
 
     Returns:
-      Array (...) of a's library and of the accumulator's result dtype; codes if the library has no such dtype.
+      Array (...) of a's library and of the accumulator's result dtype; codes if the library has no such dtype. Sums of
+      an integer unit are integers.
 
     Raises:
       GpuError: no GPU, or too little memory on it.
@@ -93,8 +105,9 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
       ...     x, y = torch.tensor([[1, 1.001], [-1.002, 1.001]], dtype=torch.float16).cuda()
       ...     print(fp.gpu.dot(x, y, accumulate=fp.FusedMultiplyAdd("fp16")))
     """
-    if isinstance(accumulate, (MatrixUnit, str)):
-        return _dot_by_unit(a, b, accumulate, fmt)
+    _refuse_order(accumulate, "dot")
+    if isinstance(accumulate, (MatrixUnit, IntegerUnit, str)):
+        return _dot_by_unit(a, b, any_unit("accumulate", accumulate), fmt)
     if not isinstance(accumulate, Accumulator):
         raise no_accumulate(accumulate, {"a": a, "b": b})
     wanted = wanted_formats("dot", fmt, 2)
@@ -145,14 +158,29 @@ def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
     return taken(matrix, places.reshape(-1), True, FloatMatrices(x.like))
 
 
-def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | str, fmt: Formats) -> Any:
+def _refuse_order(accumulate: Any, name: str) -> None:
+    """Raise a TypeError for an order of additions, such as a tree, which runs on the CPU; name: the function."""
+    if is_order(accumulate):
+        raise TypeError(
+            f"accumulate must be an accumulator on the GPU, such as fp.Pairwise(fp.FP32); got {shown(accumulate)}. "
+            f"fpsim.{name} adds in such an order, on the CPU."
+        )
+
+
+def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | IntegerUnit, fmt: Formats) -> Any:
     """Return the dot products along the last axis of a and b, each by a chain of matrix instructions from +0.
 
-    unit: a matrix unit or its name. fmt: must be None, since the unit determines the formats of its operands.
+    fmt: must be None, since the unit determines the formats of its operands.
     """
-    unit = find_unit(unit)
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
+    if isinstance(unit, IntegerUnit):
+        of_a, of_b = integers_on_gpu(a, unit.a, unit, "a"), integers_on_gpu(b, unit.b, unit, "b")
+        shape, rows = _rows(of_a, of_b)
+        result, out = result_like(of_a, shape, unit.d.dtype)
+        cleared(of_a.like, out)
+        add_integer_products(*rows, out, unit, of_a.like, paired=True)
+        return result
     left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     shape, (x, y) = _rows(left, right)
     count, terms = x.shape

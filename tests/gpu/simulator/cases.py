@@ -146,6 +146,13 @@ def cases() -> dict[str, Call]:
         ),
         "nine and four bits": call("less", at(MANY.astype(np.uint16) * 2), at(MANY & 15), fmt=(NINE, "e2m1")),
         "three times four bits": call("fma", at(MANY & 15), at(MANY >> 4), at(MANY % 13), fmt="e2m1"),
+        "dot products of integers": call(
+            "dot",
+            at(CODES[:60].view(np.int8).reshape(3, 4, 5)),
+            at(CODES[125:145].view(np.int8).reshape(4, 5)),
+            accumulate="hopper_s8_s32",
+        ),
+        "a dot product of integers": call("dot", at(CODES), at(CODES), accumulate="x86_vnni_u8_u32"),
         "flags of any": call("add", at(HALVES), at(HALVES), flags="any"),
         "no axes": call("sqrt", at(HALVES[0, 0, 0].reshape(()))),
         "more axes than NumPy broadcasts": call("sqrt", at(HALVES[0, 0, :2].reshape((1,) * 33 + (2,)))),
