@@ -168,8 +168,13 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
     if array.size and (array.dtype.kind == "i" or fmt.bits < 8 * array.dtype.itemsize):
         lowest, highest = int(array.min()), int(array.max())
         if lowest < 0 or highest >= 1 << fmt.bits:
-            raise ValueError(
-                f"{name} must lie in 0 .. {(1 << fmt.bits) - 1:#x}, the codes of {fmt}; "
-                f"got {lowest if lowest < 0 else highest:#x}. Mask or shift packed codes apart first."
-            )
+            raise code_outside(name, fmt, lowest if lowest < 0 else highest)
     return array
+
+
+def code_outside(name: str, fmt: Format | TableFormat, code: int) -> ValueError:
+    """Return the ValueError for an integer `code` that is not a code of the format; name: the argument in the error."""
+    return ValueError(
+        f"{name} must lie in 0 .. {(1 << fmt.bits) - 1:#x}, the codes of {fmt}; got {code:#x}. Mask or shift packed "
+        "codes apart first."
+    )

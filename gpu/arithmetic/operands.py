@@ -110,13 +110,19 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     """Return the format of the operand x: that of its dtype, or `wanted` for unsigned integers.
 
     wanted: a format by name or object, or None. label: the operand's name in errors. A ValueError is raised if there is
-    no format, if dtype and `wanted` differ, or if the elements cannot be codes of the format.
+    no format, or if the elements cannot be codes of the format; a TypeError if dtype and `wanted` differ.
     """
     wanted_fmt = None if wanted is None else find_format(wanted)
     if x.fmt is None and wanted_fmt is None:
-        raise ValueError(f"{label} holds integers without a format; pass fmt, as in fmt='e4m3'.")
+        raise ValueError(
+            f"{label} holds integers: say which format they are codes of, as in fmt='e4m3', or pass values in a float "
+            "dtype."
+        )
     if x.fmt is not None and wanted_fmt not in (None, x.fmt):
-        raise ValueError(f"{label} holds {x.fmt}; got fmt={wanted!r} for it. Leave fmt out, or convert first.")
+        raise TypeError(
+            f"{label} is an array of {x.dtype}, which stores {x.fmt}, but fmt says codes of {wanted_fmt}. Leave fmt "
+            f"out, or round it to {wanted_fmt} first with fpsim.gpu.encode."
+        )
     fmt = x.fmt or wanted_fmt
     assert fmt is not None
     if x.words.dtype.itemsize != fmt.storage.itemsize:

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.arrays.inputs import code_outside
 from fpsim.casts.cast import decode as decode_on_cpu
 from fpsim.casts.cast import encode as encode_on_cpu
 from fpsim.casts.cast import refuse_unless_held
@@ -178,11 +179,12 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
     """
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
-    is_outside = zeroed(1, np.uint8)
+    outside = zeroed(1, np.uint64)
     largest = codes.words.dtype.type((1 << fmt.bits) - 1)
-    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, is_outside)
-    if fetched(is_outside)[0]:
-        raise ValueError(f"{name} of {fmt} must lie in 0 .. {(1 << fmt.bits) - 1:#x}; got larger ones.")
+    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, outside)
+    highest = int(fetched(outside)[0])
+    if highest:
+        raise code_outside(name, fmt, highest)
 
 
 def fill_codes(

@@ -212,11 +212,15 @@ def look_up_kernel() -> Any:
 
 @cache
 def outside_kernel() -> Any:
-    """Return the GPU kernel (codes, largest, is_outside) -> None: sets is_outside[0] to 1 if a code > largest."""
+    """Return the GPU kernel (codes, largest, outside) -> None that finds the highest code above `largest`.
 
-    def search(codes: Any, largest: Any, is_outside: Any) -> None:
+    codes: 1-D unsigned integers. largest: the largest valid code. outside: one uint64, initially 0, which receives the
+    highest of the codes above `largest`.
+    """
+
+    def search(codes: Any, largest: Any, outside: Any) -> None:
         for i in range(cuda.grid(1), codes.size, cuda.gridsize(1)):
             if codes[u64(i)] > largest:
-                is_outside[0] = 1
+                cuda.atomic.max(outside, 0, u64(codes[u64(i)]))
 
     return gpu_kernel(search)

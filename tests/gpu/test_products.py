@@ -92,7 +92,7 @@ CALLS = {
     "fp.gpu.matmul(x, y, accumulate=unit, scale_a=2)": r"ValueError hopper_e4m3_f32 takes no block scales; got scale_a",
     "fp.gpu.matmul(x, y, accumulate=unit, bias='x')": r"TypeError bias must be an array of float32",
     "fp.gpu.matmul(scaled, y, accumulate=chain, schedule=s.FLAT)": r"TypeError an accumulator takes no Scaled operands",
-    "fp.gpu.matmul(sixteen, y, accumulate=nvfp4, scale_a=two, scale_b=three)": r"ValueError a of E2M1 must lie in",
+    "fp.gpu.matmul(sixteen, y, accumulate=nvfp4, scale_a=two, scale_b=three)": r"ValueError a must lie in 0 .. 0xf, ",
     "fp.gpu.matmul(x, y, accumulate=mxfp8, scale_a=two[:, :1], scale_b=e5m2)": "ValueError scale_b must be codes of E",
     "fp.gpu.matmul(x, y, accumulate=unit, promote=40)": r"ValueError promote must be a multiple of the 32 terms",
     "fp.gpu.matmul(x, y, accumulate=unit, schedule=s.cublas('sm_90'))": r"ValueError .*strict=False computes it",

@@ -82,8 +82,8 @@ pair, wide = cuda.to_device(np.ones(2, np.float16)), cuda.to_device(np.ones(3))
 CALLS = {
     "fp.gpu.softmax(np.ones(3, np.float16))": r"TypeError x must be an array on the GPU: .*got ndarray",
     "fp.gpu.softmax(None)": r"TypeError x must be an array on the GPU: .*got NoneType",
-    "fp.gpu.softmax(codes)": r"ValueError x holds integers without a format; pass fmt",
-    "fp.gpu.softmax(codes, fmt='e2m1')": r"ValueError x of E2M1 must lie in 0 .. 0xf",
+    "fp.gpu.softmax(codes)": r"ValueError x holds integers: say which format",
+    "fp.gpu.softmax(codes, fmt='e2m1')": r"ValueError x must lie in 0 .. 0xf, the codes of E2M1; got",
     "fp.gpu.softmax(x, fmt='bf16')": r"TypeError x is an array of float16, which stores FP16; but codes of BF16",
     "fp.gpu.softmax(x, axis=2)": r"ValueError axis must be one of the 2 axes of x",
     "fp.gpu.softmax(wide)": r"ValueError softmax takes formats of up to 32 bits; got FP64",
