@@ -28,6 +28,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     except (ValueError, TypeError, ImportError, OSError) as problem:
         _end(" ".join(_sentence(problem).split()), BAD_INPUT)
+    except RuntimeError as problem:
+        if not type(problem).__module__.startswith("fpsim."):
+            raise
+        _end(" ".join(str(problem).split()), BAD_INPUT)  # GpuError or CpuError: this machine lacks what is asked for
 
 
 def _sentence(problem: Exception) -> str:

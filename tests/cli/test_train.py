@@ -81,6 +81,7 @@ def test_recipes_are_trained_compared_and_written(
         (("BF16", "--model", "rnn"), "model must be one of transformer, perceptron; got 'rnn'"),
         (("BF16", "--backend", "tpu"), "backend must be one of"),
         (("BF16", "BF16"), "recipes must have names of their own"),
+        (("bf17",), "got 'bf17'"),
         (("BF16", "--baseline", "FP32"), "baseline must be one of BF16; got 'FP32'"),
         (("BF16", "--text", "nowhere.txt"), "text must be a file that can be read"),
         (("BF16", "--recompute", "2"), "share must be a finite number >= 0 up to 1; got 2.0"),
@@ -99,6 +100,19 @@ def test_what_is_wrong_is_said_in_a_line(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert said in refusal(capfd, *arguments, "--out", str(tmp_path / "out"))
+
+
+def test_a_missing_gpu_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from fpsim.gpu.device.device import GpuError
+
+    def compare(*_: object, **__: object) -> None:
+        raise GpuError("fpsim.gpu needs an NVIDIA GPU")
+
+    monkeypatch.setattr("fpsim.train.compare", compare)
+    said = refusal(capfd, "BF16", "--backend", "gpu", "--out", str(tmp_path / "out"))
+    assert said == "fpsim: fpsim.gpu needs an NVIDIA GPU"
 
 
 def test_recomputation_in_slices_and_files_train_the_same_model(tmp_path: Path) -> None:
