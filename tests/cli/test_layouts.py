@@ -40,6 +40,9 @@ def test_verify_ends_with_1_where_something_contradicts_the_layout(tmp_path: Pat
 def test_verify_refuses_what_is_not_there_in_one_line(tmp_path: Path) -> None:
     code, text = run("verify", tmp_path / "no.safetensors")
     assert (code, text.count("\n"), "no such file" in text) == (2, 1, True)
+    path = safetensors(tmp_path / "m.safetensors", {"up.weight": np.ones((4, 8), np.int8)})
+    code, text = run("verify", path, "--reference", tmp_path / "no.safetensors")
+    assert (code, text.count("\n"), "no.safetensors: no such file" in text) == (2, 1, True)
 
 
 def test_export_writes_a_checkpoint_and_says_what_it_loses(tmp_path: Path) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
 from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
@@ -18,21 +16,20 @@ FAR = 0.5  # relative error above which a weight is not the reference's; 2-bit f
 NEAR = 0.5  # a change of the order explains an error if it leaves less than this share of it
 
 
-def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
+def reference_findings(weights: Sequence[Tensor], reference: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each weight whose relative error, compared with the unquantised model, is above 0.5.
 
     The finding says if exchanged neighbours or the other sign would at least halve the error. A weight that the
     unquantised model lacks, or has in another shape, also yields a finding. weights: the decoded tensors of the
-    checkpoint. reference: path of the unquantised model, or tensor name -> array.
+    checkpoint. reference: tensor name -> array of the unquantised model.
     """
-    values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
         if not one.layout:
             continue
-        if one.name not in values:
+        if one.name not in reference:
             yield Finding.about(one.name, "not in the reference", "the reference has no tensor of that name.", False)
             continue
-        expected: Any = values[one.name]
+        expected: Any = reference[one.name]
         wanted = np.asarray(expected.detach().float().cpu().numpy() if is_torch(expected) else expected, np.float32)
         got = whole(one)
         got = np.swapaxes(got, -1, -2) if one.exchanged else got

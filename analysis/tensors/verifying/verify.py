@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.tensors.checkpoint import checkpoint_files, stored_tensors
+from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
 from fpsim.analysis.tensors.files import safetensors_metadata
 from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised
 from fpsim.analysis.tensors.layouts.naming import PLAIN
@@ -54,7 +55,8 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
       A LayoutReport with `.layout`, `.ok`, `.problems` and `.notes`, to print.
 
     Raises:
-      TensorFileError (a ValueError): the file does not exist. A damaged file is a problem in the report instead.
+      TensorFileError (a ValueError): the file does not exist, or the reference cannot be read. A damaged file is a
+        problem in the report instead.
 
     Example:
       >>> import tempfile
@@ -68,6 +70,8 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
     target = path_of(path)
     if not target.exists():
         raise TensorFileError(f"{target}: no such file")
+    if isinstance(reference, (str, Path)):  # a reference that cannot be read is no fault of the checkpoint
+        reference = open_checkpoint(reference)
     try:
         stored, _ = stored_tensors(target)
         findings, weights = _findings(target, stored, reference)
@@ -79,11 +83,11 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
 
 
 def _findings(
-    path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
+    path: Path, stored: Sequence[Tensor], reference: Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
     """Return (all findings and notes on a checkpoint, its quantised weights).
 
-    reference: the unquantised model (a path, or name -> array) with which values are compared, or None.
+    reference: the unquantised model (name -> array) with which values are compared, or None.
     """
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
