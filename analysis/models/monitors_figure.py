@@ -25,7 +25,7 @@ def monitors_axes(rows: Sequence[Mapping[str, float]], ax: Axes | None = None) -
         ax.plot(steps, [row["update_ratio"] for row in rows], color=GREEN, label="updates over weights", **dots)
         ax.set_yscale("log")
         ax.set_xlabel("step")
-        ax.xaxis.set_major_locator(load("matplotlib.ticker", "drawing").MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(load("matplotlib.ticker", "drawing").MaxNLocator(integer=True, min_n_ticks=1))
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual one writes TeX
         ax.minorticks_off()
         ax.grid(color=GRID, linewidth=0.5)

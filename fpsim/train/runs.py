@@ -137,6 +137,7 @@ class Run:
         smooth = smoothed(self.losses)
         (line,) = axes.plot(smooth, label=self.recipe.name or "loss", linewidth=1.6)
         axes.plot(self.losses, color=line.get_color(), alpha=0.25, linewidth=0.8)
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
         axes.set_xlabel("step")
         axes.set_ylabel("loss (nats per token)")
         axes.legend(frameon=False)

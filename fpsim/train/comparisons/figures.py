@@ -133,7 +133,7 @@ def _plain(axes: Any) -> None:
     """Set the style of matplotlib axes: no frame at top and right, thin horizontal lines, whole numbers on x."""
     plain_axes(axes, "y")
     axes.margins(x=0)
-    axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # else a single step gets ticks such as 0.025
 
 
 def _labelled(axes: Any, comparison: Any, ends: dict[str, float]) -> None:

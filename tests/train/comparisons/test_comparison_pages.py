@@ -109,6 +109,17 @@ def test_a_plot_has_a_line_for_each_recipe_and_bands_for_several_seeds() -> None
     assert not small(["FP32"], seeds=1).plot(Figure().subplots()).collections
 
 
+def test_ticks_of_steps_are_whole_numbers_even_for_a_single_step() -> None:
+    from fpsim.display.figure import blank_figure
+    from fpsim.train.comparisons.figures import _plain
+
+    for steps in ([0], [0, 1], [0, 200]):
+        axes = blank_figure(1.0).subplots()
+        axes.plot(steps, [1.0] * len(steps), "o")
+        _plain(axes)
+        assert all(float(tick).is_integer() for tick in axes.get_xticks()), steps
+
+
 def test_a_comparison_of_nothing_but_stopped_runs_still_has_a_page() -> None:
     comparison = made(
         {"BF16": [math.nan] * 3, "BAD": [math.nan] * 3}, [f"{n}-{s}" for n in ("BF16", "BAD") for s in range(3)]
