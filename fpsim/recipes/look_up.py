@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fpsim.errors import require_kind, require_word, shown, unknown
+from fpsim.errors import require_kind, shown, unknown
 from fpsim.recipes.linear import LINEAR, row_name
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.recipes.training import TRAINING
@@ -47,7 +47,8 @@ def find(spec: RecipeLike) -> Recipe:
         return Recipe.from_toml(recipe)
     require_kind("recipe", recipe, str, "an fp.train.Recipe, the name of one, a TOML file or an fp.analysis.Plan")
     name = row_name(recipe)
-    require_word("recipe", name, tuple(TRAINING), listing="fp.recipes.TRAINING or `fpsim recipes`")
+    if name not in TRAINING:
+        raise unknown("recipe", recipe, tuple(TRAINING), listing="fp.recipes.TRAINING or `fpsim recipes`")
     return TRAINING[name]
 
 

@@ -136,7 +136,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as reason:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-        raise ValueError(f"path must be a file that Run.save wrote; got {shown(str(file))}: {reason}.") from None
+        why = reason.strerror if isinstance(reason, OSError) else "it holds no JSON"
+        raise ValueError(f"path must be a file that Run.save wrote; got {shown(str(file))}: {why}.") from None
     if not isinstance(saved, Mapping) or saved.get("kind") != KIND or saved.get("version") != FILE_VERSION:
         raise ValueError(
             f"path must be a file that Run.save wrote, of version {FILE_VERSION}; got {shown(str(file))}, which holds "
@@ -165,7 +166,12 @@ def _kept(folder: Path) -> dict[str, Any]:
     """
     saved = checkpoint.load(folder)
     if saved is None or "identity" not in saved.facts:
-        raise ValueError(f"path must be a file that Run.save wrote, or the folder of a run; got {shown(str(folder))}.")
+        runs = folder / "runs"  # of a comparison
+        first = min((one for one in runs.iterdir() if one.is_dir()), default=None) if runs.is_dir() else None
+        hint = "" if first is None else f" Its runs have folders of their own, such as {shown(str(first))}."
+        raise ValueError(
+            f"path must be a file that Run.save wrote, or the folder of a run; got {shown(str(folder))}.{hint}"
+        )
     identity, state = saved.facts["identity"], saved.facts["state"]
     known = {field.name for field in dataclasses.fields(Settings)}
     settings = {name: value for name, value in renamed(identity["settings"]).items() if name in known}

@@ -149,7 +149,8 @@ def test_float32_products_may_be_other_chains() -> None:
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda run: replay("nowhere.json"), r"path must be a file that Run.save wrote; got 'nowhere.json'"),
+    (lambda run: replay("nowhere.json"), r"Run.save wrote; got 'nowhere.json': No such file or directory\.$"),
+    (lambda run: replay(__file__), r"Run.save wrote; got '.*test_replays.py': it holds no JSON\.$"),
     (lambda run: replay(NO_RUN), r"run must be a Run, or the path of a saved one; got 3\."),
     (lambda run: replay(run, arithmetic="exact"), r"arithmetic must be one of specified, torch; got 'exact'"),
     (lambda run: replay(run, backend="Z80"), r"backend must be one of"),
