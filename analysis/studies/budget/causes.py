@@ -58,7 +58,7 @@ def rows_of(
 
     Args:
       kept: the recorded operands of one product of the layer.
-      recipes: those of fprop, dgrad and wgrad.
+      recipes: the recipes of fprop, dgrad and wgrad.
       amaxes: "input", "weight" or "output_gradient" -> its amaxes at earlier steps, which delayed scales need.
       arriving, arriving_amaxes: the same for a run in low precision, from which inherited errors are computed; None and
         {} without such a run.

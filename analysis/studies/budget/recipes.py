@@ -15,7 +15,7 @@ class Followed(NamedTuple):
     """The recipes that a layer's three products follow on some hardware.
 
     Attributes:
-      recipes: those of fprop, dgrad and wgrad.
+      recipes: the recipes of fprop, dgrad and wgrad.
       notes: effects of the hardware that a user might not expect, as pairs (text, name of the product).
     """
 

@@ -34,7 +34,7 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
 
     Args:
       kept: the recorded operands.
-      recipes: those of fprop, dgrad and wgrad.
+      recipes: the recipes of fprop, dgrad and wgrad.
       amaxes: "input", "weight" or "output_gradient" -> its amaxes at earlier steps, which delayed scales need.
     Raises:
       ValueError: the arithmetic does not accept an operand or a shape; the message names the layer and product.

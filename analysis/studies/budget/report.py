@@ -158,7 +158,7 @@ class Budget:
         return WorstProduct(row, row.tiles)
 
     def merge(self, other: Budget) -> Budget:
-        """Return the budget of this report's batches and those of `other` together.
+        """Return the budget over the batches of this budget and of `other`.
 
         The squares of the errors and of the exact products are added.
 

@@ -193,7 +193,7 @@ class BudgetRow:
 
     @property
     def inherited(self) -> float:
-        """Relative error that inexact operands alone cause: those of a run in low precision, multiplied exactly.
+        """Relative error of multiplying inexact operands exactly: the operands of a run in low precision.
 
         NaN if the budget was made without such a run (argument `arriving` of `fp.analysis.budget`).
         """
@@ -201,7 +201,7 @@ class BudgetRow:
 
     @property
     def total(self) -> float:
-        """Relative error with all causes together and inexact operands, those of a run in low precision.
+        """Relative error with all causes together on inexact operands: the operands of a run in low precision.
 
         NaN if the budget was made without such a run (argument `arriving` of `fp.analysis.budget`).
         """

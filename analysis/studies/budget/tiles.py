@@ -50,7 +50,7 @@ class WorstTile(NamedTuple):
       fmt: format of the cast; None without a cast.
       rounding, overflow: names of the cast's rounding and overflow modes.
       values: the values with the largest energy, at most 3.
-      mixed: whether the values are those after a Hadamard transform.
+      mixed: whether the values are taken after a Hadamard transform.
     """
 
     operand: str
@@ -108,7 +108,7 @@ class OperandSide(NamedTuple):
       factors: float64 of shape (K,), for each index of K the sum of squares of the other operand's values.
       fmt: format of the cast; None without a cast.
       rounding, overflow: names of the cast's rounding and overflow modes.
-      mixed: whether the values are those after a Hadamard transform.
+      mixed: whether the values are taken after a Hadamard transform.
     """
 
     name: str

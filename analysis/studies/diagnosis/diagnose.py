@@ -61,7 +61,7 @@ def diagnose(
         recipes themselves.
       bits: largest mean bits per operand value, as in `fp.analysis.plan`; None for one low-precision recipe, and as few
         bits as `limit` admits.
-      limit: the largest relative error that fits. The default is 2.7 times the error of a product whose operands are
+      limit: the largest accepted relative error. The default is 2.7 times the error of a product whose operands are
         rounded to E4M3 (2.65 % each), and twice the gradients' error in FP8 recipes that train as well as BF16.
       layers: a shell pattern or several for the names of linear layers and convolutions.
       seed: seed of the random draws of the first batch; the next batches count up from it.

@@ -163,7 +163,7 @@ class ProductErrors:
     def alone(self, limit: float) -> tuple[Verdict, ...]:
         """Return verdicts on attention and other products that recipes of linear layers do not cover.
 
-        They are judged by their own errors. `limit`: the largest relative error that fits.
+        They are judged by their own errors. `limit`: the largest accepted relative error.
         """
         recording, stages = self._recording, self._stages
         verdicts = []
@@ -185,7 +185,7 @@ class ProductErrors:
         """Return the budget rows of a layer; if an error exceeds the limit, they are computed again, split by cause.
 
         `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording. `limit`: the largest
-        relative error that fits.
+        accepted relative error.
         """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows

@@ -48,7 +48,7 @@ def joint_sentences(diagnosis: Diagnosed) -> list[str]:
 def beside_batches(row: SensitivityRow) -> str:
     """Return a clause that compares a row's change of the loss with its standard deviation over batches.
 
-    It follows the change, as in "+0.01, more than its standard deviation over 2 batches (0.001)".
+    In a sentence, the clause follows the change: "+0.01, more than its standard deviation over 2 batches (0.001)".
     """
     if row.loss_change == 0:
         return "no change"

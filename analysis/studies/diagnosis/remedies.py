@@ -69,7 +69,7 @@ def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], reci
 def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
     """Return, as the end of a sentence, why a layer's worst product does not fit, and the remedy.
 
-    `verdicts`: those on the layer's products in one recipe.
+    `verdicts`: the verdicts on the layer's products in one recipe.
     """
     failed = [verdict for verdict in verdicts if not verdict.fits]
     worst = max(failed, key=lambda verdict: (_severity(diagnosis, verdict), -PRODUCTS.index(verdict.product)))

@@ -40,7 +40,7 @@ class Diagnosis(Diagnosed):
         not, and no bits were requested, `high` is recommended.
       promoted: (layer, product, recipe) -> relative error if sums are added to a float32 total every 128 terms; for
         products that do not fit because of their sums.
-      limit: the largest relative error that fits.
+      limit: the largest accepted relative error.
       on: the hardware, as text.
       budgeted: the number of batches that were recorded and split by cause.
       notes: sentences on parts that were left out, and on effects that a user might not expect.

@@ -58,7 +58,7 @@ class OwnError(NamedTuple):
 
     Attributes:
       layer: name of the layer in the recording.
-      limit: the largest relative error that fits.
+      limit: the largest accepted relative error.
       largest: layer -> the largest magnitude in the exact result of its forward product.
       called: "product with a KV cache" for such a product; "" for others."""
 
@@ -114,7 +114,7 @@ class Stages:
     ) -> tuple[dict[str, Budget], Sensitivity]:  # fmt: skip
         """Return recipe -> budget of the recorded products, and the sensitivity of the model on all batches.
 
-        `limit`: the largest relative error that fits. `layers`: shell patterns of layers to measure. `report`: called
+        `limit`: the largest accepted relative error. `layers`: shell patterns of layers to measure. `report`: called
         with (share of the work done, text)."""
         budgets = self._budgets(recording, self.batches[:BUDGETED], report)
         start, end = ENDS["budgets"], ENDS["sensitivity"]
@@ -133,7 +133,7 @@ class Stages:
         """Return the diagnosis of finished measurements, with all its notes.
 
         `budgets`: recipe -> errors by cause. `effects`: the sensitivity. `choice`: the plan and its recipes. `limit`:
-        the largest relative error that fits. `alone`: verdicts on attention and weights multiplied outside layers."""
+        the largest accepted relative error. `alone`: verdicts on attention and weights multiplied outside layers."""
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
@@ -155,7 +155,7 @@ class Stages:
         )  # fmt: skip
 
     def _add_range(self, recording: Recording) -> None:
-        """Add BF16 to the diagnosed recipes if a recorded magnitude is out of range in all those of 16 bits or more."""
+        """Add BF16 to the diagnosed recipes if a recorded value overflows in every recipe of 16 bits or more."""
         judged = {recorded_name(layer) for layer in self.layers}
         largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
         highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
@@ -279,7 +279,7 @@ class Stages:
 
     def _alone(self, recording: Recording, limit: float, patterns: str | Sequence[str]) -> tuple[Verdict, ...]:
         """Return verdicts on products of attention and of weights multiplied outside of layers, by their own errors.
-        `recording`: has operands. `limit`: the largest relative error that fits. `patterns`: layers to include."""
+        `recording`: has operands. `limit`: the largest accepted relative error. `patterns`: layers to include."""
         judged = {recorded_name(layer) for layer in self.layers}
         verdicts = []
         for layer in dict.fromkeys(layer for _, layer, _ in recording.operands):
@@ -365,7 +365,7 @@ def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: 
 
 
 def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
-    """Return notes with those of the form "REASON: LAYER." merged, so that each reason comes once, with all layers.
+    """Merge notes "REASON: LAYER." of equal reason into one that names all layers; return all notes.
 
     Other notes come first, unchanged. `layers`: the names that count as a layer."""
     reasons, others = Notes(), []

@@ -141,13 +141,13 @@ def reason(
     """Return why a product does not fit, as the end of a sentence; "" if it fits.
 
     A product fits if its relative error is at most `limit`, and that of its rows and columns at most three times
-    `limit`. Moreover, the error that it causes in the gradients (without these, in the outputs) must be at most
-    `limit`.
+    `limit`. Moreover, the error that the product causes in the gradients (without a loss, in the outputs) must be at
+    most `limit`.
 
     Args:
       row: the errors of the product.
       effect: the errors that the product causes in gradients and outputs; None if they were not measured.
-      limit: the largest relative error that fits.
+      limit: the largest accepted relative error.
       recipe: the recipe of the product.
       recording: the recording that has the ranges of the operands.
       layer: the layer of the operands in the recording.
@@ -183,10 +183,10 @@ def _since(why: str) -> str:
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
     """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size.
 
-    For the rounding of an operand, these are its format and range; both operands are named if their errors are of
-    similar size. For other causes it is the format of the scales, the number of fraction bits that the matrix unit
-    keeps in sums, or the format of the result. `row`: the errors of the product in `recipe`. `recording`: has the
-    ranges of operands. `layer`: the layer's name in it.
+    If the cause is the rounding of an operand, the facts are the operand's format and range; both operands are named if
+    their errors are of similar size. For other causes, the fact is the format of the scales, the number of fraction
+    bits that the matrix unit keeps in sums, or the format of the result. `row`: the errors of the product in `recipe`.
+    `recording`: has the ranges of operands. `layer`: the layer's name in the recording.
     """
     cause = cause_of(row)
     if cause == "scales":

@@ -184,8 +184,8 @@ def _object(argument: str, word: str) -> Any:
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
     """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
 
-    They are those of `recipe`, a recipe or its name. If it is None, a layer follows its own recipe; without one, BF16
-    or FP16 if it multiplies that dtype, else `default`.
+    The function takes them from `recipe`, a recipe or its name. If `recipe` is None, a layer follows its own recipe; if
+    it has none, BF16 or FP16 if it multiplies that dtype, else `default`.
     """
     if recipe is None:
         return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3
@@ -211,7 +211,7 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 def _changed(base: Follow, change: Change) -> Follow:
     """Return a function from a Site (one call of a layer) to its recipes: those of `base`, each changed by `change`.
 
-    It returns None where `base` returns None. `change`: called with a recipe; returns the changed one.
+    The function returns None where `base` returns None. `change`: called with a recipe; returns the changed one.
     """
 
     def follow(site: Site) -> Recipes | None:
@@ -279,8 +279,8 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
     """Return the recipe whose operands are in a matrix unit's formats.
 
-    It has the block scales that the unit takes; without these, one scale per tensor for formats of up to 8 bits. Raise
-    a ValueError if no scaling of fp.scalings fits the unit's block scales.
+    The recipe has the block scales that the unit takes. If the unit takes none, the recipe has one scale per tensor for
+    formats of up to 8 bits. Raise a ValueError if no scaling of fp.scalings fits the unit's block scales.
     """
     a, b = (None if operand.carrier.bits == 32 else operand.fmt for operand in (unit.a, unit.b))
     scaling: Scaling | None = None

@@ -18,7 +18,7 @@ def growth_axes(rows: Sequence[LayerDifference], names: tuple[str, str], ax: Axe
     """Draw the difference between two runs for each product into `ax` (None for new axes), and return the axes.
 
     Lines show the relative difference, bars the share of elements that differ. `rows`: the difference of each product.
-    `names`: those of the arithmetics.
+    `names`: names of the two runs' arithmetics.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -96,8 +96,8 @@ def no_difference(
 ) -> ModelDivergence:  # fmt: skip
     """Return the report of two runs whose bits are all equal.
 
-    `growth`: a row for each product. `names`: those of the arithmetics. `kl`: KL divergence of the outputs in nats, or
-    None. `coverage`: the share of the model that was compared.
+    `growth`: a row for each product. `names`: names of the two arithmetics. `kl`: KL divergence of the outputs in nats,
+    or None. `coverage`: the share of the model that was compared.
     """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
@@ -115,8 +115,8 @@ def output_divergence(
 ) -> ModelDivergence:  # fmt: skip
     """Return the report of two models in which a module returned different bits.
 
-    `difference`: the first outputs that differ. `names`: those of the arithmetics. `kl`: KL divergence of the outputs
-    in nats, or None. `coverage`: the share of the model that was compared.
+    `difference`: the first outputs that differ. `names`: names of the two arithmetics. `kl`: KL divergence of the
+    outputs in nats, or None. `coverage`: the share of the model that was compared.
     """
     first, second = difference.first, difference.second
     assert first is not None

@@ -250,7 +250,7 @@ class _ProductComparison:
 
     Args:
       others: the earlier run's products in order; each is removed once it is compared.
-      names: those of the arithmetics of both runs.
+      names: names of the two runs' arithmetics.
     Attributes:
       growth: the difference of every product that both runs computed in the same shape.
       saw_numbers: whether a result of the second run has a value other than NaN.

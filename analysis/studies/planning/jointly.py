@@ -48,7 +48,7 @@ class Jointly:
     def of(self, assignment: Mapping[Slot, str]) -> Measured | None:
         """Return the metric measured with an assignment, (layer, product) -> recipe name; None without a model to run.
 
-        It is read from the folder if it was measured before.
+        The metric is read from the folder if it was measured before.
         """
         words = "; ".join(f"{layer} {product}: {name}" for (layer, product), name in sorted(assignment.items()))
         key = digest(words)

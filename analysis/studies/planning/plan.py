@@ -207,9 +207,9 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric that belongs to a sum of harms (squared errors, or changes of the loss).
+        """Convert a sum of harms (squared errors, or changes of the loss) to the metric that it stands for.
 
-        It is the square root for relative errors, the sum itself for changes of the loss.
+        For relative errors, return the square root of the sum; for changes of the loss, the sum itself.
         """
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 

@@ -257,8 +257,8 @@ class Plan:
         """Return the plan as a recipe of training: an override for each linear layer, and float32 for all else.
 
         Args:
-          base: a recipe of training from which optimizer, loss scale and other fields are taken; None for those of
-            float32.
+          base: a recipe of training from which optimizer, loss scale and other fields are taken; None for the
+            defaults of `fp.train.Recipe`.
           name: name of the recipe.
         Raises:
           TypeError: base is not a recipe of training.
@@ -286,8 +286,8 @@ class Plan:
 
         Args:
           path: a file, or None.
-          base: a recipe of training from which optimizer, loss scale and other fields are taken; None for those of
-            float32.
+          base: a recipe of training from which optimizer, loss scale and other fields are taken; None for the
+            defaults of `fp.train.Recipe`.
         Raises:
           OSError: the file cannot be written.
           ImportError: tomli-w is not installed.
@@ -382,7 +382,7 @@ def _cells(choice: Choice) -> tuple[str, ...]:
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
-    """Return the table cells for one plan: search, cost, predicted and measured metric, and the gap between these."""
+    """Return the table cells for one plan: search, cost, predicted and measured metric, and their difference."""
     if candidate.joint is None:
         return candidate.method, f"{candidate.cost:.5g}", f"{candidate.predicted:.3g}", "not measured", ""
     gap = "" if math.isnan(candidate.gap) else f"{100 * candidate.gap:+.0f} %"

@@ -24,8 +24,8 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
     """Return Transformer Engine's closest setting for a layer, given product -> recipe; None if it has none.
 
-    It has one if all products are uncast or in the same 16-bit format, if all follow one FP8 or FP4 recipe, or if fprop
-    alone follows such a recipe, without delayed scales, and the backward products have 16 bits or more.
+    A setting exists if all products are uncast or in one 16-bit format, or if all follow one FP8 or FP4 recipe. Another
+    exists if fprop alone follows such a recipe, without delayed scales, and the backward products have 16 bits or more.
     """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))

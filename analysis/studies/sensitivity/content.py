@@ -1,4 +1,4 @@
-"""Digests of models, batches and losses; stored measurements are reused only if these are equal."""
+"""Digests of models, batches and losses; stored measurements are reused only if the digests are equal."""
 
 from __future__ import annotations
 

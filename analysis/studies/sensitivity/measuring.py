@@ -67,9 +67,9 @@ class Measurer:
       twin: the copy of the model.
       batches: the batches, each a second argument of the loss.
       recipes: name -> recipe.
-      products: those to measure, of "fprop", "dgrad" and "wgrad".
+      products: the products to measure: one or several of "fprop", "dgrad" and "wgrad".
       identity: a digest of model, loss, batches and random draws.
-      out: a folder that stores each measurement, or None; refused if it stores those of another identity.
+      out: a folder that stores each measurement, or None; refused if it has measurements of another identity.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Measurer:
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
         """Store the exact results of batch number `index` in memory for `joint`, and return them.
 
-        Nothing is stored if those of all batches would need more than 1 GiB.
+        Nothing is stored if the results of all batches would need more than 1 GiB.
         """
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:

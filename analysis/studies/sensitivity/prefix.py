@@ -52,7 +52,7 @@ class ExactPrefix:
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return a copy of the exact run's output for the next call of a layer, which is a call of `layer`.
+        """Return a copy of the exact run's stored output for the next call in order, which is a call of `layer`.
 
         Return None if the output must be computed: it was not stored, or may differ in this run.
         """

@@ -29,8 +29,8 @@ class Additivity(NamedTuple):
       recipe: name of the recipe.
       loss_sum: the sum of the loss changes of single products.
       loss_joint: the loss change with all products in low precision.
-      gradient_sum: the root of the sum of squares of the relative gradient errors of single products; it would be the
-        joint error if these were independent.
+      gradient_sum: the root of the sum of squares of the relative gradient errors of single products; it would equal
+        the joint error if the errors of single products were independent.
       gradient_joint: the relative gradient error with all products in low precision.
     """
 

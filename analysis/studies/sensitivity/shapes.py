@@ -1,4 +1,4 @@
-"""The products of a layer as matrix products: those of a linear layer, and those of the patches of a convolution."""
+"""The matrix products of a layer: a linear layer's own, or the products of a convolution's patches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class LinearProducts:
-    """The converter between a layer's operands and results, and those of its matrix products, for a linear layer.
+    """The converter between the tensors of a linear layer and the matrices of its matrix product.
 
     The methods' x, weight and bias are the layer's own operands; dy is the gradient of its output.
 
@@ -82,7 +82,7 @@ class LinearProducts:
 
 
 class PatchProducts(LinearProducts):
-    """The converter between a convolution's operands and results, and those of its matrix products of patches.
+    """The converter between the tensors of a convolution and the matrices of its matrix products of patches.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.
@@ -124,7 +124,7 @@ class PatchProducts(LinearProducts):
 
 
 def products_of(layer: Any) -> LinearProducts:
-    """Return the converter between the operands and results of a layer and those of its matrix products.
+    """Return the converter between the tensors of a layer and the matrices of its matrix products.
 
     `layer`: a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
 

@@ -133,7 +133,7 @@ class Spot:
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
         """Return the numbers of values of input, weight and output gradient that the products of a call read.
 
-        For a convolution, those of the input are the values of all patches.
+        For a convolution, the number of the input counts the values of all patches.
         """
         with torch.no_grad():
             parts = self.products.parts(call.x, call.weight, None)
