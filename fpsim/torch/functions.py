@@ -375,12 +375,12 @@ _spec = constant_in_graphs(spec_text)
 
 
 def _scales(x: Tensor, scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return the decode scales of a call for the tensor x as a tensor without a gradient; None for None.
+    """Return the argument `scales` of a call as a tensor without a gradient; None for None.
 
-    A tensor keeps its dtype; numbers and arrays become float32.
+    A tensor keeps its dtype; numbers and arrays become float32. x: the tensor to quantise.
 
     Raises:
-      TypeError, ValueError: the scales are not numbers, NaN, or a tensor that is not on the CPU.
+      TypeError, ValueError: `scales` is NaN, a tensor that is not on the CPU, or anything but numbers.
     """
     if scales is None:
         return None

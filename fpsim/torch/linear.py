@@ -145,7 +145,7 @@ class QuantLinear(torch.nn.Linear):
         self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
 
     def _set_plan(self, plan: LayerPlan) -> None:
-        """Set the plan of casts and products; create the buffers `steps` and `scales` where it needs them."""
+        """Set the plan of casts and products; create the buffers `steps` and `scales` if the plan needs them."""
         self.plan = plan.text
         if plan.draws and self.steps is None:
             self.steps = torch.zeros((), dtype=torch.int64, device=self.weight.device)

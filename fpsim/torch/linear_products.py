@@ -54,7 +54,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of x and of the weight, and the state of delayed scales after the backward pass.
 
-    Each is a 0 of shape () if it is not needed.
+    Each of the three that is not needed is a tensor 0 of shape ().
 
     Args:
       dy: gradient of the result, (tokens, out).
@@ -169,14 +169,15 @@ def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
 
 
 def _row(state: Tensor | None, row: int) -> Tensor | None:
-    """Return one operand's row (INPUT, WEIGHT or GRAD) of the delayed scales' state; None without a state."""
+    """Return the row INPUT, WEIGHT or GRAD of the state of delayed scales; None without a state."""
     return None if state is None else state[row]
 
 
 def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
-    """Return a copy of the state of delayed scales with some rows replaced; without a state, a tensor 0 of shape ().
+    """Return a copy of the state of delayed scales with some rows replaced.
 
-    rows: {INPUT, WEIGHT or GRAD: the new row, or None to keep the old one}.
+    state: float32 (3, 1 + history); without it, the result is a tensor 0 of shape (). rows: {INPUT, WEIGHT or GRAD: the
+    new row, or None to keep the old one}.
     """
     if state is None:
         return torch.zeros(())

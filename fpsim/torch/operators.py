@@ -41,7 +41,7 @@ FLOAT_DTYPES = frozenset(
 def one_thread() -> Iterator[None]:
     """Make torch use one thread inside a `with` block, because the bits of its sums depend on the number of threads.
 
-    Emulated products, whose bits do not depend on it, still use all threads.
+    Emulated products, whose bits do not depend on that number, still use all threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

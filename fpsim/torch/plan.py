@@ -24,7 +24,7 @@ class OperandCast(NamedTuple):
     Attributes:
       spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; "" if the operand is not cast.
       key: the number to which the count of forward passes is added to seed random draws; -1 if there are none.
-      delayed: whether its scale follows from the amax of earlier steps.
+      delayed: whether the operand's scale follows from its amax in earlier steps.
     """
 
     spec: str  # JSON of `cast_text.spec_text`; "" for no cast

@@ -45,7 +45,7 @@ class Data(Protocol):
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
         """Return (inputs, targets) of micro-batch `micro` of a step; they depend only on the arguments.
 
-        They are int64 tokens (batch, context) and their next tokens, or float32 vectors (batch, 128) and int64 classes.
+        Texts: int64 tokens (batch, context) and the next tokens. Vectors: float32 (batch, 128) and int64 classes.
         """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:

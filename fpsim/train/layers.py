@@ -148,9 +148,9 @@ class FollowedRecipes:
         self._followed: dict[str, list[LinearRecipe]] = {}
 
     def follow(self, step: int) -> None:
-        """Set the recipe of every layer's three products to that of a training step.
+        """Set the recipes that every layer's three products follow at a training step.
 
-        Steps after the run's last one count as the last.
+        step: the number of the step; numbers after the run's last step count as the last.
         """
         step = min(step, self._settings.steps - 1)
         for name, layer in self._layers.items():

@@ -34,7 +34,7 @@ class AdamW:
     their order. With "specified" arithmetic, each is an IEEE 754 operation in float32, norms are added in float64 in 32
     partial sums, and the bits are the same on every machine (docs/training.md). With "torch", torch computes them, and
     the bits depend on the processor. Stochastic modes draw random number i with the key `draw_key(seed, name, kind,
-    step)` for element i of a flattened tensor.
+    step)` for element i of a flattened tensor; kind is "weights", "first_moment" or "second_moment".
 
     Args:
       weights: name -> contiguous float32 tensor on the CPU. If the recipe has a format for weights, they are

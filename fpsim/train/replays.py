@@ -46,9 +46,10 @@ class ReplayedRun:
       digests: the digests of the recorded and of the second run after the last compared step.
       step: the first step, from 0, after which digests differ; None if none differ.
       operation: the first operation of that step whose results differ, such as "blocks.0.norm1, aten.mean"; "" if none
-        does, or if the run has no trace and its step cannot be repeated on this machine.
+        differ, or if the run has no trace and its step cannot be repeated on this machine.
       element: (index, value in the recorded run, value here) of the first element that differs; None if not known.
-      divergence: the first linear layer's product of the step that differs, with its cause; None if none does.
+      divergence: the first difference in that step's products of linear layers, else in the weights, with its cause;
+        None if there is none or the step cannot be repeated.
       explanation: the result in a few sentences.
     """
 
@@ -344,7 +345,7 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 
 
 def _sentence(difference: _Difference, case: _Case) -> str:
-    """Return a sentence on the first operation that differs: its element and values, and which library computes it.
+    """Return a sentence on the first operation that differs: its name, element, two values, and the cause if known.
 
     difference: the operation. case: the recorded run and the replay.
     """

@@ -66,8 +66,8 @@ def lockstep(
       recipe: as for `fp.train.run`, or a pair for the two runs.
       backends: two names, or one for both: "emulated", "float32", "gpu", "hardware" as for `fp.train.run`, or a chip
         such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units are emulated. If the
-        recipe names another chip's unit, the chip's unit for the same operands replaces it; the schedule is that of the
-        named library, or none if the recipe's belongs to another chip.
+        recipe names a unit of another chip, this chip's unit for the same operands replaces it. The schedule is that of
+        the named library ("cuBLAS"), else the recipe's, or none if the recipe's belongs to another chip.
       steps: the largest number of steps of the optimizer to take.
       seed, model, text, batch, context, width, micro_batches: as for `fp.train.run`, equal for both runs.
       progress: called with the finished share of the work, 0 to 1, and a text.

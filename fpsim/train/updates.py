@@ -244,8 +244,8 @@ def report_of(
 ) -> StepReport:
     """Return the report of a step, adding up the counts of all weights.
 
-    lr: the learning rate. clipping: the result of clipping the gradients. counts: one for each weight. nonfinite: names
-    of arrays that hold an Inf or NaN.
+    lr: the learning rate. clipping: the result of clipping the gradients. counts: the counts of each weight tensor.
+    nonfinite: names of arrays that hold an Inf or NaN.
     """
     ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
     return StepReport(

@@ -75,8 +75,8 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 def _activation_bits(trainer: Trainer) -> float:
     """Return the bits of the activations that one micro-batch saves for the backward pass.
 
-    A forward pass determines their shapes. They are inputs of linear layers, norms and SwiGLU, and attention's queries,
-    keys, values and softmax, each in the format in which the recipe stores it, scales included.
+    A forward pass determines the shapes. The activations are inputs of linear layers, norms and SwiGLU, and attention's
+    queries, keys, values and softmax, each in the format in which the recipe stores it, scales included.
     """
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}

@@ -71,7 +71,7 @@ def page(comparison: Any, files: Sequence[str] = ()) -> str:
     """Return the report of a comparison as an HTML page.
 
     Args:
-      comparison: the comparison.
+      comparison: a `Comparison` of training runs.
       files: file names of the tables in the page's folder, which the page links.
     Raises:
       ImportError: jinja2 is not installed.
@@ -236,7 +236,7 @@ def _layers(comparison: Any) -> list[Picture]:
 
 
 def _traces(comparison: Any) -> list[Picture]:
-    """Return up to two pictures: loss scales and lost updates, each only if a recipe has some to show."""
+    """Return pictures of loss scales and of lost updates, each only if a recipe has a loss scale or loses updates."""
     pictures = []
     if scaled(comparison):
         pictures.append(_picture(scale_axes(comparison, _axes(2.6)).figure, "scales", "Loss scale"))

@@ -314,7 +314,7 @@ def relu(x: Any, result: Any) -> None:
 
 @kernel
 def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
-    """Write the gradient of ReLU's x to result: slopes, that of its result, where x is above 0 or NaN, else +0."""
+    """Write to result the gradient of ReLU's x: `slopes`, the result's gradient, where x is above 0 or NaN, else +0."""
     for i in range(x.size):
         result[i] = ZERO if x[i] <= ZERO else slopes[i]
 

@@ -1,4 +1,4 @@
-"""The operations of a model besides its linear layers, specified or torch's own: torch functions with gradients."""
+"""The operations of a model besides its linear layers, with the same bits on every machine or torch's own bits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Operations:
     def embed(self, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return tokens[codes] + positions[:length], (batch, length, width).
 
-        codes: int64 (batch, length); tokens: (vocabulary, width); positions: (context, width).
+        codes: numbers of tokens, int64 (batch, length). tokens, positions: tables (vocabulary, width) and (context,
+        width).
         """
         if self.specified:
             return _tensor(Embedding.apply(codes, tokens, positions))
