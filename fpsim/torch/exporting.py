@@ -57,7 +57,7 @@ def export(
         shape.
       layout: such as "deepseek_fp8", "compressed-tensors:nvfp4", "modelopt:fp8", "gptq", "gptq_v2", "awq", "mxfp4"
         (gpt-oss), "torchao:mxfp8", "bitsandbytes:nf4", "hqq:int4", "gguf:Q8_0"; docs/layouts.md lists all.
-      out: a folder, created if needed; or a file that ends in .safetensors or .gguf, then without configuration.
+      out: a folder, created if needed; or a file name ending in .safetensors or .gguf, to write no configuration.
       keep: shell patterns of layers or tensors that are not quantised; embeddings, norms, biases and routers never are.
       group_size: inputs that share a scale in compressed-tensors' INT4, GPTQ, AWQ and HQQ; None for 128 (HQQ: 64).
       bits: the width of GPTQ's codes, 4 or 8.

@@ -86,10 +86,10 @@ def fake_quantize(
 ) -> Tensor:
     """Quantise a tensor; its gradient passes through unchanged, but is zero where an element was clipped.
 
-    An element is clipped if |x / s|, the number that is cast (|x| without a scaling), is larger than every number that
-    rounds to the format's largest value (in stochastic mode: that may round to it). Scales that follow amax clip
-    nothing; scales that are rounded down (`fp.scalings.MX`) or passed may clip. NaN and Inf count as clipped, and so do
-    all elements of a tile whose scale they make NaN. The gradient treats scales as constants.
+    An element is clipped if |x / scale| (|x| without a scaling) is larger than every number that rounds to the format's
+    largest value (in stochastic mode: that can round to it). Scales that follow amax clip nothing; scales that are
+    rounded down (`fp.scalings.MX`) and scales that the caller passes may clip. NaN and Inf count as clipped, and so
+    does each element of a tile whose scale is NaN because of them. The gradient treats scales as constants.
 
     The values are those of `fp.quantize_scaled` (of `fp.quantize` without a scaling), float32. For a bfloat16 or
     float16 tensor they are converted to its dtype, which rounds code * scale once more to nearest even where that dtype

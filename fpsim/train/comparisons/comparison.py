@@ -88,9 +88,10 @@ class Comparison:
     def verdict(self, recipe: str) -> str:
         """Return the relation of a recipe's final loss to the baseline's, as one word.
 
-        "diverged" if a run of the recipe diverged; else "unknown" with fewer than 3 seeds for which neither run failed;
-        else "higher" or "lower" if the 95 % interval of the difference excludes 0; else "open" if that interval extends
-        more than 0.1 nats to each side of the mean; else "same". `recipe` is a recipe's name.
+        "diverged" if a run of the recipe diverged; else "unknown" with fewer than 3 seeds for which neither the
+        recipe's run nor the baseline's stopped early or diverged; else "higher" or "lower" if the 95 % interval of the
+        difference excludes 0; else "open" if that interval extends more than 0.1 nats to each side of the mean; else
+        "same". `recipe` is a recipe's name.
         """
         if any(run.diverged for run in self.by_recipe[recipe]):
             return DIVERGED
