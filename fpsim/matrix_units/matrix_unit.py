@@ -146,6 +146,8 @@ class MatrixUnit:
         if self.scale is not None:
             require_word("scale", self.scale, tuple(SCALES))
         require_integer("block", self.block, 1 if self.scale else 0)
+        for field in ("terms", "fraction_bits", "floor_exponent", "result_bits", "block"):
+            object.__setattr__(self, field, int(getattr(self, field)))
         require_word("evidence", self.evidence, get_args(Evidence))
         refuse_meaningless(self)
 

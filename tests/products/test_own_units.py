@@ -29,6 +29,12 @@ def test_no_term_of_a_step_is_dropped(terms: int) -> None:
     assert_bits_equal(fp.dot_add(ones, ones, None, unit).view(np.float32), np.full(2 * terms, 2 * terms, np.float32))
 
 
+def test_facts_of_a_unit_may_be_numpy_integers() -> None:
+    same = changed(FP8, terms=np.int64(32), fraction_bits=np.int32(13), block=np.uint8(0))
+    assert same == fp.unit(FP8)
+    assert repr(same) == repr(fp.unit(FP8))
+
+
 @pytest.mark.parametrize("bits", [26, 27, 40])
 def test_sums_of_more_fraction_bits_do_not_wrap_around(bits: int) -> None:
     most = np.full((16, 16), 65504, np.float16)  # whose product has a significand just below 4
