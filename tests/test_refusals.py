@@ -425,6 +425,8 @@ def test_integers_that_python_does_not_write_are_refused_by_name(call: Callable[
     [
         (lambda: loose.schedules.cublas("sm_90", family=LONG), "family must be one of"),
         (lambda: loose.schedules.cublas("sm_90", family="gemv", option=LONG), "option of gemv must be one of"),
+        (lambda: loose.encode_scaled(X, LONG), "format must be one of"),
+        (lambda: loose.DelayedScaling(LONG), "format must be one of"),
         (lambda: fp.testing.points("e4m3", around=2**63), "around must be at most 65,536; got 92233720368547"),
         (lambda: fp.testing.strategies.ties("e4m3", around=2**63), "around must be at most 65,536; got 9223372"),
     ],

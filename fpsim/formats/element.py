@@ -11,6 +11,7 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import DTYPES, INTEGERS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import format as find_format
+from fpsim.formats.named import is_torch
 from fpsim.formats.table_format import TableFormat, refuse_table, table_format
 
 Element = Format | IntegerFormat | LogFMT | TableFormat
@@ -47,7 +48,7 @@ def element_format(spec: Any) -> Element:
         match = re.fullmatch(r"LOGFMT[-_ ]?(\d+)(?:BIT)?", name)
         if match:
             return LogFMT(int(match[1]))
-    elif str(spec).startswith("torch."):
+    elif is_torch(spec):
         name = str(spec).removeprefix("torch.").upper()
         if name in INTEGERS:
             return INTEGERS[name]

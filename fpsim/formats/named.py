@@ -186,7 +186,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
         fmt = find_by_name(spec)
         if fmt is not None:
             return fmt
-    elif _is_torch(spec):
+    elif is_torch(spec):
         key = _key(str(spec).removesuffix("_x2"))
         if key in ALIASES:
             return ALIASES[key]
@@ -196,7 +196,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
             if dtype is not None and dtype.newbyteorder("=") == known:
                 return fmt
     named = isinstance(spec, (str, np.dtype)) or type(spec).__module__.startswith("fpsim.formats.")
-    named = named or _is_torch(spec)
+    named = named or is_torch(spec)
     text = spec.__name__ if isinstance(spec, type) else str(spec) if named else shown(spec)
     if re.fullmatch(r"u?int[48]|logfmt\W?\d+", text.lower().removeprefix("torch.")):
         raise ValueError(
@@ -221,7 +221,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     raise refusal
 
 
-def _is_torch(spec: object) -> bool:
+def is_torch(spec: object) -> bool:
     """Return whether an argument is an object of torch, such as a dtype, without importing torch."""
     return not isinstance(spec, (int, float)) and str(spec).startswith("torch.")
 

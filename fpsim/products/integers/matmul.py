@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.errors import shown
+from fpsim.errors import is_integer, shown
 from fpsim.formats.integer_format import INTEGERS
 from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
@@ -225,7 +225,7 @@ def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
     wanted = call.request.out_fmt
     if wanted is None:
         return (FP32, FLOAT32) if call.finishes else (None, call.unit.d.dtype)
-    name = str(wanted).lower().removeprefix("torch.")
+    name = shown(wanted) if is_integer(wanted) else str(wanted).lower().removeprefix("torch.")
     if isinstance(wanted, type) and issubclass(wanted, np.generic):
         name = str(np.dtype(wanted))
     if name in INTEGER_RESULTS:
