@@ -119,7 +119,7 @@ def _torch_array(x: Any, name: str) -> GpuArray:
     if fmt is None and (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool):
         raise TypeError(f"{name} must hold floats or codes; got {x.dtype}.")
     with one_sentence(f"a contiguous copy of {name}"):
-        integers = arrays.integers_of(x.detach().contiguous()).reshape(-1)
+        integers = arrays.integers_of(x.detach().resolve_neg().contiguous()).reshape(-1)
     return GpuArray(cuda.as_cuda_array(integers).view(WORDS[x.element_size()]), tuple(x.shape), fmt, x)
 
 
@@ -157,9 +157,9 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
 
 def _is_one_run(x: Any) -> bool:
-    """Return whether the memory of a torch, cupy or numba GPU array is contiguous in C order."""
+    """Return whether the memory of a torch, cupy or numba GPU array has its elements, contiguous in C order."""
     if arrays.is_torch(x):
-        return bool(x.is_contiguous())
+        return bool(x.is_contiguous()) and not x.is_neg()  # torch negates the memory's elements lazily
     return bool(x.is_c_contiguous() if arrays.is_numba(x) else x.flags.c_contiguous)
 
 

@@ -44,6 +44,12 @@ def torch_tensors(say: Callable[[str], None]) -> None:
     say(f"encode {codes.dtype} {np.array_equal(codes.numpy(), fp.encode(X, 'e4m3'))}")
     turned = fp.gpu.encode(x.t(), "e4m3")
     say(f"transposed {tuple(turned.shape)} {np.array_equal(turned.numpy(), fp.encode(X.T, 'e4m3'))}")
+    negated = torch.conj(torch.tensor([1 + 2j])).imag  # the memory has 2
+    say(f"negated {negated.is_neg()} {fp.gpu.quantize(negated, 'e4m3').tolist()}")
+    try:
+        fp.gpu.quantize(x[0, :1], "e4m3", out=negated)
+    except ValueError as reason:
+        say(f"negated out {reason}")
     eighth = fp.gpu.cast(x, "e4m3")
     say(f"cast {eighth.dtype} {torch.equal(eighth.view(torch.uint8), codes)}")
     say(f"cast without a dtype of torch {fp.gpu.cast(x, 'e3m4').dtype}")
