@@ -102,6 +102,7 @@ class Place:
         self.broken = broken  # name -> what is wrong, what makes it
         self.original = None if path is None else function_at(path, f"--fpsim-{fixture}")
         self.seen: dict[str, list[str]] = {}  # test -> mutants
+        self.unrepeatable: list[str] = []  # tests that pass only the first time
 
     @property
     def key(self) -> str:
@@ -117,13 +118,22 @@ class Place:
         """Return whether a test may call the replaced fixture or function."""
         return self.path is not None or self.fixture in item.funcargs
 
-    def sees(self, item: pytest.Function, name: str) -> bool:
-        """Return whether a test that passes fails with the mutant `name`."""
-        mutant = self.broken[name][1]()
+    def detected(self, item: pytest.Function) -> list[str] | None:
+        """List the mutants with which a test that passes fails; None if it also fails again with the function itself.
+
+        A test that leaves a file or other state behind may fail the second time, which says nothing about mutants.
+        """
+        unbroken = item.funcargs[self.fixture] if self.path is None else self.original
+        if self._fails(item, unbroken):
+            return None
+        return [name for name, (_, make) in self.broken.items() if self._fails(item, make())]
+
+    def _fails(self, item: pytest.Function, function: Any) -> bool:
+        """Return whether a test fails when it runs again with `function` as the fixture or as the named function."""
         arguments = {argument: item.funcargs[argument] for argument in item._fixtureinfo.argnames}
         if self.path is None:
-            arguments[self.fixture] = mutant
-        with self._in_place(item, mutant):
+            arguments[self.fixture] = function
+        with self._in_place(item, function):
             try:
                 item.obj(**arguments)
             except (Exception, pytest.fail.Exception):
@@ -146,7 +156,15 @@ class Place:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the summary: how many mutants were detected, and those that were not."""
+        if self.unrepeatable:
+            count, tests = len(self.unrepeatable), ", ".join(self.unrepeatable[:3])
+            yield (
+                f"Not counted: {count} test{'s' if count > 1 else ''} that passed, but failed when run again with the "
+                f"same {self.fixture}: {tests}{', ...' * (count > 3)}"
+            )
         if not self.seen:
+            if self.unrepeatable:
+                return
             where = f"took the fixture {self.fixture!r}" if self.path is None else "passed"
             yield f"No test {where}, so none met a broken {self.fixture}."
             return
@@ -213,8 +231,7 @@ class Mutants:
         result = yield
         for place in self.places:
             if place.concerns(pyfuncitem):
-                seen = [name for name in place.broken if place.sees(pyfuncitem, name)]
-                pyfuncitem.user_properties.append((place.key, seen))
+                pyfuncitem.user_properties.append((place.key, place.detected(pyfuncitem)))
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -222,7 +239,11 @@ class Mutants:
         if report.when != "call":
             return
         for place in self.places:
-            place.seen.update((report.nodeid, names) for key, names in report.user_properties if key == place.key)  # type: ignore[misc]
+            for key, names in report.user_properties:
+                if key == place.key and isinstance(names, list):
+                    place.seen[report.nodeid] = names
+                elif key == place.key:
+                    place.unrepeatable.append(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session if a mutant was missed; workers of pytest-xdist leave that to the main process."""

@@ -259,6 +259,20 @@ def test_what_tests_see_is_collected_from_the_workers_of_xdist(shell: Shell, wor
     assert (done.returncode == 0) == ("missed" not in summary)
 
 
+def test_tests_that_pass_only_once_do_not_see_mutants(shell: Shell, tmp_path: Path) -> None:
+    text = """
+        from quantizers import to_e4m3
+        def test_leaves_a_folder(tmp_path):
+            (tmp_path / "a").mkdir()
+    """
+    options = ("--fpsim-mutants", "--fpsim-quantizer", "quantizers:to_e4m3")
+    done = shell(tmp_path, *options, quantizers=QUANTIZERS, test_mine=text)
+    assert done.returncode == 1
+    summary = done.stdout.partition("mutants of fpsim")[2]
+    assert "1 test that passed, but failed when run again with the same quantizer: test_mine.py::test_l" in summary
+    assert "seen by" not in summary
+
+
 def test_a_run_where_no_test_meets_a_mutant_fails(shell: Shell, tmp_path: Path) -> None:
     done = shell(tmp_path, "--fpsim-mutants", test_none="def test_nothing(): pass")
     assert done.returncode == 1
