@@ -73,6 +73,7 @@ class Stages:
 
     The arguments are those of `fp.analysis.diagnose`, except `layers`: name of a linear layer or convolution -> number
     of elements of its weight; `hardware`: its argument `on`; and `out`: a folder that stores each measurement, or None.
+    `STANDING`: the notes of every diagnosis by these stages. `PRODUCTS`: the products that they measure.
     Raise a ValueError or TypeError if a recipe or the hardware is unknown."""
 
     STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
@@ -366,7 +367,6 @@ def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: 
 
 def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
     """Merge notes "REASON: LAYER." of equal reason into one that names all layers; return all notes.
-
     Other notes come first, unchanged. `layers`: the names that count as a layer."""
     reasons, others = Notes(), []
     for note in dict.fromkeys(notes):

@@ -33,11 +33,12 @@ class Unit(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A cost, such as that of a copy of a weight, which is paid once if any of its users is chosen.
+    """A cost, such as that of a copy of a weight, which is paid once if any of its users needs it.
 
     Attributes:
       price: the cost as a multiple of the problem's `coin`.
-      users: pairs of indices, (unit, recipe), where a unit is a set of products that share a recipe.
+      users: pairs of indices, (unit, recipe); the pair needs the item if the unit (a set of products that share a
+        recipe) follows the recipe.
     """
 
     price: int
@@ -102,7 +103,7 @@ class ChoiceProblem(NamedTuple):
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of a choice, the index of a recipe for each unit, in the budget's unit: bits or bytes."""
+        """Return the cost of a choice (index of a recipe for each unit): bits per value, or bytes."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:

@@ -46,9 +46,9 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Add (`more` = 1) or remove (-1) a unit with a recipe as a user of items of cost; return the change of price.
+        """Count a unit that begins (`more` = 1) or ceases (-1) to follow a recipe; return the change of price.
 
-        `unit`, `recipe`: given by index. An item is paid while it has a user.
+        `unit`, `recipe`: given by index. An item of cost is paid while any unit follows a recipe that needs it.
         """
         change = 0
         for place in self._uses.get((unit, recipe), ()):

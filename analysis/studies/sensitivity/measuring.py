@@ -218,7 +218,7 @@ class Measurer:
         """Return how the metrics of batch number `index` change if some products follow recipes.
 
         Args:
-          exact: the results of the batch with exact products; if these have a graph, only the backward pass runs again.
+          exact: the batch's results with exact products; if they have torch's graph, only the backward pass runs again.
           low: (layer, product) -> recipe, for the products in low precision.
           layer: the layer whose weight gradient is also compared alone, or None.
         """
