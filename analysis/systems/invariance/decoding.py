@@ -195,8 +195,12 @@ class RandomDecoder:
         known = len(self._tokens)
         if len(read) < known or not np.array_equal(read[:known], self._tokens):
             known, self._caches = 0, [[] for _ in self._blocks]
-        for token in read[known:]:
-            self._logits = self._next(int(token))
+        try:
+            for token in read[known:]:
+                self._logits = self._next(int(token))
+        except BaseException:  # the caches hold keys and values of a part of the tokens
+            self._tokens, self._caches = np.zeros(0, np.int64), [[] for _ in self._blocks]
+            raise
         self._tokens = read.copy()
         return self._logits
 

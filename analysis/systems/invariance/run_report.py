@@ -152,7 +152,10 @@ class RunComparison(SavedReport):
         if first is None:
             kinds = {row.compared for row in self.rows}
             noun = "bit" if kinds == {"bits"} else "value" if "figures" not in kinds else "statistic"
-            yield f"No {noun} of {plural(len(self.rows), 'tensor')} in {steps} differs."
+            if any(row.differing or row.relative for row in self.rows):
+                yield f"No difference of {plural(len(self.rows), 'tensor')} in {steps} is above the tolerance."
+            else:
+                yield f"No {noun} of {plural(len(self.rows), 'tensor')} in {steps} differs."
         else:
             how = f"{percent(first.differing)} of its elements, relative difference {first.relative:.2g}"
             if first.compared == "figures":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -78,8 +79,8 @@ def compare_runs(
 
     Raises:
       TypeError: a run has another type.
-      ValueError: a file is damaged or holds no tensors, the runs have no tensor in common, or no layer is named as
-        `logits` says.
+      ValueError: a file is damaged or holds no tensors, the runs have no tensor in common, `rename` gives two
+        layers of b one name, or no layer is named as `logits` says.
 
     Source: docs/batch-invariance.md.
 
@@ -178,6 +179,14 @@ def _renamed(run: RunTensors, rename: Any) -> RunTensors:
         layer = rename(key[1]) if callable(rename) else rename.get(key[1], key[1])
         return key[0], str(layer), key[2]
 
+    sources: dict[Key, Key] = {}
+    for key in run.keys:
+        other = sources.setdefault(new(key), key)
+        if other != key:
+            raise ValueError(
+                f"rename must give different layers different names; it names both {other[1]!r} and {key[1]!r} "
+                f"{new(key)[1]!r}."
+            )
     return _with_keys(run, new)
 
 
@@ -248,7 +257,9 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
     else:
         differ = (p != q) & ~both_nan
     finite = np.isfinite(p) & np.isfinite(q)
-    norm, apart = float(np.linalg.norm(p[finite])), float(np.linalg.norm((q - p)[finite])) if finite.any() else 0.0
+    exponent = math.frexp(max(amax))[1] + 1  # scaled to less than 1/2, so that no square or difference overflows
+    mine, others = np.ldexp(p[finite], -exponent), np.ldexp(q[finite], -exponent)
+    norm, apart = float(np.linalg.norm(mine)), float(np.linalg.norm(others - mine))
     relative = apart / norm if norm else (float("inf") if apart else 0.0)
     same_specials = bool(((p == q) | both_nan | finite).all())
     differs = bool(differ.any()) and not (tolerance and relative <= tolerance and same_specials)
@@ -329,13 +340,14 @@ def _pairs(
 ) -> Iterator[tuple[int, Array, Array]]:
     """Yield (step, first run's logits, second run's), float64 (tokens, vocabulary), for each of `chosen`.
 
-    chosen: keys (output,), or (input, weight), whose product is the logits. Steps with different shapes are left out.
+    chosen: keys (output,), or (input, weight), whose product is the logits. Steps with different
+    shapes, or without logits, are left out.
     """
     for keys in chosen:
         x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))
         if len(keys) > 1:
             x, y = x @ _matrix(first.arrays[keys[1]]).T, y @ _matrix(second.arrays[keys[1]]).T
-        if x.shape == y.shape:
+        if x.shape == y.shape and x.size:
             yield keys[0][0], x, y
 
 
@@ -351,7 +363,7 @@ def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
 def _matrix(x: Array) -> Array:
     """Return an array of floats (..., n) as a float64 matrix (rows, n): all axes but the last become one."""
     values = float_array(x)[0].astype(np.float64)
-    return values.reshape(-1, values.shape[-1] if values.ndim else 1)
+    return values.reshape(math.prod(values.shape[:-1]), values.shape[-1] if values.ndim else 1)
 
 
 def _tokens(pairs: Iterable[tuple[int, Array, Array]]) -> tuple[float, list[TokenChange], int]:

@@ -302,3 +302,18 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_in_a_sentence(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_product_that_fails_leaves_no_keys_behind() -> None:
+    calls = []
+
+    def product(x: Any, w: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 6:
+            raise RuntimeError("interrupted")
+        return x @ w
+
+    decoder = A.RandomDecoder(product, width=32, layers=2)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        decoder([1, 2, 3])
+    fp.testing.assert_bits_equal(decoder([1, 2, 3]), A.RandomDecoder(np.matmul, width=32, layers=2)([1, 2, 3]))

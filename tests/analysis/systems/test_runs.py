@@ -331,3 +331,35 @@ def test_unknown_layers_of_logits_get_the_nearest_name() -> None:
     runs = [{(1, "head", "output"): np.ones((2, 3), np.float32)} for _ in range(2)]
     with pytest.raises(ValueError, match="Did you mean 'head'"):
         A.compare_runs(*runs, logits="heads")
+
+
+def head(*values: Any) -> Any:
+    return {(1, "head", "output"): np.float64([values])}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e300, 1.0, 1e-300])
+def test_relative_differences_do_not_depend_on_the_size_of_the_values(size: float) -> None:
+    report = A.compare_runs(head(3 * size, 4 * size), head(3 * size, -4 * size), tolerance=0.5)
+    assert report.rows[0].relative == pytest.approx(1.6, rel=1e-15)
+    assert report
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_runs_without_elements_are_equal(shape: tuple[int, int]) -> None:
+    empty = {(1, "head", "output"): np.zeros(shape, np.float32)}
+    report = A.compare_runs(empty, empty)
+    assert (bool(report), report.tokens) == (False, 0)
+    assert not A.compare_runs(head(np.inf, 1), head(np.inf, 1))
+
+
+def test_a_difference_within_the_tolerance_is_not_called_none() -> None:
+    text = str(A.compare_runs(head(1, 2), head(1, 2.125), tolerance=0.1))
+    assert text.startswith("No difference of 1 tensor in 1 step is above the tolerance.")
+
+
+def test_layers_that_get_one_name_are_refused() -> None:
+    both = {(1, layer, "output"): np.ones((1, 2)) for layer in ("x", "y")}
+    with pytest.raises(ValueError, match=r"rename must give .* names both 'x' and 'y'"):
+        A.compare_runs(head(1, 1), both, rename=lambda layer: "head")
