@@ -20,7 +20,7 @@ def gpu_array(x: Any, name: str) -> GpuArray:
     """Return an array of torch, cupy or numba on the GPU as a `GpuArray`, copied only if not contiguous in C order.
 
     name: the argument's name, for errors: a GpuError without a GPU or memory for the copy; a TypeError if x is not an
-    array on the GPU, or its dtype is neither a float nor an integer.
+    array on the GPU, or its dtype is neither a float nor an integer, or has the other byte order.
     """
     require_device()
     if isinstance(x, GpuArray):  # read before
@@ -36,6 +36,11 @@ def gpu_array(x: Any, name: str) -> GpuArray:
         # cupy's arrays are used on cupy's current stream; numba waits for the streams of other libraries
         array = x if arrays.is_numba(x) else cuda.as_cuda_array(x, sync=not arrays.is_cupy(x))
         fmt = arrays.format_of(np.dtype(array.dtype))
+        if not np.dtype(array.dtype).isnative:
+            raise TypeError(
+                f"{name} must have the byte order of the GPU; got {np.dtype(array.dtype).str}. Convert it before it is "
+                "sent to the GPU, as in x.astype(x.dtype.newbyteorder('='))."
+            )
         if fmt is None and np.dtype(array.dtype).kind not in "iu":
             raise TypeError(f"{name} must hold floats or codes; got {array.dtype} on the GPU.")
         return GpuArray(_flat(array, x, name).view(WORDS[np.dtype(array.dtype).itemsize]), tuple(array.shape), fmt, x)

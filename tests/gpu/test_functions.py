@@ -138,6 +138,7 @@ CALLS = {
     "fp.gpu.encode(x, 'e4m3', rounding='stochastic')": r"ValueError stochastic rounding needs a seed",
     "fp.gpu.encode(x, 'e4m3', out=y)": r"ValueError out must be a .* of uint8 and shape \(2, 3\); got .*shape \(4,\)",
     "fp.gpu.decode(cuda.to_device(np.uint8([3, 99])), 'e2m1')": r"ValueError codes must lie in 0 .. 0xf, .*got 0x63",
+    "fp.gpu.encode(cuda.to_device(np.ones(2, '>f4')), 'e4m3')": r"TypeError x must have the byte order .* got >f4\.",
     "fp.gpu.decode(x, 'e4m3')": r"TypeError codes must be integers or an array of E4M3; got float32",
     "fp.gpu.decode(y, 'e4m3', np.int32)": r"ValueError dtype must be np.float32 or np.float64 on the GPU",
     "fp.gpu.cast(x, 'p3109_k5p2se')": r"ValueError .*no NumPy or ml_dtypes dtype",
