@@ -13,7 +13,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.divergence.divergence import Divergence
-from fpsim.errors import require_kind, require_word
+from fpsim.errors import require_integer, require_kind, require_word
 from fpsim.probe.probing import matmul as find_order
 from fpsim.torch.operators import one_thread, torch
 from fpsim.torch.plan import BACKENDS
@@ -108,12 +108,12 @@ def replay(
         recorded run's backend.
       arithmetic: "specified" or "torch"; None for the recorded run's.
       text: path of the run's training text on this machine; None for the recorded path.
-      steps: the number of steps to compare; None for all.
+      steps: the number of steps to compare, 1 or more; None for all.
       progress: called with the finished share of the work, 0 to 1, and a text.
 
     Raises:
-      ValueError: the run is incomplete or has another version of training's arithmetic, the training data differ, or
-        the backend is unknown.
+      ValueError: the run is incomplete or has another version of training's arithmetic, the training data differ, the
+        backend is unknown, or steps is not 1 or more.
 
     Example:
       >>> run = fp.train.run("FP8_RAW", steps=2, model="perceptron")
@@ -128,6 +128,8 @@ def replay(
     if not recorded.rows or "digest" not in recorded.rows[0]:
         raise ValueError("run must have a step with a digest; got one without. Train it with this fpsim.")
     require_version(recorded.rows[0]["digest"])
+    if steps is not None:
+        require_integer("steps", steps, 1)
     require_word("arithmetic", arithmetic or recorded.settings.arithmetic, WORDS)
     first_settings = dataclasses.replace(
         recorded.settings, measure=0, text=recorded.settings.text if text is None else text
@@ -152,7 +154,7 @@ def replay(
         theirs = recorded.rows[step]
         if row["digest"] != theirs["digest"]:
             return _explained(_Case(recorded, again, names, first_settings, second_settings, words), before, row)
-    last = recorded.rows[total - 1]["digest"] if total else ""
+    last = recorded.rows[total - 1]["digest"]
     name = f"{names[1][:1].upper()}{names[1][1:]}"
     said = f"{name} has the same digest as the run after each of {total} steps; the last is {last}."
     return ReplayedRun(recorded, words, second_settings.arithmetic, total, (last, last), None, explanation=said)

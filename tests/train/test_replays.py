@@ -153,6 +153,7 @@ def test_float32_products_may_be_other_chains() -> None:
     (lambda run: replay(__file__), r"Run.save wrote; got '.*test_replays.py': it holds no JSON\.$"),
     (lambda run: replay(NO_RUN), r"run must be a Run, or the path of a saved one; got 3\."),
     (lambda run: replay(run, arithmetic="exact"), r"arithmetic must be one of specified, torch; got 'exact'"),
+    (lambda run: replay(run, steps=0), r"steps must be an integer >= 1; got 0"),
     (lambda run: replay(run, backend="Z80"), r"backend must be one of"),
     (lambda run: replay(Run(**{**vars(run), "data": "0" * 64})), r"text must be that of the run, whose SHA-256 begins"),
     (lambda run: replay(Run(**{**vars(run), "rows": [{**run.rows[0], "digest": f"7-{'0' * 32}"}]})),
