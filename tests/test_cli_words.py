@@ -225,6 +225,9 @@ def four():
 
 def broken():
     raise RuntimeError("no data")
+
+def ending():
+    raise SystemExit(0)
 """
 
 
@@ -259,6 +262,7 @@ def test_diagnose_prints_the_answer_and_writes_the_page(
             "'my_model_of_fpsim:four', which returns tuple of 4.",
         ),
         (["my_model_of_fpsim:broken"], "function must return (model, batches, loss); 'my_model_of_fpsim:broken' rais"),
+        (["my_model_of_fpsim:ending"], "function must return (model, batches, loss); 'my_model_of_fpsim:ending' rais"),
         (["my_model_of_fpsim:setup", "--bits", "3", "--out", "p"], "bits must be at least "),
     ):
         done = fpsim("diagnose", *words)

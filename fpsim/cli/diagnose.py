@@ -71,9 +71,10 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
     make = function_at(path, such_as="my_model:setup")
     try:
         returned = make()
-    except Exception as reason:  # any error of the user's own code
+    except (Exception, SystemExit) as reason:  # any error of the user's own code, or its end
+        said = str(reason).rstrip(".")
         raise ValueError(
-            f"function must return (model, batches, loss); {path!r} raises {type(reason).__name__}: {reason}"
+            f"function must return (model, batches, loss); {path!r} raises {type(reason).__name__}: {said}."
         ) from reason
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise ValueError(
