@@ -96,8 +96,11 @@ def transformer_peak(
     sliced = sliced_activations(listed, config, again)
     groups = {group[0].name: bytes_again(group, again) for group in sliced.groups}
     kept, inside, block, moments = block_input * len(sliced.residuals), 0, -1, []
-    for name in dict.fromkeys(row.name for row in listed):
-        rows = [row for row in listed if row.name == name]
+    by_module: dict[str, list[Activation]] = {}
+    for row in listed:
+        by_module.setdefault(row.name, []).append(row)
+    kept_rows = {id(row) for row in sliced.kept}
+    for name, rows in by_module.items():
         size, kind = sum(row.bits.bytes for row in rows), name.rpartition(".")[2]
         is_again = 0 <= rows[0].block < recomputed
         if rows[0].block != block:
@@ -106,7 +109,7 @@ def transformer_peak(
         if is_again and again.by == "layer":
             inside += size
         elif name in groups:
-            inside, kept = groups[name], kept + sum(row.bits.bytes for row in rows if row in sliced.kept)
+            inside, kept = groups[name], kept + sum(row.bits.bytes for row in rows if id(row) in kept_rows)
         else:
             inside, kept = 0, kept + size
         out_fmt = recipe.linear_of(name, "dgrad", 0, 1).dgrad.out_fmt if kind in LINEAR else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from fpsim.analysis.systems.memory.activations import Activation, perceptron_activations, transformer_activations
@@ -177,10 +178,11 @@ def _without_results(
     for name in sliced.residuals:
         assert config is not None
         rows.append(_stream(f"{name}: residual of its sum", config, tokens))
+    kept, places = {id(one) for one in sliced.kept}, {id(one): place for place, one in enumerate(listed)}
+    up_to = [0, *accumulate(one.bits.bytes if id(one) in kept else 0 for one in listed)]  # bytes kept before each place
     most: tuple[int, tuple[Activation, ...]] = (0, ())
     for group in sliced.groups:
-        last = max(place for place, one in enumerate(listed) if one in group)
-        freed = sum(one.bits.bytes for one in listed[last + 1 :] if one in sliced.kept)
+        freed = up_to[-1] - up_to[max(places[id(one)] for one in group) + 1]
         most = max(most, (bytes_again(group, again) - freed, group), key=lambda pair: pair[0])
     more, group = most
     if more > 0:

@@ -88,17 +88,20 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
     without = least = measured(NOTHING)[0]
     best: RecomputePlan | None = None
     can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in chosen.stored)
-    candidates = [NOTHING]
-    for blocks in range(1, config.layers + 1):
-        share = blocks / config.layers
-        if can_be_sliced:
-            candidates.append(_sliced(share, tokens, lambda again: measured(again)[0] <= budget))
-        candidates.append(Recompute(share))
-    for again in candidates:
-        size, cost = measured(again)
-        least = min(least, size)
-        if size <= budget and (best is None or cost < best.cost):
-            best = RecomputePlan(again, size, without, int(budget), cost)
+    # of each kind, the first candidate that fits costs the least
+    kinds: list[Callable[[float], Recompute]] = [Recompute]
+    if can_be_sliced:
+        kinds.insert(0, lambda share: _sliced(share, tokens, lambda again: measured(again)[0] <= budget))
+    for blocks in range(config.layers + 1):
+        for kind in list(kinds):
+            again = kind(blocks / config.layers) if blocks else NOTHING
+            size, cost = measured(again)
+            least = min(least, size)
+            if size > budget:
+                continue
+            kinds.remove(kind)
+            if best is None or cost < best.cost:
+                best = RecomputePlan(again, size, without, int(budget), cost)
     if best is None:
         raise ValueError(
             f"budget must be at least {least:,} bytes, the least that any recomputation needs; got {shown(budget)}. "

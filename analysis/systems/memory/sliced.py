@@ -57,11 +57,15 @@ def sliced_activations(
     readers = {name: _readers(name, config) for name in sliced_layers(config, again)}
     gone = {module for modules in readers.values() for module in modules}
     kept = tuple(one for one in listed if one.name not in gone or one.part == TARGETS)
+    by_module: dict[str, list[Activation]] = {}  # in the order of `listed`
+    for one in listed:
+        by_module.setdefault(one.name, []).append(one)
+    order = {name: place for place, name in enumerate(by_module)}
     groups, seen = [], set[str]()
     for modules in readers.values():
-        new = set(modules) - seen
-        seen |= new
-        groups.append(tuple(one for one in listed if one.name in new and one.part != TARGETS))
+        new = sorted((set(modules) - seen) & order.keys(), key=order.__getitem__)
+        seen |= set(modules)
+        groups.append(tuple(one for name in new for one in by_module[name] if one.part != TARGETS))
     inputs = {one.name for one in kept if one.part == "input" and one.format == str(FP32)}
     norms = {"proj": "norm1", "down": "norm2"}
     residuals = []

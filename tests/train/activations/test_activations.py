@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fpsim as fp
+from fpsim.analysis.systems.memory import recompute_plan
 from fpsim.testing import assert_bits_equal
 from fpsim.train import Numerics, Recipe, Recompute, Settings, Trainer, recipes
 from fpsim.train.activations import Offload, apply_recompute
@@ -265,3 +266,17 @@ def test_a_run_goes_on_with_another_share(tmp_path: Any) -> None:
 def test_what_cannot_be_computed_again_is_refused(call: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call()
+
+
+def test_a_plan_for_many_layers_measures_few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Recompute] = []
+    blockwise = recompute_plan.blockwise
+
+    def counted(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> Any:
+        calls.append(again)
+        return blockwise(config, recipe, tokens, again)
+
+    monkeypatch.setattr(recompute_plan, "blockwise", counted)
+    plan = fp.analysis.recompute_plan(Config(96, layers=40), "BF16", tokens=512, budget=6e7)
+    assert 0 < plan.recompute.share < 1
+    assert len(calls) < 120  # some 1,000 if every share of the blocks were cut into 1, 2, 4, ... slices
