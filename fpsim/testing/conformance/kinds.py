@@ -84,7 +84,7 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of casts; raise a ValueError unless these are from FP32 or FP64."""
+    """Return (input fields, output fields) of a set of casts; raise a ValueError if they are not from FP32 or FP64."""
     source = _format(vectors, "from")
     if source.name not in ("FP32", "FP64"):
         raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
@@ -92,16 +92,20 @@ def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 
 
 def _stochastic_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of stochastic casts: a float and a random number; a code.
+    """Return (input fields, output fields) of a set of test vectors for stochastic casts.
 
-    The field of the random number names FP32, since a field needs a format.
+    A case has a float and a random number as inputs, and a code as output. The field of the random number names FP32,
+    since a field needs a format.
     """
     takes, gives = _cast_fields(vectors)
     return (*takes, Field(FP32, 1)), gives
 
 
 def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of operations: a code for each operand; one of the result."""
+    """Return (input fields, output fields) of a set of test vectors for an operation such as "add".
+
+    A case has one code for each operand as inputs, and the code of the result as output.
+    """
     field = Field(_format(vectors), 1)
     return (field,) * COUNTS.get(vectors.kind, 2), (field,)
 
@@ -109,8 +113,8 @@ def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]:
     """Return (input fields, output fields) of one case of a matrix unit that adds k products to a start value.
 
-    The inputs are k codes of a, k of b, the start, and with block scales k / block scale codes of a and of b. The
-    output is a code of the accumulator.
+    The inputs are k codes of a, k codes of b and the start value. A unit with block scales also takes the codes of
+    k / unit.block scales of a, and of as many of b. The output is a code of the accumulator.
     """
     if isinstance(unit, IntegerUnit):
         return (Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)), (Field(unit.d, 1),)
@@ -121,13 +125,19 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]
 
 
 def _matmul_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of products: K codes of a, K of b; a float32 pattern."""
+    """Return (input fields, output fields) of a set of test vectors for products of a row of a and a column of b.
+
+    A case has K codes of a and K codes of b as inputs, and the float32 bit pattern of the product as output.
+    """
     unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
     return (Field(unit.a.carrier, k), Field(unit.b.carrier, k)), (Field(FP32, 1),)
 
 
 def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of tiles: float32 values; their codes and that of their scale."""
+    """Return (input fields, output fields) of a set of test vectors that encode tiles.
+
+    A case has the float32 values of a tile as inputs. Its outputs are their codes and the code of the tile's scale.
+    """
     size = _integer(vectors, "elements")
     return (Field(FP32, size),), (Field(_format(vectors), size), Field(_scaling(vectors).scale_format, 1))
 
@@ -227,10 +237,11 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one array (cases,): the results of a set of a matrix instruction, as codes of the accumulator.
+    """Return a list of one array (cases,): the results of a matrix instruction for all cases of a set of test vectors.
 
-    The codes are in the accumulator's storage dtype; uint32 for integer units. columns: codes of a, of b, of the
-    accumulator's start, and of any scales of a and b, each (cases, numbers). vectors: the set, which names the unit.
+    Results are codes of the accumulator in its storage dtype; uint32 for integer units. columns: codes of a, of b, of
+    the accumulator's start, and of any scales of a and b, each (cases, numbers). vectors: the set, which names the
+    instruction by its keyword "unit".
     """
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
@@ -243,10 +254,11 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one uint32 array (cases,): the products of a set with promotion, as float32 bit patterns.
+    """Return a list of one uint32 array (cases,): for each case the product a @ b, as a float32 bit pattern.
 
-    Promotion adds each partial sum of a given number of terms to a float32 total. columns: codes of a and of b, each
-    (cases, K). vectors: the set, which names the unit and that number.
+    Each partial sum of a fixed number of terms is added to a float32 total. columns: codes of a and of b, each
+    (cases, K). vectors: the set of test vectors, which names the matrix unit ("unit") and the number of terms of a
+    partial sum ("promote").
     """
     schedule = schedules.cutlass_2xacc(_integer(vectors, "promote"))
     products = [
@@ -257,10 +269,11 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
-    """Return two arrays for a set of tiles: the codes of the tiles, (cases, elements), and of their scales, (cases,).
+    """Return [codes of the elements of each tile, (cases, elements), code of each tile's scale, (cases,)].
 
-    Codes are in the storage dtypes of their formats. If the recipe rounds scales to no format, they are returned as
-    float32 patterns. vectors: the set, with its format and recipe. columns[0]: float32 patterns, one tile per row.
+    Codes are in the storage dtypes of their formats. If the recipe rounds scales to no format, the second array has
+    float32 bit patterns of the scales. vectors: the set of test vectors, with its format and recipe. columns[0]:
+    float32 bit patterns of the values, one tile per row.
     """
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
@@ -271,10 +284,11 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
-    """Return three arrays for a set of matrices: codes of elements, codes of tile scales, and scales of whole matrices.
+    """Return [codes of elements, codes of tile scales, scales of whole matrices], with one matrix per case.
 
-    Each array has one row per case; the third has float32 bit patterns, (cases,). columns[0]: float32 patterns, a
-    matrix per row. vectors: the set, with its format, its recipe, and the rows and elements of a matrix.
+    The first two arrays have a row per case; the third has float32 bit patterns, (cases,). columns[0]: float32 bit
+    patterns of the values, one matrix per row. vectors: the set of test vectors, with its format, its recipe, and the
+    rows and elements of a matrix.
     """
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     fmt, scaling = _format(vectors), _scaling(vectors)

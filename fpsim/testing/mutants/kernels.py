@@ -184,10 +184,10 @@ def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
 
 
 def _follows(changes: Callable[[Keywords], dict[str, Any] | None]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that follow a promise with some other keywords, but keep its result format.
+    """Return a function from a promise (keywords of `check_kernel`) to a kernel that breaks some of its keywords.
 
-    The factory takes a promise, keywords of `check_kernel`. changes: function from these keywords to the other ones, or
-    to None, for which the factory returns None.
+    The kernel computes with the promise updated by `changes(promise)`, a dict, but its results have the promised
+    format. If `changes(promise)` is None, the function returns None instead of a kernel.
     """
 
     def factory(promise: Keywords) -> Kernel | None:

@@ -45,9 +45,9 @@ def reversed_groups(size: int, group: int) -> Places:
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause on the known wrong order of `want` that equals `got`, or None if no known order does.
+    """Return the clause on a known wrong order: the first in which the right results `want` equal `got`, or None.
 
-    got, want: arrays (n,) of results and of the right ones, as bit patterns of float64.
+    got, want: arrays (n,) of a quantizer's results and of the right ones, as bit patterns of float64.
     """
     return next((words for words, places in arrangements(want.size) if (got == want[places]).all()), None)
 
@@ -96,9 +96,10 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 
 
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
-    """Return the clause on results spaced by `first` for inputs up to `size`, by `second` up to a quarter of it.
+    """Return the clause on a uniform grid of results, whose spacing is fixed or proportional to the largest input.
 
-    Return None unless the spacings are equal or proportional to the range. fmt: the promised format, for the clause.
+    first, second: spacing of results for inputs of magnitudes up to `size`, and up to `size` / 4. They must be equal,
+    or in the ratio 4; otherwise return None. fmt: the promised format, which the clause names.
     """
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"

@@ -27,7 +27,7 @@ CALLS = 40  # approximate number of calls of a check with all inputs
 
 
 def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function; [] if it does not tell them."""
+    """Return the parameters of a function; [] if Python cannot read its signature, as for some built-in functions."""
     try:
         return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -37,9 +37,10 @@ def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 def attempted(
     call: Callable[..., Made], *arguments: Any, refusals: tuple[str, ...] = ("runs",), **keywords: Any
 ) -> tuple[Made | None, str]:
-    """Return (what a call of a quantizer returns, ""); or (None, sentence) if the quantizer refuses the arguments.
+    """Return (call(*arguments, **keywords), ""), or (None, sentence on the reason) if a quantizer refuses the call.
 
-    refusals: the rules of calls that it breaks by a refusal; "runs" means that it raises.
+    The quantizer refuses if `call` raises FunctionMisbehaved with a `rule` in `refusals`; "runs" is the rule of
+    quantizers that raise. Other exceptions are not caught.
     """
     try:
         return call(*arguments, **keywords), ""

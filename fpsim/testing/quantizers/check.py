@@ -88,8 +88,8 @@ def check_quantizer(
         format's own dtype, or codes as integers. It is called with NumPy arrays; if it raises on these and torch is
         loaded, with CPU tensors. JAX's functions accept NumPy arrays. Warnings of NumPy's arithmetic are silenced.
       fmt: the format, by name, dtype or object.
-      rounding, overflow, subnormals: the promised cast, as in `fpsim.encode`; `**fp.policy("torch")` is that of torch.
-        The default of overflow is "nonfinite", with a scaling the scaling's, and with a scale "saturate_finite".
+      rounding, overflow, subnormals: the promised cast, as in `fpsim.encode`; torch's is `**fp.policy("torch")`.
+        The default of overflow is "nonfinite"; with `scaling` it is the scaling's, with `scale` "saturate_finite".
       scaling: an `fp.Scaling` or its name; fn then receives a matrix and returns an `fp.Scaled`, (codes, scales), or
         float32 values. None for a plain cast, or with a scale.
       scale: a positive number, or an array of them, (n, 1) for the rows or (n,) for the columns of matrices. fn then

@@ -28,7 +28,7 @@ def diagnosed(
       want: the right results, as bit patterns of float64.
       fmt: the format of the results.
       elsewhere: function that returns whether a fault that no model describes explains the results. It is called if no
-        single fault of a model does; pairs of faults are then tried only if it returns False.
+        single fault of a model does; two or three faults together are then tried only if it returns False.
     """
     match = search.explain(right, elsewhere)
     differ = search.got != want
@@ -56,10 +56,10 @@ def diagnosed(
 
 
 def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
-    """Return clauses on results that a quantizer always replaces by one other value, as a wrong table would.
+    """Return clauses on values that a quantizer always replaces by one other value, as a wrong entry of a table would.
 
-    () is returned if more than FEW right results are wrong, or one of them is replaced by different values. got, want:
-    the results and the right ones, as bit patterns of float64. fmt: their format.
+    Return () if more than FEW different values are replaced, or one of them by several values. got, want: the results
+    and the right ones, as bit patterns of float64. fmt: their format.
     """
     changed = distinct(want[got != want])
     if changed.size > FEW:

@@ -173,7 +173,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: they flush, clip or scale their inputs first."""
+    """Yield faults of casts like `model`: input subnormals become 0, or inputs are clipped or multiplied by 2**n."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -208,7 +208,10 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model` for large values, Inf, NaN and negative values, and in the largest value."""
+    """Yield faults of casts like `model`: wrong results for large values, Inf, NaN, negative values, or a wrong limit.
+
+    The limit is the largest value that the cast returns, or from which a value counts as too large.
+    """
     fmt = model.fmt
     for word in get_args(Outcome):
         for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
@@ -305,8 +308,9 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: they round to another format, similar in width, or with a field off by one.
+    """Yield faults of casts like `model`: rounding to another format, or returning its codes.
 
+    The other formats are named ones of similar width, and copies of the right one with a wrong bias or wrong widths.
     codes: whether the quantizer returns codes, not values.
     """
     fmt = model.fmt

@@ -101,7 +101,7 @@ def identify_quantizer(
       `.exact` (whether policy and faults reproduce every result) and `.rivals` (other policies and faults that would
       change no result). For an integer format it is an `IntegerIdentity`, with `.scale` and `.zero_point` as well.
       If the format is an integer format and fn returns (codes, scales) or (codes, scales, zero points), it is a
-      `ScalingIdentity`, as `identify_scaling` returns it. The matrices with which fn is called are made here.
+      `ScalingIdentity`, as `identify_scaling` returns it; fn is then called with matrices that this function makes.
 
     Raises:
       ValueError: the format is unknown, or the function raises, returns no results, or is not deterministic.
@@ -196,7 +196,7 @@ def _identity(
       plain: the policies that were tried, with their keywords.
       start: the policy from which the search began.
       match: the model found.
-      more: clauses on faults that no model of single values describes.
+      more: clauses on faults that a model of one value at a time cannot describe, such as a wrong order of results.
     """
     faults = list(match.faults)
     whole = match.model if isinstance(match.model, QuantizerModel) else None

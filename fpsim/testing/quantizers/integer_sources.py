@@ -101,7 +101,7 @@ def odd_float64(x: Array) -> Array:
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
     """Return the broken property `name`, as shown by the result of index `at`.
 
-    x: inputs. got, want: their results and the right ones, as bit patterns of float64.
+    box: the quantizer. x: its inputs. got, want: its results and the right ones, as bit patterns of float64.
     """
     differ = got != want
     return Broken(
@@ -131,7 +131,7 @@ def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Words]]:
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried.
+    """Return the `QuantizerReport` fields on the first known fault that explains all results, or on having found none.
 
     x: the inputs, integers. got: the results, as bit patterns of float64. options: the promised cast.
     """

@@ -41,7 +41,7 @@ from fpsim.testing.quantizers.steps import (
 
 @dataclass(frozen=True)
 class QuantizerModel:
-    """A quantizer as a sequence of steps with parameters, whose defaults after `subnormals` describe a correct one.
+    """A quantizer as a sequence of steps with parameters; the defaults of those after `subnormals` have no fault.
 
     Attributes:
       fmt: the format of the results.
@@ -50,7 +50,7 @@ class QuantizerModel:
         values that are too large, for Inf, for NaN, and for negative values in an unsigned format.
       subnormals: treatment of subnormal results, a name that `family.SUBNORMAL_WORDS` explains.
       inward: whether a rounding toward zero turns finite values that are too large into the largest value.
-      edge: which values are too large: "rounded" for those that round to more, or a name in `family.EDGE_WORDS`.
+      edge: which values are too large: "rounded" (those that round above the largest), or a key of `family.EDGE_WORDS`.
       top: number of codes by which the largest finite value exceeds the format's.
       source_subnormals: treatment of subnormal inputs, "keep" or "flush".
       factor, added, input_ulps: factor and summand of the input, and the number of floats by which it is moved away
@@ -292,8 +292,8 @@ class QuantizerModel:
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
         """Return the results `values`, with the outcome `finite` in place of those that are too large for the format.
 
-        codes: of magnitudes rounded without an upper limit. magnitude, negative: magnitudes of the inputs, and mask of
-        those with a minus sign. signed: mask of the results with a minus sign.
+        codes: codes of the rounded magnitudes, without an upper limit. magnitude, negative: magnitudes of the inputs,
+        and mask of those with a minus sign. signed: mask of the results with a minus sign.
         """
         fmt = self.fmt
         most = fmt.max_code + self.top
@@ -323,7 +323,7 @@ class QuantizerModel:
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
         """Return for each input the result that `outcome` names, such as "max" for the largest value with its sign.
 
-        codes: of the rounded magnitudes, which some outcomes change. negative: mask of results with a minus sign.
+        codes: codes of the rounded magnitudes, from which some outcomes follow. negative: mask of results < 0 or -0.
         """
         fmt = self.fmt
         outcomes = plain_outcomes(fmt, self.top)
@@ -352,13 +352,13 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return results of negative inputs of an unsigned format: `magnitudes`, NaN, or code 0's value, by `below`."""
+        """Return results for negative inputs of an unsigned format: `magnitudes`, NaN or code 0, as `below` says."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
 
     def _read(self, values: Doubles) -> Doubles:
-        """Return the values that the codes of `values` have in the format `read_as`; unchanged if it is None."""
+        """Return what the codes of `values` mean in the format `self.read_as`; `values` if that is None."""
         if self.read_as is None or self.fmt.bits > 16 or self.read_as.bits > 16:
             return values
         order, ordered = _sorted_table(self.fmt)
@@ -368,7 +368,10 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values as float32 codes: 2**128 becomes Inf, 2**129 a zero of the other sign, other large ones NaN."""
+    """Return values as their float32 bits read if the exponent overflows unchecked.
+
+    2**128 becomes Inf, 2**129 a zero of the other sign, and other finite values from 2**128 on become NaN.
+    """
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign

@@ -38,7 +38,9 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 def right_values(
     box: CalledQuantizer, x: Array, inputs: SplitInputs, got: Words, want: Words
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield each class of values that the inputs have, with the smallest input of a wrong result, or None.
+    """Yield (class of values, broken property or None) for each class that occurs among the inputs.
+
+    A broken property shows the wrong result whose input is smallest in magnitude; None means that all are right.
 
     The classes are "values" (of the format), "ties", "rounding" (all other normal values in range), "zeros",
     "subnormals", "overflow", "infinity" and "NaN". got, want: the results for x and the right ones.
@@ -120,10 +122,10 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the pairs of results, next to each other in order of their inputs, of which the second is smaller.
+    """Return the places where results fall although inputs rise, as an int array (2, pairs) of indices.
 
-    The result is an int array (2, pairs) of indices. words: results as bit patterns of float64, of which NaNs are left
-    out. order: indices that sort their inputs.
+    Each column has the indices of two results whose inputs are next to each other in order; the second is smaller.
+    words: results as bit patterns of float64; NaNs are left out. order: the indices that sort the inputs.
     """
     values = words[order].view(np.float64)
     kept = order[~np.isnan(values)]
@@ -229,8 +231,8 @@ def _broken_if_different(
 ) -> Broken | None:
     """Return the broken property `name` if the results of two calls differ, else None.
 
-    x: inputs. got, want: their results in the call under test and in another. why: sentence on the difference. paste:
-    expression of the call; None makes one.
+    box: the quantizer. x: the inputs. got, want: the results for x in the call under test and in another call. why:
+    sentence on the difference. paste: Python expression that repeats the call; None makes one from x.
     """
     differ = np.flatnonzero(got != want)
     if not differ.size:
@@ -320,9 +322,9 @@ def broken_size(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Brok
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the memory layout of the array.
 
-    Call the quantizer with eight numbers and with x in every layout of LAYOUTS. Compare with its results in C order
-    (`want` for x, as bit patterns of float64). Yield for each ("layout", the broken property or None, ""); for a layout
-    that the quantizer refuses ("layout", None, a note on it).
+    Call the quantizer `box` with eight numbers, and with x, in every layout of LAYOUTS. Compare with its results for
+    the same values in C order (for x: `want`, as bit patterns of float64). Yield for each call ("layout", the broken
+    property or None, ""), or, for a layout that the quantizer refuses, ("layout", None, a note on it).
     """
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)

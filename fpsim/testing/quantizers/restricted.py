@@ -27,7 +27,7 @@ class Region:
 
     @property
     def ends(self) -> int:
-        """Number of limits: of the sign, and of the magnitude from below and from above."""
+        """Number of limits that the region has, 0 to 3: sign, lower and upper limit of magnitudes."""
         return sum(end is not None for end in (self.negative, self.low, self.high))
 
     def holds(self, inputs: SplitInputs) -> Flags:
@@ -101,10 +101,10 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """Return the region of inputs inside which `faulty`, and outside which `start`, has the quantizer's results.
+    """Return a region such that `got` equals `faulty` for inputs inside it and `start` for all others, or None.
 
-    Return None if there is no such region. start, faulty, got: results of two models and of the quantizer for all
-    inputs, as bit patterns of float64.
+    start, faulty: results of the promised and of a faulty model for all inputs, as bit patterns of float64. got:
+    results of the quantizer.
     """
     differ = got != start
     if (faulty != got)[differ].any():

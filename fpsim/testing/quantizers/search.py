@@ -65,7 +65,7 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return a model's results for the attribute `inputs`, as bit patterns of float64; cached."""
+        """Return the results of `model` for `self.inputs`, as bit patterns of float64; cached."""
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -110,10 +110,10 @@ class ModelSearch:
         return ModelSearch(self.inputs, got, self.source, self.codes, self.known)
 
     def explain(self, start: QuantizerModel, elsewhere: Callable[[], bool] = lambda: False) -> FoundModel:
-        """Return the model nearest to the results, with the fewest faults added to `start`, the promised model.
+        """Return the model nearest to the results: `start`, the promised model, with the fewest faults (up to 3).
 
-        elsewhere: function that returns whether a fault outside the models explains the results. It is called if no
-        single fault explains them; if it returns true, pairs of faults are not tried.
+        elsewhere: function that returns whether a fault that no `QuantizerModel` can describe, such as a wrong order,
+        explains the results. It is called if no single fault does; if it returns True, combinations are not tried.
         """
         differ = self.differing(start)
         self._take_part(differ)
@@ -140,10 +140,9 @@ class ModelSearch:
         return self._result(start, faults, self.count(_with(start, faults)), [])
 
     def _restricted(self, start: QuantizerModel, level: list[Scored]) -> FoundModel | None:
-        """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
+        """Return the model that has one fault in a region of the inputs only and reproduces all results, or None.
 
-        start: the promised model. level: pairs (a tuple of one fault, the number of results in the selected part of the
-        inputs that it does not explain).
+        start: the promised model. level: the faults to try, as pairs ((fault,), count), of which count is not used.
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -206,8 +205,8 @@ class ModelSearch:
         Rivals are other arithmetics: each policy of `fpsim.encode`, and `start` with one fault; a rival that equals
         `model` does not count. A clause is such as "it rounds to BF16 first".
 
-        start: the promised model. model: the model found. cached: True if `model` reproduces all results; the numbers
-        of an earlier search with the same two models then hold.
+        start: the promised model. model: the model found. cached: True if `model` reproduces all results; then the
+        answer is the same for all quantizers with these two models, and comes from a cache.
         """
         certificates, key = self.known.certificates, (start, model)
         if cached and key in certificates:
@@ -231,7 +230,7 @@ class ModelSearch:
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _wrong_of_first(self, model: QuantizerModel) -> int:
-        """Return the number of results that a model does not reproduce, of every n-th input (`KnownModels.first`)."""
+        """Return how many results `model` does not reproduce, counting only every n-th input (`KnownModels.first`)."""
         return int(np.count_nonzero(model.run(self.known.inputs) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
@@ -244,8 +243,8 @@ class ModelSearch:
     def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
         """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results.
 
-        It has at most PART inputs with wrong and PART with right results, evenly spread, and all zeros, Inf and NaN.
-        With up to 3 * PART inputs, it has all.
+        The part has at most PART inputs with wrong and PART with right results, evenly spread, and all zeros, Inf and
+        NaN. If there are at most 3 * PART inputs, the part has all of them.
         """
         if self.got.size <= 3 * PART:
             return

@@ -20,9 +20,9 @@ WIDE = 2.0**31  # magnitude to which rounded quotients are limited, before the b
 
 
 class GivenScale(NamedTuple):
-    """A quantizer with a given scale; the defaults of the fields after `block` describe a correct one.
+    """A quantizer with a given scale. The defaults of `quotient`, `before`, `wraps`, `wide` and `sign` have no fault.
 
-    Only lowest and highest have no such defaults: they must be set to the ends of the integers' range.
+    For an integer format, `lowest` and `highest` must be set.
 
     Attributes:
       fmt: the element format.
@@ -33,7 +33,7 @@ class GivenScale(NamedTuple):
       block: rows and columns of a tile; None without tiles.
       quotient: arithmetic of x / scale: "float32", "float64", "reciprocal" (x * (1 / scale)), "product" (x * scale), or
         a format to which quotients are rounded.
-      lowest, highest: the smallest and the largest integer.
+      lowest, highest: the smallest and the largest integer of the result, such as -128 and 127.
       before: whether the zero point is added before rounding, not after it.
       wraps: the side of the range beyond which integers lose their high bits instead of saturating: "", "both", "above"
         or "below".

@@ -89,7 +89,7 @@ def _threshold(rises: Any, level: int) -> float | None:
 def _likely(scale: float) -> list[Any]:
     """Return `scale` and the NEAR float32 numbers on each side of it, those with the fewest decimal digits first.
 
-    The digits are those of the number or of its reciprocal; of equally many, the number nearest to `scale` is first.
+    Of a number and its reciprocal, the one with fewer digits counts. Of equally long ones, the nearest comes first.
     """
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))

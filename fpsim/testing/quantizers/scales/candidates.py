@@ -35,7 +35,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 @functools.cache
 def candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
-    """Return the recipes to try for an element format; if `affine`, recipes with zero points too, which come first."""
+    """Return the scalings to try for an element format; if `affine`, those with zero points first, then all others."""
     plain: tuple[Scaling, ...] = ()
     if not isinstance(fmt, IntegerFormat) or fmt.signed:
         plain = (*ANY_ELEMENT.values(), *_combinations(RULES))
@@ -45,7 +45,10 @@ def candidates_for(fmt: Element, affine: bool) -> tuple[Scaling, ...]:
 
 
 def _combinations(rules: tuple[dict[str, Any], ...]) -> Iterator[Scaling]:
-    """Yield the valid scalings with a tile of BLOCKS, a format of SCALE_FORMATS, and the further fields of a rule."""
+    """Yield a `Scaling` for each valid combination of a tile of BLOCKS, a format of SCALE_FORMATS and one of `rules`.
+
+    A rule is a dict of further fields of the scaling, such as {"scale_rule": "floor"}.
+    """
     for block, fmt, rule in itertools.product(BLOCKS, SCALE_FORMATS, rules):
         with suppress(ValueError):  # no such combination
             yield Scaling(block=block, scale_format=fmt, **rule)

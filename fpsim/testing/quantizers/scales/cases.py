@@ -83,8 +83,9 @@ def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]
 def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
     """Return a float64 matrix in which many tiles have zero points at ties: (lowest value) / scale is a half integer.
 
-    In the other tiles it is an integer. In some tiles, no value is below zero, or none above. shape: its shape.
-    scaling: the recipe, for its tiles. fmt: the element format, for the range of integers. rng: the random generator.
+    In the other tiles that quotient is an integer. In some tiles, no value is below zero, or none above. shape: shape
+    of the matrix. scaling: the recipe, for its tiles. fmt: the element format, for the range of integers. rng: the
+    random generator.
     """
     tiles = tiling(shape, scaling.block).grid
     height, width = tile_sizes(shape, scaling.block)

@@ -220,9 +220,10 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the constant that was added to all right integers, saturated or not, or None if there is none.
+    """Return the constant by which all returned integers exceed the right ones, or None if there is none.
 
-    pairs: (returned integers, right ones), in the range of `fmt`.
+    A returned integer may also be the sum of the right one and the constant, limited to the range of `fmt`.
+    pairs: (returned integers, right integers).
     """
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)

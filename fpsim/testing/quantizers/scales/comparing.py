@@ -54,9 +54,10 @@ class RightParts(NamedTuple):
         )  # fmt: skip
 
     def repeated(self, shape: tuple[int, ...], times: tuple[int, int], grid: tuple[int, ...]) -> RightParts:
-        """Return the right results for a matrix that repeats this one.
+        """Return the right results for a larger matrix that consists of copies of the matrix of these results.
 
-        shape: shape of this matrix. times: repeats along both axes. grid: shape of the repeated matrix's grid of tiles.
+        shape: shape of one copy. times: number of copies along both axes. grid: (rows of tiles, columns of tiles) of
+        the larger matrix.
         """
         tiles = tuple(new // old for new, old in zip(grid, self.scales.shape, strict=True))
         codes, values = (np.tile(part.reshape(shape), times).ravel() for part in (self.codes, self.values))
@@ -86,7 +87,10 @@ class ScaledComparison(NamedTuple):
     findings: Findings
 
     def differences(self) -> tuple[int, int]:
-        """Record which of codes, scales, axis and zero points are right; return (count of wrong ones, count of all)."""
+        """Record which of "codes", "scales", "axis" and "zero points" are right, or "values" if those were returned.
+
+        Return (number of wrong elements, scales and zero points, number of all of these).
+        """
         parts, right = self.parts, self.right
         if parts.scales is None:
             return self._elements("values", right.values)
@@ -111,11 +115,10 @@ class ScaledComparison(NamedTuple):
     def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
         """Record whether scales or zero points of tiles are right, and along the right axis.
 
-        name: "scales", "tensor scale" or "zero points". got, want: those that were returned and the right ones,
-        float32.
+        name: "scales", "tensor scale" or "zero points". got, want: the returned and the right numbers, float32.
 
         Returns:
-          The number of wrong ones, and of all.
+          (number of wrong scales or zero points, number of all).
         """
         of_tiles = in_tiles(got, want.shape)
         if of_tiles is None:

@@ -52,7 +52,7 @@ class ReadResult(NamedTuple):
 
 
 class RecipeDifferences:
-    """Cache of the differences between a quantizer's results and recipes, each counted once.
+    """Cache of the number of codes and scales in which a quantizer's results differ from each scaling recipe.
 
     Args:
       fmt: the element format.

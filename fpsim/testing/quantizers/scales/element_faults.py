@@ -178,7 +178,8 @@ def _to_integers(largest: float) -> FaultFunction:
 class QuotientsOfCase(NamedTuple):
     """A matrix x, the right scale of each tile, and the quotients of x by the scales.
 
-    places, some: indices of some quotients with wrong and some with right results, and the quotients there.
+    places: flat indices of a few elements for which the quantizer's result is wrong, and of a few with a right one.
+    some: the quotients at these indices.
     """
 
     x: Array

@@ -93,9 +93,10 @@ class RightEncoding(NamedTuple):
         return encoded() if self.kept is None else self.kept.once(x, ("scales", self.scaling), encoded)
 
     def values(self, x: Array, scales: Array, **cast: Any) -> Array:
-        """Return the values of the codes that a matrix has with given scales, as float64, not times the scales.
+        """Return the float64 values of the codes to which x is encoded with given scales.
 
-        cast: keywords that replace those of the attribute `cast`.
+        The values are not multiplied by the scales. scales: one per tile. cast: keywords of `fpsim.encode` that replace
+        those of the attribute `cast`.
         """
 
         def encoded() -> Array:
@@ -160,10 +161,10 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return the values of the codes that a matrix has with given scales, as float64, not times the scales.
+    """Return the float64 values of the codes to which the matrix x is encoded with given scales.
 
-    cast: keywords that replace those of the recipe's cast of elements. Negative scales change the signs of elements.
-    Infinite scales make elements 0, or NaN where x is Inf or NaN.
+    The values are not multiplied by the scales. Negative scales change the signs of elements. Infinite scales make
+    elements 0, or NaN where x is Inf or NaN. scales: one per tile. cast: keywords that replace those of `recipe.cast`.
     """
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)

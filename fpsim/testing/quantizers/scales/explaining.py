@@ -30,11 +30,10 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that reproduce all results as (clause, scaling).
+    """Return the faults that reproduce all results, as (clause such as "drops the sign, in its elements", scaling).
 
-    The scaling is that of `recipe`, the promised encoding, with the treatment of Inf and NaN that the results show;
-    faults that leave it unchanged come first. A clause is such as "drops the sign, in its elements". cases: matrices
-    with results.
+    The scaling is `recipe.scaling` with the fields `infinity` and `nan` changed if the results show it. Pairs with an
+    unchanged scaling come first. cases: matrices with a quantizer's results. recipe: the encoding that it promises.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
     right = with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales))

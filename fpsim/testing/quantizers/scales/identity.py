@@ -182,7 +182,7 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
 
 
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe with which the fewest returned codes and scales differ.
+    """Return the recipe whose codes and scales differ from the returned ones in the fewest places.
 
     results: pairs of a matrix and what the quantizer returned for it. differences: cache of the differences between
     recipes and these results. affine: whether the results have zero points.

@@ -173,7 +173,10 @@ class ReturnedParts:
 
 
 def is_packed(codes: Array, shape: tuple[int, ...], fmt: Element) -> bool:
-    """Return whether an array holds two codes of 4 bits per byte, packed along the last axis of elements of `shape`."""
+    """Return whether `codes` has the dtype and shape of 4-bit codes that are packed two per byte.
+
+    shape: shape of the elements; packing halves its last axis. fmt: their format; False unless it has 4 bits.
+    """
     half = (*shape[:-1], -(-shape[-1] // 2)) if shape else ()
     bytes_ = codes.dtype.kind in "iu" and codes.dtype.itemsize == 1
     return fmt.bits == 4 and bytes_ and codes.shape == half and codes.shape != shape
@@ -239,9 +242,9 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
 
 
 def in_tiles(of_tiles: Array, grid: tuple[int, ...]) -> Array | None:
-    """Return an array with a number for each tile, in the shape of the grid of tiles; None if its shape is another.
+    """Return `of_tiles`, an array with a number for each tile, reshaped to `grid`, (rows of tiles, columns of tiles).
 
-    Axes of one element may be left out or added, and the array may be flat.
+    It may be flat, or lack axes of size 1 or have more of them. Return None for any other shape.
     """
     squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (of_tiles.shape, grid))
     whole = of_tiles.size == int(np.prod(grid)) and squeezed in (of_grid, (of_tiles.size,))

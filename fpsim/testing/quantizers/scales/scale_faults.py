@@ -109,7 +109,7 @@ def _changed(change: Callable[[Array], Any]) -> ScaleChange:
 
 
 def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that computes the scales of the matrix after `change`."""
+    """Return the scale function, (recipe, case) -> scales, that computes the scales of `change(matrix)`."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
@@ -187,9 +187,10 @@ def _enlarged(added: float, x: Array) -> Array:
 
 
 def _quotients(recipe: RightEncoding, cases: list[Case]) -> Iterator[tuple[str, ScaleChange]]:
-    """Yield scales that are amax divided by another number than promised, as (words, scale function).
+    """Yield faults of dividing amax by a wrong number, as (clause on the scales, function (recipe, case) -> scales).
 
-    Nothing is yielded for recipes whose scales are not amax / largest value in float32.
+    The number is that which the returned scales show; clauses are such as "amax/440, not amax/448". Nothing is yielded
+    for recipes whose scales are not amax / largest value in float32.
     """
     scaling = recipe.scaling
     if (scaling.scale_format, scaling.scale_rule, scaling.tensor_scale) != (FP32, "amax", False):
@@ -216,10 +217,10 @@ def quotient_of_amax(divisor: np.float32, multiplies: bool, recipe: RightEncodin
 
 
 def divisor_of(recipe: RightEncoding, cases: list[Case]) -> float:
-    """Return the number by which the tiles' amax was divided for the returned scales, or 0 if there is no such number.
+    """Return the wrong number by which a quantizer divides the tiles' amax to get their scales; 0 if there is none.
 
-    A number near a multiple of 1/2 is replaced by it; 0 is also returned for the right one. The tiles are those of the
-    second case. recipe: the encoding that the quantizer promises.
+    It follows from the scales that were returned for the second case, and is rounded to a multiple of 1/2 if one is
+    very near. recipe: the encoding that the quantizer promises, which has the right divisor.
     """
     ratio = _ratio(recipe, cases)
     largest = float(getattr(recipe.fmt, "max", 0.0))

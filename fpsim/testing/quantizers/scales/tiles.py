@@ -9,7 +9,10 @@ from fpsim.scaling.tiling import tile_sizes
 
 
 def spread_tiles(of_tiles: Array, shape: tuple[int, ...], block: tuple[int, ...]) -> Array:
-    """Return a matrix of `shape` in which every element has its tile's number; block: rows and columns of a tile."""
+    """Return a matrix of `shape` in which each element is the number that `of_tiles` has for the element's tile.
+
+    of_tiles: one number per tile, as a matrix. block: rows and columns of a tile.
+    """
     height, width = tile_sizes(shape, block)
     return of_tiles.repeat(height, 0)[: shape[0]].repeat(width, 1)[:, : shape[1]]
 

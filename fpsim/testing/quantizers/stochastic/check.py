@@ -60,8 +60,8 @@ def check_stochastic(
         seed or key, rng or generator, bits or words (uint32, one per element), or u, uniform or noise (float32 in [0,
         1), one per element); fn without such a parameter must be random by itself.
       fmt: the format of its results.
-      x: an array, for a recipe with scales: then means of 4,096 calls with x are compared with x, and values of the
-        format may change. None for a cast, which is called with inputs between neighbouring values of the format.
+      x: for a recipe with scales, an array: the means of the results of 4,096 calls with x must equal x, and no other
+        inputs are checked. None for a cast, which is called with inputs between neighbouring values of the format.
       random: kind of fn's second parameter, if its name does not tell: "seed", "generator", "bits" or "uniform"; or
         "own" if fn is random by itself.
       raises: whether to raise an AssertionError if a property is broken, instead of returning the report.

@@ -52,9 +52,9 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
     """Return the broken property "elements" if elements at some distance depend on each other, else None.
 
-    They do if they are rounded in the same direction more often, or less often, than chance allows for half of the
-    pairs. source: the quantizer. x: the input of the calls. draws: for each call, a flat mask of the elements rounded
-    away from zero.
+    For each distance d, elements i and i + d must be rounded in the same direction in half of the pairs, within what
+    chance allows. source: the quantizer. x: the input of the calls. draws: for each call, a flat mask of the elements
+    rounded away from zero.
     """
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)

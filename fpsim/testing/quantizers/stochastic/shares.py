@@ -75,19 +75,26 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the function from `Shares` to the shares of a quantizer that adds random bits `places` bits too low."""
+    """Return the fault of adding the random bits `places` bits too low, as a function of `Shares`.
+
+    The function returns the shares of results rounded away from zero that the fault causes.
+    """
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the function from `Shares` to the shares of a quantizer that compares `bits` random bits by <=, not <."""
+    """Return the fault of comparing the fraction with `bits` random bits by <=, not by <, as a function of `Shares`.
+
+    The function returns the shares of results rounded away from zero that the fault causes.
+    """
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Array], Array]) -> Share:
-    """Return the function from `Shares` to the shares of a quantizer that first reduces the fraction to `bits` bits.
+    """Return the fault of first reducing the fraction of the spacing to `bits` bits, as a function of `Shares`.
 
-    cut: rounding of fraction * 2**bits to integers, such as np.floor.
+    The function returns the shares of results rounded away from zero that the fault causes. cut: rounding of
+    fraction * 2**bits to integers, such as np.floor.
     """
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
@@ -95,8 +102,8 @@ def _to_bits(bits: int, cut: Callable[[Array], Array]) -> Share:
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
     """Return the fault that explains wrong shares, as a tuple of one clause; () if none does.
 
-    A fault explains the shares of all inputs, or, if all others are right, those of one class: negative, positive,
-    subnormal or normal. fits: function (shares, expected shares) -> whether the measured shares equal these.
+    A fault may affect all inputs, or only those of one class (negative, positive, subnormal or normal) if the shares of
+    all other inputs are right. fits: function (`Shares`, expected shares) -> whether the measured shares equal them.
     """
     for chosen, where in (
         (np.ones_like(shares.negative), ""), (shares.negative, ", for negative values"),
