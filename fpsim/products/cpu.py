@@ -125,6 +125,8 @@ class Cpu(NumpyOperations):
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
         kept = fmt in (FP32, FP64)
+        if fmt == FP64 and total.dtype != target.dtype:  # float32 sums, whose NaN has another code
+            total = total.astype(np.float64)
         if kept and nan is not None:
             canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))
         if kept or (fmt == FP16 and nan is None):  # NumPy's conversion leaves the bits of a NaN

@@ -75,7 +75,8 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
     result, target = backend.result(out, plan.shape, plan.dtype, left.codes, right.codes, scale_a, scale_b, *factors)
     product = backend.product(unit, left.codes, right.codes, scale_a, scale_b)
     call = MatmulCall(plan, left, right, request, c)
-    total = total_of(call, product, backend, target if plan.fmt in (FP32, FP64) else None)
+    sums = FP64 if unit.d.fmt == FP64 else FP32  # the format of the total, before the cast to the result's
+    total = total_of(call, product, backend, target if plan.fmt == sums else None)
     backend.deliver(total, plan.fmt, plan.nan_code, plan.overflow, target)
     return result
 

@@ -213,12 +213,12 @@ def float32_number(value: float | None, name: str) -> np.float32:
     """Return alpha or beta rounded to float32, 1 for None; name: the argument that errors name.
 
     Raises:
-      TypeError, ValueError: the value is not a number, or an int of 2**128 or more.
+      TypeError, ValueError: the value is not a number, or it is finite and 2**128 or more.
     """
     if value is None:
         return ONE
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number, which float32 holds; got {shown(value)}.")
-    if isinstance(value, int) and abs(value) >= 1 << 128:
+    if abs(value) >= 1 << 128 and abs(value) != np.inf:
         raise ValueError(f"{name} must be a number that float32 holds, below 2**128; got {shown(value)}.")
     return np.float32(value)

@@ -209,11 +209,11 @@ class Gpu(IntegerMatrices):
         """Round `total` to the format `fmt`, once to nearest even, and write the codes to `target`.
 
         total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes; it may be `total`
-        for FP32 and FP64, which are not rounded. nan: the code that every NaN becomes; None to leave NaNs to the cast.
-        overflow: as in `fpsim.encode`.
+        for FP32 and for FP64 of float64 sums, which are not rounded. nan: the code that every NaN becomes; None to
+        leave NaNs to the cast. overflow: as in `fpsim.encode`.
         """
         words = target.reshape(math.prod(target.shape))
-        if fmt in (FP32, FP64):
+        if fmt in (FP32, FP64) and total.dtype.itemsize == target.dtype.itemsize:
             if total is not target:
                 self.copied(total, target)
             if nan is not None:

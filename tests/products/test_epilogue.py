@@ -257,3 +257,26 @@ def test_the_dtype_of_a_result_is_that_of_its_format() -> None:
         assert fp.matmul(a, b, accumulate=HOPPER, schedule=PLAIN, out_fmt=fmt).dtype == dtype
     assert fp.matmul(a, b, accumulate="hopper_f16_f16", schedule=s.FLAT).dtype == np.float16
     assert fp.matmul(a, b, accumulate="hopper_f16_f16", schedule=s.cutlass_2xacc()).dtype == f32
+
+
+@pytest.mark.parametrize("unit", ["hopper_f16_f32", "hopper_f16_f16"])
+@pytest.mark.parametrize("words", [{}, {"promote": 16}, {"scale_a": 0.5}, {"alpha": 3.0}], ids=str)
+def test_float32_sums_are_converted_to_fp64(unit: str, words: dict[str, Any]) -> None:
+    """Results once had float32 bits in the memory of float64 numbers."""
+    a = np.float16([[np.nan, 1], [np.inf, -np.inf], [1e-7, 6e4], [-0.0, 0]])
+    b = np.float16([[1, 1, 3], [1, -1, 0.1]])
+    want = fp.matmul(a, b, accumulate=unit, out_fmt="fp32", **words).astype(np.float64)
+    for out in (None, np.zeros((8, 6))[::2, ::2], np.zeros((3, 4)).T):
+        got = fp.matmul(a, b, accumulate=unit, out_fmt="fp64", out=out, **words)
+        assert_bits_equal(got, want)
+        assert {int(code) for code in np.ascontiguousarray(got).view(np.uint64)[np.isnan(got)]} == {0x7FFFFFFFFFFFFFFF}
+    stack = fp.matmul(np.stack([a, a]), b, accumulate=unit, out_fmt="fp64", **words)
+    assert_bits_equal(stack, np.stack([want, want]))
+
+
+@pytest.mark.parametrize("number", [1e300, -1e39, 1 << 128])
+def test_factors_beyond_float32_are_refused(number: float) -> None:
+    one = np.ones((1, 1), np.float16)
+    for words in ({"alpha": number}, {"beta": number, "c": np.ones((1, 1), np.float32)}):
+        with pytest.raises(ValueError, match=r"(alpha|beta) must be a number that float32 holds, below 2\*\*128; got"):
+            fp.matmul(one, one, accumulate="hopper_f16_f32", **words)
