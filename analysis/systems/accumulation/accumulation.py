@@ -237,10 +237,10 @@ def _checked_weights(weights: Any, count: int) -> Array:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return gradients of micro-batches (micro-batches, elements), that of one large batch, and numbers of examples.
+    """Return (gradients of the micro-batches, gradient of one large batch, number of examples of each micro-batch).
 
-    The large batch has all examples. Gradients are flat float32; there is a float64 number of examples for each
-    micro-batch. Raises TypeError if `batches` or `loss` is None, ValueError if there are no batches.
+    The large batch has all examples. Shapes are (micro-batches, elements) and (elements,), float32, and
+    (micro-batches,), float64. Raises TypeError if `batches` or `loss` is None, ValueError if there are no batches.
 
     model: a torch.nn.Module. batches: an iterable of micro-batches, each a tensor or a tuple or dict of tensors. loss:
     a function of (model, batch), or a torch criterion.

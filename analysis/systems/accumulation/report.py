@@ -53,7 +53,7 @@ class AccumulationReport(SavedReport):
     Attributes:
       rows: an AccumulationRow for each way of adding and number of micro-batches.
       elements: number of elements of a gradient.
-      divide: "before" or "after": gradients are divided by the sum of weights before adding them, or their sum is.
+      divide: "before" if each gradient is divided by the sum of weights and then added, "after" if the sum is divided.
       values: way of adding -> mean gradient of all micro-batches, float32 of the gradients' shape (for a model flat,
         in the order of its parameters); empty after `load`.
     """

@@ -107,14 +107,17 @@ def cached(x: Array, cache: KVCache, scales: str) -> Array:
 
 
 class AttentionOperand(NamedTuple):
-    """One of q, k and v, rounded: float32 `values` of the input format, whose products are multiplied by `scale`."""
+    """One of q, k and v, rounded: it equals values * scale, with float32 `values` that the input format has."""
 
     values: Array
     scale: np.float32
 
 
 def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, ...]:
-    """Return (q, k, v) of a head, rounded to the recipe's input format; its cache, if any, rounds k and v before."""
+    """Return q, k and v of a head, rounded to the recipe's input format.
+
+    If the recipe has a cache, k and v are first rounded as the cache stores them.
+    """
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)

@@ -39,10 +39,10 @@ def attention_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum.
+    """Draw the share of weights rounded to 0, and the share of the sum of all weights that these have.
 
-    report: the WeightUnderflow. The x axis is the standard deviation of the scores, in nats. Return the matplotlib
-    axes: `ax`, or new ones for None.
+    The first is a line (predicted) and points (measured). report: the WeightUnderflow. The x axis is the standard
+    deviation of the scores, in nats. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     spreads = [row.spread for row in rows]

@@ -17,7 +17,7 @@ from fpsim.errors import shown
 def heads_of(
     q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
 ) -> tuple[list[Head], tuple[int, ...]]:
-    """Return (a Head for each head of q, shape of the leading axes of q, those before queries and d).
+    """Return (a Head for each head of q, shape of q without its last two axes, queries and d).
 
     q, k, v, mask: as for `fp.analysis.attention`. causal: whether query i uses only the keys 0 .. i + keys - queries.
     scale: factor of q.k, or None for 1 / sqrt(d).

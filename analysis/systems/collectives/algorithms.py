@@ -31,8 +31,8 @@ class BufferSpan(NamedTuple):
 class RingBuffer(NamedTuple):
     """A part of the buffer that travels around a ring once, divided into one chunk for each rank.
 
-    edges: index of the first element of each chunk, then the end of the last: ranks + 1 numbers. ranks: in the order of
-    the ring. first: the sum of chunk c begins with the rank at position (c + first) % number of ranks of the ring.
+    edges: index of the first element of each chunk, then the end of the last: ranks + 1 numbers. ranks: the ranks in
+    the order of the ring. first: the sum of chunk c begins with the rank at position (c + first) % len(ranks).
     """
 
     edges: tuple[int, ...]
@@ -97,7 +97,11 @@ class Ring:
                 )
 
     def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
-        """Divide a span into the parts that travel around a ring at a time, one for each turn of a channel."""
+        """Divide a span of the buffer into RingBuffers, each of which travels around its ring at one time.
+
+        The span is divided into channels, and a channel into turns of up to ranks * chunk elements (one turn if `chunk`
+        is None); each turn is a RingBuffer.
+        """
         buffers = []
         for number, channel in enumerate(split(span, self.channels)):
             ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
@@ -349,7 +353,10 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Return a field of an algorithm as text: a number, a name, or "2 of 16 ranks" for a long tuple of 2 rings."""
+    """Return the value of an algorithm's field as short text: a number, a name, or a tuple in parentheses.
+
+    A long tuple of rings becomes the number of rings and of ranks, such as "2 of 16 ranks".
+    """
     if isinstance(value, Flat):
         return name_of(value)
     text = repr(value)

@@ -58,7 +58,7 @@ class Sums:
     def to_odd(self) -> Array:
         """Return the sums as float64, rounded to odd: an inexact sum becomes the neighbour with an odd significand.
 
-        Rounding these to a format of fewer bits has the result of rounding the exact sums, where `lost` is 0.
+        Where `lost` is 0, rounding a returned value to a shorter format equals rounding the exact sum to that format.
         """
         self.flush()
         bits = np.empty(self.high.size, np.uint64)

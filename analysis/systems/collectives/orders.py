@@ -29,7 +29,7 @@ class OneRank(tuple[Any, ...]):
 
 
 class ExactSum(tuple[Any, ...]):
-    """An order of additions in which one rank adds the contributions of all these ranks exactly and rounds once.
+    """A tuple of ranks whose contributions one rank adds exactly, before it rounds the sum once.
 
     If the reduction has an accumulation format, the rank adds in that format instead, from left to right.
     """
@@ -89,8 +89,8 @@ def halves(start: int, stop: int) -> Order:
 def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
     """Return the order of additions of recursive halving over a power-of-two number of `ranks`.
 
-    Those that are half of the list apart add first, neighbours last. An item of `ranks` may also be an order. start,
-    stride: use only every `stride`-th item from index `start` on; the recursion passes them.
+    Ranks that are half of the list apart add first, neighbouring ranks last. An item of `ranks` may also be an order.
+    start, stride: use only every `stride`-th item from index `start` on; recursive calls set these.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import distances

@@ -39,9 +39,9 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 
 
 class NodeSums:
-    """The sums of each node's ranks as rows of codes, computed when they are read.
+    """For each node, the sum of its ranks' contributions as a row of codes; `row` computes the sums.
 
-    Each shard of a row may add the ranks in another order, as in a reduce-scatter inside the node.
+    A row consists of shards, and each shard adds the ranks in its own order, as a reduce-scatter inside the node does.
 
     Attributes:
       node: number of ranks in a node.
@@ -72,8 +72,8 @@ class NodeSums:
 def _reduced(algorithm: Flat, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
     """Return the codes (n,) of the sum of all rows by an algorithm; each of `spans` is reduced like a separate buffer.
 
-    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose contributions a row
-    already sums, 1 for none but its own.
+    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose contributions a
+    row sums; 1 if a row is the contribution of one rank.
     """
     sums = np.empty(rows.size, adder.fmt.storage)
     if isinstance(algorithm, Ring):
@@ -95,7 +95,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
     Args:
       buffers: the parts of the buffer, each with its ring.
       rows, adder: contributions as codes, and the rounding of additions.
-      node: number of ranks whose contributions a row already sums, 1 for none but its own.
+      node: number of ranks whose contributions a row sums; 1 if a row is the contribution of one rank.
     """
     for turn in (0, 1):
         for position in range(rows.count):

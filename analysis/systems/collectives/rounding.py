@@ -164,7 +164,7 @@ class Adder:
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
         """Return `wide`, codes of the accumulation format, rounded to codes of `fmt`; update `overflowed`.
 
-        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN.
+        If the accumulation format is FP32, every NaN of `wide` is first replaced, in place, by the canonical NaN.
 
         start: index in the buffer of the first element. size: elements of the whole buffer. rank: the rank whose
         contribution was added, or the first rank of the sum that was added.

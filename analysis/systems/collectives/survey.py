@@ -124,7 +124,8 @@ def growth(
     Args:
       fmt: the format of contributions and of every message between ranks.
       ranks: numbers of ranks to measure.
-      algorithms: a list or tuple of algorithms, as for `collectives.report`.
+      algorithms: a list or tuple of algorithms, as for `collectives.report`; by default a ring, a tree, and a
+        one-shot reduction with additions in float32.
       distribution: "normal" (N(0, 1)), "half_normal", "uniform" (U[0, 1)) or "lognormal".
       size: elements of the buffer.
       seed: seed of the draws.

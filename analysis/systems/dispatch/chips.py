@@ -54,8 +54,9 @@ class ChipRow:
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return the mark of the format `name`: "yes", "with scales" if units need block scales for it, or "" without a
-        unit.
+        """Return the table's cell for the format `name`: "yes", "with scales" or "".
+
+        "with scales" means that units multiply the format only with block scales, "" that no unit multiplies it.
         """
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
@@ -191,7 +192,7 @@ def _unit_of(linear: Any, product: str, chip: Chip) -> str:
 
 
 def _said(products: dict[str, str]) -> str:
-    """Return products and their units as text, such as "fprop: ...; dgrad: ..."; a unit of all three appears once."""
+    """Return text that names the unit of each product, "fprop: ...; dgrad: ...", or once if all have the same unit."""
     if len(set(products.values())) == 1:
         return next(iter(products.values()))
     return "; ".join(f"{product}: {unit}" for product, unit in products.items())

@@ -116,7 +116,7 @@ class _Runner:
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
         """Put row `row` of x at index `place` of a batch of `size` rows, and return fn's result for this row.
 
-        other: whether the rest of the batch has its rows in a second random order instead of the usual one.
+        Other rows of x, in a random order, fill the batch. other: whether to use a second random order instead.
         """
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]

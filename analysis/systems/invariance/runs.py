@@ -269,11 +269,12 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
 
 
 def _of_figures(key: Key, first: RunTensors, second: RunTensors, tolerance: float) -> TensorDifference:
-    """Compare one tensor of two runs by statistics: those that a run recorded, or else those of its elements.
+    """Compare the statistics of one tensor in two runs; a run that stored no statistics gets those of its elements.
 
-    They are the shape; the counts of elements by exponent and of zeros, Inf and NaN; and rounding errors in formats, if
-    both runs recorded them over equally many calls. With a tolerance, tensors are also equal if neither the relative
-    difference of their largest magnitudes nor the share of elements by which their counts differ exceeds it.
+    Compared are the shape; the counts of elements by exponent and of zeros, Inf and NaN; and the rounding errors in
+    formats if both runs recorded these over equally many calls. tolerance: the tensors also count as equal if the
+    relative difference of their largest magnitudes, and the share of elements that their counts place differently, are
+    at most this. key: (number of the step, name of the layer, name of the tensor).
     """
     runs = (first, second)
     rows = [run.rows.get(key) for run in runs]

@@ -53,8 +53,8 @@ def ledger(
 
     Args:
       model: a torch.nn.Module (also on torch's "meta" device), the shape of a transformer
-        (`fpsim.train.model.Config`), or a number of parameters, all of which count as weights of linear layers in whole
-        tiles.
+        (`fpsim.train.model.Config`), or a number of parameters, which all count as weights of linear layers; tiles of
+        scales count as full.
       recipe: an `fpsim.train.Recipe`, the name of a recipe in `fp.train.recipes`, or a TOML file.
       ranks: number of ranks among which ZeRO divides the training state.
       zero: stage of ZeRO, 0 to 3.
@@ -219,10 +219,11 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
 
 
 def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list[tuple[str, Any, Any]]:
-    """Return the copies of a weight that products read instead of it, as (first product, format, scaling or None).
+    """Return the low-precision copies of a weight that matrix products read, as (product, format, scaling or None).
 
-    The first product is "fprop" or "dgrad"; a copy that dgrad shares with fprop is listed once. forward, backward:
-    recipes of a layer for fprop and dgrad. seen: format of the weight itself, None for float32.
+    The product is "fprop" or "dgrad", the first that reads the copy; a copy that both read is listed once. forward,
+    backward: recipes of a layer for fprop and dgrad. seen: format of the weight itself, None for float32; a product
+    that reads this format needs no copy.
     """
     copies: list[tuple[str, Any, Any]] = []
     scaling = forward.weight_scaling
@@ -236,9 +237,10 @@ def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list
 
 
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """List the copies of `count` parameters that products read instead, and their scales, as if tiles were all full.
+    """List the low-precision copies of `count` weights that matrix products read, and the scales of the copies.
 
-    recipe: formats of the training. seen: format of the parameters themselves, None for float32.
+    Shapes of weights are unknown, so every tile (elements that share a scale) counts as full. recipe: formats of the
+    training. seen: format of the weights themselves, None for float32; a product that reads this format needs no copy.
     """
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
@@ -254,10 +256,11 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 
 
 def _copies(linear: dict[str, tuple[int, int]], recipe: Recipe, seen: Any) -> list[_StateEntry]:
-    """List the copies of linear layers' weights that products read instead, their scales, and delayed scales.
+    """List the low-precision copies of linear layers' weights that matrix products read, and all scales that are kept.
 
-    There is one entry for each kind, product and format, with the sum over layers. linear: name of a layer -> shape of
-    its weight. recipe: formats of the training. seen: format of the parameters themselves, None for float32.
+    The scales are those of the copies, and delayed scales with their histories. There is one entry for each kind,
+    product and format, with the sum over layers. linear: name of a layer -> shape of its weight. recipe: formats of the
+    training. seen: format of the weights themselves, None for float32; a product that reads this format needs no copy.
     """
     sums: dict[tuple[str, str, str], list[int]] = {}
 

@@ -147,9 +147,9 @@ def _without_blocks(
 ) -> list[LedgerRow]:  # fmt: skip
     """Return the ledger's rows of activations when the first blocks keep only their inputs and are recomputed.
 
-    There is a LedgerRow for each tensor that is kept, and one for the bytes that recomputing a block takes in addition
-    to memory that is free again by then. listed: all activations of a micro-batch of `tokens` without recomputation.
-    config: shape of the model. again: the settings of recomputation.
+    There is a LedgerRow for each tensor that is kept, and one for the extra memory of recomputing a block: the block's
+    bytes minus the bytes that the backward pass has freed before. listed: all activations of a micro-batch of `tokens`
+    without recomputation. config: shape of the model. again: the settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
@@ -159,7 +159,7 @@ def _without_blocks(
 
 
 def _stream(part: str, config: Config, tokens: int) -> LedgerRow:
-    """Return a LedgerRow of one float32 array (tokens, width) of the residual stream; `part` is its text."""
+    """Return a LedgerRow, with the text `part`, for one float32 array (tokens, width) of the residual stream."""
     size = stored_bits(None, None, (tokens, config.width)).bytes
     return LedgerRow("activations", part, str(FP32), tokens * config.width, size, size)
 
@@ -169,9 +169,10 @@ def _without_results(
 ) -> list[LedgerRow]:
     """Return the ledger's rows of activations when results of layers are recomputed, in slices or whole.
 
-    There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes in
-    addition to memory that is free again by then. listed: all activations of a micro-batch of `tokens` without
-    recomputation. config: shape of the transformer; None for the perceptron. again: the settings of recomputation.
+    There is a LedgerRow for each tensor that is kept, and one for the recomputation with the most extra memory: its
+    bytes minus the bytes that the backward pass has freed before. listed: all activations of a micro-batch of `tokens`
+    without recomputation. config: shape of the transformer; None for the perceptron. again: the settings of
+    recomputation.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
@@ -193,9 +194,10 @@ def _without_results(
 
 
 def _more(part: str, tensors: Sequence[Activation], freed: int) -> list[LedgerRow]:
-    """Return a list with one LedgerRow, of the bytes of `tensors` minus `freed` bytes; [] if that is not positive.
+    """Return a list with a LedgerRow of the extra memory of a recomputation; [] if it needs none.
 
-    tensors: activations that are recomputed together. freed: bytes that are free again by then. part: text of the row.
+    tensors: the activations that are recomputed together. freed: bytes that the backward pass has freed before; the
+    extra memory is the bytes of `tensors` minus these. part: text of the row.
     """
     more = sum(kept.bits.bytes for kept in tensors) - freed
     elements = sum(kept.elements for kept in tensors)

@@ -94,8 +94,8 @@ def _readers(name: str, config: Config | None) -> tuple[str, ...]:
 def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
     """Return the bytes in memory while a group of activations is recomputed.
 
-    One slice is in memory at a time if the group is SwiGLU's input, sliced along tokens or channels; otherwise all of
-    it is. group: the activations. again: the settings of recomputation.
+    If the group is SwiGLU's input, sliced along tokens or channels, one slice is in memory at a time; otherwise the
+    whole group is. group: the activations. again: the settings of recomputation.
     """
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"

@@ -89,7 +89,8 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
     """Find orders of addition that together reproduce the bits of as many elements of a mean as possible.
 
-    If several values of `ExplainedMean.divided` reproduce equally many elements, the one with fewer orders is returned.
+    The search runs for each way to divide by the number of ranks (`ExplainedMean.divided`). The result is the way that
+    reproduces most elements; of ways with equally many, the one with the fewest orders.
 
     Args:
       contributions: (ranks, n) float32, the contribution of each rank, which is rounded to `fmt` before the additions.

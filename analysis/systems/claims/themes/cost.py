@@ -19,10 +19,10 @@ from fpsim.formats.named import BF16, E4M3, E5M2
 
 
 def gpt3_cost() -> Figures:
-    """Return the millions of hours in 355 GPU-years, GPT-3's training, and the dollars per hour that two costs imply.
+    """Convert the 355 GPU-years of GPT-3's training to millions of GPU-hours, and return the dollars per GPU-hour.
 
-    The costs are two published totals for this training, 12 and 4.6 million dollars. The result is a dict, name ->
-    number.
+    There are two prices, for two published totals of this training: 12 and 4.6 million dollars. The result is a dict,
+    name -> number.
     """
     hours = 355 * 365 * 24
     return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}

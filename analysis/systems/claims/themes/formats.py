@@ -31,11 +31,12 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return FP16's largest value, the bits of precision of FP16 and BF16, and facts on FP16's codes and underflow.
+    """Return facts on FP16: its largest value, precision, codes and underflow.
 
-    These are the number of NaN codes, and the number of other codes that decoding and encoding leave unchanged. They
-    are followed by 2^-25 (half of the smallest positive value) rounded to FP16, and by whether slightly more than 2^-25
-    becomes 2^-24. The result is a dict, name -> number or bool.
+    Facts on codes are the number of NaN codes, and the number of other codes that stay the same when they are decoded
+    and encoded again. Facts on underflow are 2^-25 (half of the smallest positive value) rounded to FP16, and whether a
+    number slightly above 2^-25 is rounded to 2^-24. Also return BF16's precision in bits. The result is a dict, name ->
+    number or bool.
     """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
@@ -70,8 +71,9 @@ def bf16_range() -> Figures:
 def bf16_against_fp16() -> Figures:
     """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes.
 
-    An error is norm(difference from float32's gradients) / norm(these). BF16 and FP16 without loss scaling are measured
-    for the plain loss and for the loss times 2^-12. The result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(float32's gradients). BF16, and FP16 without loss
+    scaling, are measured for the plain loss and for the loss times 2^-12; FP16 with dynamic loss scaling is measured
+    for the plain loss only. The result is a dict, name -> number.
     """
     return {
         "BF16 units of Ampere": len(units_of("ampere", BF16)),
@@ -129,10 +131,10 @@ def fp8_hardware() -> Figures:
 
 
 def capability_dispatch() -> Figures:
-    """Return the compute capabilities of chips with FP8 units, and those of them that the test major >= 9 misses.
+    """Return the compute capabilities of chips with FP8 units, and those that the test `major >= 9` wrongly excludes.
 
-    Also return the fraction bits that six matrix units keep in their sums: for FP8 those of Ada, Hopper and Blackwell,
-    for FP16 those of Hopper, Ampere and Volta. The result is a dict, name -> number or string.
+    Also return the fraction bits that six matrix units keep in their sums: FP8 units of Ada, Hopper and Blackwell, and
+    FP16 units of Hopper, Ampere and Volta. The result is a dict, name -> number or string.
     """
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if units_of(arch, E4M3, E5M2))

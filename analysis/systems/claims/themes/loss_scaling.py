@@ -127,9 +127,9 @@ def too_large_a_scale() -> Figures:
 def loss_factor() -> Figures:
     """Measure whether errors of weight gradients depend on a constant factor of the loss.
 
-    An error is norm(difference from float32's gradients) / norm(these). Return the error of the recipe DEEPSEEK_V3,
-    whether it is equal for the loss times 2^-12 and times 2^12, and the error of FP16 without loss scaling for the loss
-    times 2^-12. The result is a dict, name -> number or bool.
+    An error is norm(difference from float32's gradients) / norm(float32's gradients). Return the error of the recipe
+    DEEPSEEK_V3, whether this error stays the same for the loss times 2^-12 and times 2^12, and the error of FP16
+    without loss scaling for the loss times 2^-12. The result is a dict, name -> number or bool.
     """
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,

@@ -44,10 +44,10 @@ def _bytes(recipe: str, *kinds: str) -> float:
 
 
 def parameter_memory() -> Figures:
-    """Return the bytes of FP16 weights divided by those of FP32 weights, and the bytes per parameter that Adam keeps.
+    """Return bytes of FP16 weights / bytes of FP32 weights, and the bytes per parameter of training with Adam.
 
-    In FP32, these are the bytes of the weight, the gradient and two moments. In mixed precision, weight and gradient
-    are FP16, the moments are FP32, and an FP32 copy of the weight (master) is added. The result is a dict, name ->
+    Training in FP32 keeps a weight, a gradient and two moments of 4 bytes each. Training in mixed precision keeps an
+    FP16 weight and gradient, two FP32 moments, and an FP32 copy of the weight (master). The result is a dict, name ->
     number.
     """
     return {
@@ -69,8 +69,8 @@ def reported_savings() -> Figures:
 def fp8_states() -> Figures:
     """Return the bytes per parameter that training by the recipe DEEPSEEK_V3 keeps, without and with FP8 weight copies.
 
-    Also return those of Adam in float32, the share of them that DEEPSEEK_V3 with copies saves, and 480 / 120, the ratio
-    of two published sizes in GB. The result is a dict, name -> number.
+    Also return the bytes per parameter of Adam in float32, the share of these that DEEPSEEK_V3 with copies saves, and
+    the ratio of two published sizes, 480 GB / 120 GB. The result is a dict, name -> number.
     """
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")
@@ -120,9 +120,10 @@ def sliced_products() -> Figures:
 
 
 def one_card() -> Figures:
-    """Return the gigabytes of 42 billion parameters: in BF16, and with all states of training in mixed precision.
+    """Return the gigabytes of 42 billion BF16 weights, and of all training states of 42 billion parameters.
 
-    Those are weights, gradients, masters and moments. The result is a dict, name -> number.
+    The training is in mixed precision; its states are weights, gradients, masters and moments. The result is a dict,
+    name -> number.
     """
     weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
     return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}

@@ -91,9 +91,10 @@ def shuffled_sums() -> Figures:
 
 
 def bounds() -> Figures:
-    """Return the classical / the probabilistic error bound of sums, and the share of errors within the latter.
+    """Compare a classical with a probabilistic bound on the rounding error of sums.
 
-    There are 16 sums of 2^17 N(0, 1) terms in float32, and 16 of 1000 terms in FP16, each added one term after another.
+    Return (classical bound / probabilistic bound), and the share of errors that are within the probabilistic bound, for
+    16 sums of 2^17 N(0, 1) terms in float32 and for 16 sums of 1000 terms in FP16. Terms are added one after another.
     The result is a dict, name -> number.
     """
     from fpsim.analysis.measures.drift.drift import drift
@@ -110,8 +111,8 @@ def bounds() -> Figures:
 def nvfp4_forward() -> Figures:
     """Return errors of weight gradients with NVFP4 in all products, and in all but the forward product (BF16).
 
-    An error is norm(difference from float32's gradients) / norm(these). Also return the second error / the first. The
-    result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(float32's gradients). Also return the second error /
+    the first. The result is a dict, name -> number.
     """
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -138,8 +139,8 @@ def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
 def flash_rounding_bias() -> Figures:
     """Return the bias of BF16 flash attention's outputs if a row's largest score occurs once, and if it occurs twice.
 
-    All values v are negative. Both cases are computed with the running output, before the division by the sum of
-    weights, in BF16 and in float32. The result is a dict, name -> number.
+    All values v are negative. There are two biases for each case: with the running output (before the division by the
+    sum of weights) in BF16, and with the running output in float32. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     values = quantize(-(1 + rng.random((64, 64))), BF16)
@@ -154,10 +155,11 @@ def flash_rounding_bias() -> Figures:
 
 
 def sampling_mismatch() -> Figures:
-    """Return how many times more the order of additions changes a network's output in BF16 than in FP16.
+    """Return the effect of the order of additions on a random network's output in BF16 / the effect in FP16.
 
-    A change is measured as the KL divergence, and as the mean |difference| of log-probabilities, between products with
-    1 and with 8 slices of K. There is a ratio of each for 4 and for 12 layers. The result is a dict, name -> number.
+    An effect is the difference between two computations of the output, whose products add in 1 and in 8 slices of K. It
+    is measured as a KL divergence, and as the mean |difference| of log-probabilities. There is a ratio of each for 4
+    and for 12 layers. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for layers in (4, 12):

@@ -104,11 +104,12 @@ def mxfp4_errors() -> Figures:
 
 
 def four_over_six_bias() -> Figures:
-    """Return the mean of 17 stochastic roundings of the value 1 to E2M1, in a block whose largest magnitude is 17/16.
+    """Return the mean of 17 stochastic roundings of the value 1 to E2M1, with the better of two scales for each.
 
-    Each rounding is made with two scales, which map 17/16 to 6 and to 4, and the result nearer to 1 is taken; the
-    mean - 1 is the bias of this choice. The middles of 17 equal parts of [0, 1) serve as random numbers. Also return
-    how many results are 17/16, and the value of the others. The result is a dict, name -> number.
+    The value is in a block whose largest magnitude is 17/16; one scale maps 17/16 to 6, the other to 4. Each rounding
+    is made with both scales, and the result nearer to 1 counts. An unbiased rounding would have the mean 1. The 17
+    random numbers are the middles of 17 equal parts of [0, 1). Also return how many results are 17/16, and the value of
+    the others. The result is a dict, name -> number.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
@@ -129,9 +130,9 @@ def four_over_six_bias() -> Figures:
 
 
 def four_over_six() -> Figures:
-    """Round the values 10, 20, 30, 40 to E2M1 with the E4M3 scale that maps 40 to 6, and with that which maps it to 4.
+    """Round the values 10, 20, 30, 40 to E2M1 with two E4M3 scales, one that maps 40 to 6 and one that maps 40 to 4.
 
-    Return the two scales and the two mean squared errors, as a dict, name -> number.
+    Return the two scales and the mean squared error with each, as a dict, name -> number.
     """
     x = np.array([10.0, 20.0, 30.0, 40.0])
     figures: Figures = {}

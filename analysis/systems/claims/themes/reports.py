@@ -56,10 +56,11 @@ def reciprocal_boundaries() -> Figures:
 
 
 def mxfp4_as_nvfp4() -> Figures:
-    """Return the shares of MXFP4 blocks whose values change if only their scales are rounded to E4M3, as for NVFP4.
+    """Return the share of MXFP4 blocks whose values change when their scales are rounded to E4M3, as NVFP4 has them.
 
-    All scales are first divided by one power of two. There is a share for blocks whose magnitudes are up to 2, 14 and
-    24 powers of two apart. The result is a dict, name -> number.
+    Before the rounding, all scales are divided by one power of two, so that the largest becomes 2^8. There are three
+    shares, for blocks that were multiplied by random powers of two in 1 .. 2^2, 1 .. 2^14 and 1 .. 2^24. The result is
+    a dict, name -> number.
     """
     figures: Figures = {}
     for spread in (2, 14, 24):
@@ -92,10 +93,12 @@ def bf16_logits() -> Figures:
 
 
 def attention_underflow_law() -> Figures:
-    """Return measured and predicted shares of attention weights w for which E4M3 rounds w * scale to 0.
+    """Return the shares of attention weights w for which E4M3 rounds w * scale to 0, for five settings.
 
-    Both are for three pairs (D, scale), where D is the score of a sink, one more key. For two standard deviations of
-    the scores without a sink, and the scale 1, there is only the measured share. The result is a dict, name -> number.
+    Three settings have a sink (one more key, whose score is 6 or 8 nats above the mean of the others) and a scale of 1
+    or 16; for these, return the share as measured and as a formula predicts it. Two settings have no sink, the scale 1,
+    and scores of standard deviation 1 and 4; for these, return the measured share only. The result is a dict, name ->
+    number.
     """
     figures: Figures = {}
     for sink, scale in ((6.0, 1), (8.0, 1), (8.0, 16)):
@@ -108,9 +111,9 @@ def attention_underflow_law() -> Figures:
 
 
 def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
-    """Return logits + c * noise, with c such that the softmax of both overlap by `alpha` in the mean over rows.
+    """Return logits + c * noise, with c such that softmax(logits) and softmax(the result) overlap by `alpha`.
 
-    The overlap of two distributions p and q is the sum of min(p, q).
+    The overlap of two distributions p and q is the sum of min(p, q); `alpha` is its mean over rows.
     """
     low, high = 0.0, 4.0
     for _ in range(40):
@@ -123,8 +126,8 @@ def _overlapping(logits: Floats, noise: Floats, alpha: float) -> Floats:
 def kl_gradients() -> Figures:
     """Return relative errors, in percent, of the gradient of a KL divergence with respect to logits, in BF16.
 
-    The gradient is the difference of two softmax. There is an error for three overlaps of the two distributions, and
-    for logits of standard deviation 1 and 2. The result is a dict, name -> number.
+    The gradient is the difference of two softmax distributions. There is an error for each of three overlaps of the
+    distributions, and logits of standard deviation 1 and 2. The result is a dict, name -> number.
     """
     figures: Figures = {}
     noise = wide(normal(64, 4096, seed=1))
@@ -140,11 +143,12 @@ def kl_gradients() -> Figures:
 
 
 def noise_threshold() -> Figures:
-    """Measure how one noisy gradient step changes the distance to the optimum of a linear least-squares problem.
+    """Measure whether noisy gradient steps bring the weights of a linear least-squares problem nearer to the optimum.
 
-    The noise is that of residuals rounded stochastically to NVFP4; distances are multiples of its standard deviation.
-    "change" is new / old squared distance - 1, negative for progress; "effect ... best s" is the largest decrease over
-    all step sizes s, as a share of the old squared distance. Return a dict, name -> number.
+    The noise comes from stochastic rounding of residuals to NVFP4. Weights begin at a distance of 0.5, 1, sqrt(3) or
+    2.5 standard deviations of the gradient's noise. "change ... s" is new / old squared distance - 1 (mean of 1024
+    steps) for the step size s; it is negative if the step helps. "effect ... best s" is the largest decrease that any
+    step size s reaches, as a share of the old squared distance. Return a dict, name -> number.
     """
     tokens, weights, draws = 512, 32, 1024
     rng = np.random.default_rng(0)

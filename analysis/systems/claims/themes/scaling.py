@@ -101,10 +101,10 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32.
+    """Return how many of three operands the recipe DEEPSEEK_V3 has in E4M3, and whether it keeps float32 weights.
 
-    The three operands are inputs, weights and gradients of linear layers. The weights are those that the optimizer
-    keeps. The result is a dict, name -> number or bool.
+    The operands are inputs, weights and gradients of linear layers; the weights kept are the optimizer's. The result is
+    a dict, name -> number or bool.
     """
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {

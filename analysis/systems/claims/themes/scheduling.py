@@ -69,10 +69,10 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the root mean square of 4096 values whose sum of squares overflows FP16, and errors of such sums.
+    """Return the magnitude of 4096 equal values at which their sum of squares reaches FP16's maximum.
 
-    There is the largest relative error of 16 sums of N(0, 1) values, added in FP16 and added in FP32. The result is a
-    dict, name -> number.
+    Also return the largest relative error of 16 sums of squares of 4096 N(0, 1) values, for additions in FP16 and for
+    additions in FP32. The result is a dict, name -> number.
     """
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
@@ -86,7 +86,8 @@ def norm_statistics() -> Figures:
 def kept_layers() -> Figures:
     """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and with it in FP8.
 
-    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(float32's gradients). The result is a dict, name ->
+    number.
     """
     everywhere = training.FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
     return {"head kept high": probed("FP8_TENSOR").error, "head in FP8 too": probed(everywhere).error}
@@ -112,12 +113,12 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return the loss of training in BF16, and by how much the losses of three FP8 recipes exceed it.
+    """Return the loss of training in BF16, and the additional losses of training by three FP8 recipes.
 
-    The recipes are E4M3 without scales ("raw"), tiles with scales, and raw with a controller that switches layers to
-    BF16 where values underflow. Also return how often the controller switches, and the mean share of layers in BF16.
-    The last number is this share for tiles with a controller that switches layers by their gradient norms. The result
-    is a dict, name -> number.
+    The recipes are E4M3 without scales, E4M3 in tiles with scales, and E4M3 without scales but with a controller that
+    switches layers to BF16 where values underflow. For this controller, also return the number of switches and the mean
+    share of layers in BF16. Also return that share for tiles with a controller that switches layers by the norm of
+    their gradients. The result is a dict, name -> number.
     """
     high, _, _ = _trained(training.BF16)
     raw, _, _ = _trained(training.FP8_RAW)
@@ -153,7 +154,8 @@ def update_in_fp8() -> Figures:
 def backward_precision() -> Figures:
     """Return errors of weight gradients with FP8 in all products of linear layers, in fprop only, and in none.
 
-    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(float32's gradients). The result is a dict, name ->
+    number.
     """
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -178,11 +180,11 @@ def _delayed_descent(delay: int, rate: float = 0.5) -> float:
 
 
 def masters() -> Figures:
-    """Return the sum of 1 and 1000 updates of 1e-3, added in BF16 and in float32.
+    """Add 1000 updates of 1e-3 to the weight 1, one after another, in BF16 and in float32; return the sums.
 
-    There are two sums in BF16: rounded to nearest, and the mean of 64 that are rounded stochastically. Also return |x|
-    after 60 gradient steps on x^2 / 2 from x = 1, with gradients 0, 1 and 4 steps old. The result is a dict, name ->
-    number.
+    There are two results for BF16: the sum with rounding to nearest, and the mean of 64 sums with stochastic rounding.
+    Also return |x| after 60 steps of gradient descent on x^2 / 2 from x = 1, with gradients that are 0, 1 and 4 steps
+    old. The result is a dict, name -> number.
     """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
@@ -223,11 +225,11 @@ def learning_rates() -> Figures:
 
 
 def learning_rate_rules() -> Figures:
-    """Return by which factor two rules raise the learning rate for a 4 times larger batch, and facts on two schedules.
+    """Return the factors by which two rules raise the learning rate for a 4 times larger batch.
 
-    Of DeepSeek-V3's schedule these are the number of tokens and the lowest / the peak rate; of a cosine schedule in
-    `fp.train`, the rates at the end of the warmup and of the training, each / the peak rate. The result is a dict,
-    name -> number.
+    The rules are the square-root and the linear one. Also return, for DeepSeek-V3's schedule, the number of tokens, and
+    its lowest learning rate / its peak rate; and for a cosine schedule in `fp.train`, the rate at the end of the warmup
+    / the peak rate, and the rate at the end of the training / the peak rate. The result is a dict, name -> number.
     """
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
     return {
