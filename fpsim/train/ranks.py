@@ -46,11 +46,14 @@ class Reduction:
       accumulate: the accumulator that adds them; None for `fp.Sequential(fp.FP32)`. A wider sum is rounded to float32.
       count: the divisor of the sum; None for the number of gradients that are added.
     Raises:
-      TypeError, ValueError: fmt is no format, accumulate is no accumulator or rounds stochastically, or count is < 1.
+      TypeError, ValueError: fmt is no format with a sign and a zero, accumulate is no accumulator or rounds
+        stochastically, or count is < 1.
     """
 
     def __init__(self, fmt: Any = None, accumulate: Accumulator | None = None, count: int | None = None) -> None:
         self.fmt: Format | None = None if fmt is None else find_format(fmt)
+        if self.fmt is not None and not (self.fmt.signed and self.fmt.has_zero):
+            raise ValueError(f"fmt must be a format with a sign and a zero; got {self.fmt}. Use BF16, for example.")
         self.accumulate = Sequential(FP32) if accumulate is None else accumulate
         self.count = count
         require_kind("accumulate", self.accumulate, Accumulator, "an accumulator such as fp.Sequential(fp.FP32)")

@@ -13,11 +13,14 @@ from fpsim.analysis.systems.collectives.orders import ExactSum, Hops, Order, fir
 from fpsim.analysis.systems.collectives.rounding import SEND, Adder
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode
+from fpsim.formats.named import BF16, Format
 
-WAYS_OUT = (
-    "Scale contributions down, pass average='multiply_before', or take a format with more range, such as BF16; "
-    "overflow='nonfinite' or 'saturate' returns the overflowed sums."
-)
+
+def ways_out(fmt: Format) -> str:
+    """Return the advice of the error: formats with more range are named if `fmt` has less than BF16."""
+    wider = ", or take a format with more range, such as BF16" if fmt.max < BF16.max else ""
+    scaled = "Scale contributions down" + (", pass" if wider else " or pass") + " average='multiply_before'"
+    return f"{scaled}{wider}; overflow='nonfinite' or 'saturate' returns the overflowed sums."
 
 
 class CollectiveOverflowError(OverflowError, ValueError):
@@ -49,12 +52,12 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
         return  # a contribution was infinite or NaN already
     if adder.overflowed:
         sentence = next(filter(None, (where(int(e), source, rows, algorithm, adder) for e in beyond[finite])), "")
-        raise CollectiveOverflowError(f"{sentence or f'a sum overflowed {adder.fmt}.'} {WAYS_OUT}")
+        raise CollectiveOverflowError(f"{sentence or f'a sum overflowed {adder.fmt}.'} {ways_out(adder.fmt)}")
     element = int(beyond[finite][0])
     share = int(finite.sum())
     sentence = where(element, source, rows, algorithm, adder)
     more = f" {share} of {codes.size} elements overflow." if share > 1 else ""
-    raise CollectiveOverflowError(f"{sentence}{more} {WAYS_OUT}")
+    raise CollectiveOverflowError(f"{sentence}{more} {ways_out(adder.fmt)}")
 
 
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:

@@ -219,3 +219,10 @@ def test_every_setting_adds_in_the_order_that_it_states() -> None:
         got = C.all_reduce(x, fmt, algorithm=algorithm)[0]
         want = np.concatenate([followed(algorithm.order(element, n, ranks), x, element) for element in range(n)])
         fp.testing.assert_bits_equal(got, want)
+
+
+@pytest.mark.parametrize(("fmt", "is_named"), [("fp16", True), ("bf16", False), ("fp32", False)])
+def test_an_overflow_advises_a_format_of_more_range_only(fmt: str, is_named: bool) -> None:
+    with pytest.raises(C.CollectiveOverflowError, match="Scale contributions down") as caught:
+        C.all_reduce(np.full((4, 2), fp.format(fmt).max), fmt)
+    assert ("such as BF16" in str(caught.value)) == is_named
