@@ -81,6 +81,7 @@ class ScalePlan(NamedTuple):
         scaling = self.scaling
         smallest = scaling.lower_bound
         zero_scale = 1.0 if scaling.zero_scale == "one" else smallest
+        scale, inverse, factor = self._second_level(tensor)
         with np.errstate(all="ignore"):
             numbers = ScaleNumbers(
                 largest=real(self.largest),
@@ -90,11 +91,18 @@ class ScalePlan(NamedTuple):
                 half_smallest=real(smallest / 2),
                 scale_max=real(scaling.scale_format.max),
                 zero_scale=real(zero_scale),
-                tensor=real(tensor.scale),
-                inverse_tensor=real(1) / real(tensor.scale),
-                tensor_factor=real(tensor.factor),
+                tensor=scale,
+                inverse_tensor=inverse,
+                tensor_factor=factor,
             )
         return np.array(numbers, real)
+
+    @under_ieee
+    def _second_level(self, tensor: TensorScale) -> tuple[Any, Any, Any]:
+        """Return the last three fields of `ScaleNumbers`, those of the scale of the whole array."""
+        _, real, _ = FLOATS[self.width]
+        with np.errstate(all="ignore"):
+            return real(tensor.scale), real(1) / real(tensor.scale), real(tensor.factor)
 
     @property
     def highest(self) -> Any:
@@ -138,9 +146,13 @@ class ScalePlan(NamedTuple):
 
         numbers: the result of `self.numbers(tensor)`, followed by `self.table`. tensor: the scale of the whole array.
         """
-        if self.single_level and not self.scaling.tensor_scale:
+        if not self.single_level:
+            return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout
+        if not self.scaling.tensor_scale:
             return self.single_level
-        return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout
+        numbers = self.single_level[0].copy()
+        numbers[TABLE - 3 : TABLE] = self._second_level(tensor)
+        return numbers, self.rules, self.layout
 
 
 class TensorScale(NamedTuple):
