@@ -111,6 +111,7 @@ def epilogues() -> Iterator[Case]:
     for fmt in ("e4m3", "e5m2", "fp16", "bf16", "fp32", "e2m1"):
         yield Case(f"special, to {fmt}", FP8, 40, {"out_fmt": fmt, "alpha": 900.0})
     yield Case("special", FP8, 40, {}, "float32")
+    yield Case("special, to FP64", HALF, 40, {"out_fmt": "fp64"})
     yield Case("special halves", "hopper_f16_f16", 40, {}, "float16")
 
 
