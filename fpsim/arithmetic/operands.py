@@ -28,6 +28,7 @@ from fpsim.formats.named import format as find_format
 Formats = FormatLike | tuple[FormatLike | None, ...] | None
 NAMES = ("a", "b", "c")
 MOST_AXES = 32  # that numpy.broadcast takes
+SMALL_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")  # names of ml_dtypes' dtypes, of NumPy's kind "V"
 
 
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
@@ -96,6 +97,8 @@ def integers(n: npt.ArrayLike) -> Operands:
     """
     array = as_array(n, "n")
     if array.size == 0 and not hasattr(n, "dtype"):
+        array = array.astype(np.int64)
+    if array.dtype.name in SMALL_INTEGERS:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         floats = array.dtype.kind == "f" or format_of(array.dtype) is not None

@@ -268,3 +268,11 @@ def test_python_rounds_float64_to_the_same_integers() -> None:
                                    ("down", math.floor)]  # fmt: skip
     for rounding, python in rows:
         assert_bits_equal(fp.to_int(x, rounding=rounding), np.array([python(v) for v in x.tolist()], np.int64))
+
+
+@pytest.mark.parametrize("name", ["int2", "int4", "uint2", "uint4"])
+def test_small_integers_of_ml_dtypes_are_integers(name: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    n = np.arange(int(info.min), int(info.max) + 1)
+    assert_bits_equal(fp.from_int(n.astype(dtype)[::-1], "e5m2"), fp.from_int(n[::-1], "e5m2"))
