@@ -119,9 +119,10 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Return inputs of casts from `source` to `fmt`, as bit patterns (cases, 1): ends of range, random boundary points.
+    """Return inputs of casts from `source` to `fmt`, as bit patterns, uint64 (cases, 1).
 
-    case: text that seeds the random choice.
+    They are the ends of the range, special values, and a random choice of `fpsim.testing.points(fmt)`. case: text that
+    seeds the choice.
     """
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
@@ -130,9 +131,10 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return all boundary points of `fmt`, and those that every set of casts contains, as bit patterns of `source`.
+    """Return (all of `fpsim.testing.points(fmt)`, inputs that every set of casts contains), as patterns of `source`.
 
-    The latter are zeros, ends of the range of `fmt`, Inf, a quiet NaN and two signalling ones.
+    Points are inputs at which the result of a cast can change. The inputs in every set are zeros, the ends of the range
+    of `fmt`, Inf, a quiet NaN and two signalling ones.
     """
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
@@ -219,8 +221,8 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 def _products() -> Iterator[Vectors]:
     """Yield sets of test vectors, without outputs, for products whose partial sums are added to a float32 total.
 
-    There is a set for each row of PROMOTED, a matrix unit and the number of terms of a partial sum. K is the number of
-    terms of two partial sums and one instruction.
+    There is a set for each row of PROMOTED, a matrix unit and the number of terms of a partial sum. K is twice that
+    number plus the number of terms of one matrix instruction.
     """
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)

@@ -152,9 +152,10 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of quantizers that round their inputs to another format or width first.
+    """Yield the faults of quantizers that first round their inputs to another format, or to fewer significand bits.
 
-    source: the format of the inputs; formats and widths that can represent all of these are left out.
+    model: the model of the promised cast. source: the format of the inputs; formats that can represent all values of
+    `source` are left out.
     """
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):

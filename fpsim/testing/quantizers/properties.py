@@ -43,7 +43,8 @@ def right_values(
     A broken property shows the wrong result whose input is smallest in magnitude; None means that all are right.
 
     The classes are "values" (of the format), "ties", "rounding" (all other normal values in range), "zeros",
-    "subnormals", "overflow", "infinity" and "NaN". got, want: the results for x and the right ones.
+    "subnormals", "overflow", "infinity" and "NaN". box: the quantizer. x, inputs: its inputs, as floats and split into
+    signs and magnitudes. got, want: the results for x and the right ones, as bit patterns of float64.
     """
     fmt, magnitude = box.fmt, inputs.magnitude
     kinds, _ = kinds_of(inputs, fmt)
@@ -162,8 +163,8 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
     """Return the broken property "idempotent" if a result changes when quantized again, else None.
 
-    x: inputs, for their dtype. got: their results, as bit patterns of float64. right: the model of the promised cast;
-    results that it changes too are left out.
+    box: the quantizer. x: its inputs, of which only the dtype is used. got: the results for x, as bit patterns of
+    float64. right: the model of the promised cast; results that this model changes too are left out.
     """
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
@@ -306,7 +307,7 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
 def broken_size(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
     """Return the broken property "size" for a large array with a wrong result, or None if all results are right.
 
-    x: the array. got, want: its results and the right ones, flat, as bit patterns of float64.
+    box: the quantizer. x: the array. got, want: its results and the right ones, flat, as bit patterns of float64.
     """
     differ = np.flatnonzero(got != want)
     if not differ.size:

@@ -116,7 +116,10 @@ class QuantizerReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
-    """Return the sentence on how many other policies and faults the results exclude, and on the rivals left."""
+    """Return the sentence on how many other policies and faults the results exclude, and on those that are left.
+
+    excluded: their number. rivals: clauses on the policies and faults that would give the same results.
+    """
     if not rivals:
         return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
     more = " in .rivals" if len(rivals) > LISTED else ""

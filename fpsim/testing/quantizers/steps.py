@@ -85,10 +85,10 @@ class Carry:
     beyond: bool = True
 
     def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
-        """Return the codes of results with the fault.
+        """Return the codes that results have with the fault.
 
-        codes: the right codes of magnitudes, rounded. smaller: codes of the inputs rounded toward zero. fmt: the
-        format.
+        codes: the codes of correctly rounded magnitudes. smaller: the codes of the same magnitudes rounded toward zero.
+        fmt: the format of the codes.
         """
         bits = fmt.mantissa_bits
         carried = (codes >> bits) > (smaller >> bits)

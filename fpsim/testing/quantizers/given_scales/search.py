@@ -22,8 +22,8 @@ def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
     """Yield models of a quantizer with the scales and zero points that it may have, likely ones first.
 
     If fn returns codes, a scale follows from two inputs at which codes step to the next integer, whatever the rounding.
-    If fn returns values, the scale is the smallest magnitude among them. Each float32 near it is tried. Float formats
-    have no models. box: the quantizer, called with its promised scale.
+    If fn returns values, the scale is the smallest magnitude above 0 among them. Each float32 near the scale is tried.
+    Nothing is yielded for float formats. box: the quantizer, called with its promised scale.
     """
     fmt = box.promise.fmt
     if not isinstance(fmt, IntegerFormat):

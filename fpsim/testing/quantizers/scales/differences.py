@@ -81,7 +81,7 @@ class RecipeDifferences:
         return CountedDifference(total, of, " or ".join(sorted(layouts)))
 
     def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
-        """Return the difference between a quantizer's result `parts` for a matrix x and a scaling's.
+        """Return the difference between a quantizer's result `parts` for a matrix x and the result of `scaling` for x.
 
         Scalings with equal results for the matrix share a cached difference.
         """
@@ -99,7 +99,7 @@ class RecipeDifferences:
 
 
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
-    """Return a scaling with the same results for a matrix, and fixed values in fields that do not affect them.
+    """Return a copy of `scaling` with fixed values in the fields that cannot affect its results for a matrix.
 
     Scalings that differ only in such fields thus become equal, and share one entry of a cache.
 
@@ -114,7 +114,7 @@ def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return a scaling with fixed values in the fields that do not affect the results for a matrix; cached.
+    """Return a copy of `scaling` with fixed values in the fields that cannot affect its results for a matrix; cached.
 
     shape: shape of the matrix. special: whether it has an Inf or a NaN. positive: whether all its magnitudes exceed 0.
     above_floor: whether all its magnitudes exceed the scaling's amax_floor.
@@ -139,7 +139,11 @@ def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive:
 
 
 def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> CountedDifference:
-    """Return the difference between a quantizer's result and a scaling's; cast: keywords of the cast of elements."""
+    """Return the difference between a quantizer's result and that of `fpsim.encode_scaled` for the same matrix.
+
+    result: the matrix and the quantizer's result. fmt, scaling, cast: element format, scaling, and keywords of the cast
+    of elements for `encode_scaled`.
+    """
     x, parts = result.x, result.parts
     q = encode_scaled(x, fmt, scaling, **cast)
     if parts.scales is None:
