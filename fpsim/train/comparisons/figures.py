@@ -155,7 +155,10 @@ def _labelled(axes: Any, comparison: Any, ends: dict[str, float]) -> None:
         axes.annotate(
             name, (1, wanted[name]), (1.04, at), xycoords="axes fraction", textcoords="axes fraction", va="center",
             fontsize=6.5, color=drawn[name]["color"], annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": drawn[name]["color"], "shrinkA": 0, "shrinkB": 0},
+            arrowprops={  # from the name's left edge: from its centre, lines would cross other names
+                "arrowstyle": "-", "linewidth": 0.5, "color": drawn[name]["color"], "shrinkA": 0, "shrinkB": 0,
+                "relpos": (0.0, 0.5),
+            },
         )  # fmt: skip
 
 
