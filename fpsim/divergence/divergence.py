@@ -17,7 +17,7 @@ from fpsim.display.optional import DataFrame, frame
 from fpsim.divergence.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
-from fpsim.formats.named import FP32
+from fpsim.formats.named import FP32, FP64
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.trees.tree import Tree
 
@@ -220,10 +220,13 @@ def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: 
     """Return the divergence at the first element in which two float matrices differ.
 
     place: layer, product, operand, names of runs. x, y: matrices of both runs. cause: as in `Divergence`. why: function
-    (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype.
+    (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype, or FP32 or FP64 if
+    the dtypes differ.
     """
-    if codes is None:
-        codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
+    if codes is None and x.dtype == y.dtype:
+        codes = format_of(x.dtype)
+    if codes is None:  # NumPy promotes no two of float16, bfloat16 and the dtypes of FP8
+        codes = FP64 if np.float64 in (x.dtype, y.dtype) else FP32
     differ = differing(x, y)
     row, column = (int(i) for i in np.argwhere(differ)[0])
     values = float(x[row, column]), float(y[row, column])

@@ -395,3 +395,13 @@ def test_the_largest_difference_of_specials_is_infinite_unless_they_are_the_same
     inf, nan = np.inf, np.nan
     for x, y, want in ((inf, -inf, inf), (nan, inf, inf), (inf, 1, inf), (inf, inf, 0), (nan, nan, 0), (0.0, -0.0, 0)):
         assert _largest(np.array([1, x]), np.array([1, y])) == want
+
+
+@pytest.mark.parametrize(("first", "second", "fmt"), [("bf16", "fp16", "FP32"), ("e4m3", "bf16", "FP32"),
+                                                      ("bf16", "fp64", "FP64")])  # fmt: skip
+def test_results_of_two_formats_are_compared_by_value(first: str, second: str, fmt: str) -> None:
+    x, y = (fp.cast(np.float32([[1, 1.0078125, 3]]), each, rounding=rounding)
+            for each, rounding in ((first, "down"), (second, "up")))  # fmt: skip
+    divergence = weight_divergence("up", x, y + y.dtype.type(1))
+    assert divergence is not None
+    assert (str(divergence.fmt), divergence.element, divergence.values) == (fmt, (0, 0), (1.0, 2.0))
