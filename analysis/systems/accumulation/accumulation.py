@@ -293,9 +293,10 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Join micro-batches to one batch: concatenate tensors along the first axis, and keep the first of other items.
+    """Join micro-batches to one batch: concatenate their tensors along the first axis.
 
-    batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items.
+    batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items. Items that
+    are not tensors come from the first micro-batch.
     """
     import torch
 

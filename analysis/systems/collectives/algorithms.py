@@ -127,7 +127,10 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order in which ranks add to the element with index `element` if `span` is the whole buffer."""
+        """Return the order in which ranks add their contributions to an element when a span is reduced by itself.
+
+        element: index of the element in the whole buffer. span: the range of elements, which contains it.
+        """
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -154,7 +157,10 @@ class SpanOrders:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions to the element with index `element` if `span` is the whole buffer."""
+        """Return the order of the additions to an element when a span is reduced by itself.
+
+        element: index of the element in the whole buffer. span: the range of elements, which contains it.
+        """
         for part, order in self.parts(span, ranks):
             if part.start <= element < part.stop:
                 return order
@@ -366,6 +372,7 @@ def _brief(value: Any) -> str:
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
     """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly.
 
-    It is the number of ranks in a node if `algorithm` is a TwoLevel, which reads them for each shard, otherwise 1.
+    A TwoLevel algorithm reads the contributions of a node again for each shard, so the number is that of the ranks in a
+    node. For other algorithms it is 1.
     """
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

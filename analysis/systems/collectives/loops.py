@@ -25,9 +25,10 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 @inner_loop
 def add_row(row: Any, high: Any, errors: Any) -> Any:
-    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 if all of them are 0.
+    """Add `row` to `high` in place, and write the rounding errors of the additions to `errors`.
 
-    Otherwise return another uint64. All are arrays (n,); `row` holds float32 or float64, the others float64.
+    Return a uint64, 0 if all rounding errors are 0. Arrays are (n,); `row` holds float32 or float64, the others
+    float64.
     """
     rest = u64(0)
     for i in range(row.size):

@@ -59,8 +59,8 @@ def report(
       order_seed: seed of these random orders.
 
     Returns:
-      A CollectiveReport, a row for each algorithm; exact sums are of the contributions before rounding to `fmt`, except
-      for `exact_share`.
+      A CollectiveReport, a row for each algorithm. Errors are relative to exact sums of the unrounded contributions;
+      `exact_share` compares with exact sums of the contributions rounded to `fmt`.
 
     Raises:
       ValueError, TypeError: as for `collectives.all_reduce`, or there is no algorithm.
@@ -211,7 +211,10 @@ def _row(
 
 
 def _relative(error: Array, exact: Array) -> float:
-    """Return the norm of the finite errors / the norm of the exact sums of these elements; NaN if the latter is 0."""
+    """Return norm(error) / norm(exact) over the elements whose error is finite; NaN if norm(exact) is 0.
+
+    error, exact: float64 arrays (n,) of the errors and of the exact sums.
+    """
     known = np.isfinite(error)
     norm = float(np.linalg.norm(exact[known]))
     return float(np.linalg.norm(error[known])) / norm if norm else math.nan

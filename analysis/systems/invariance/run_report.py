@@ -75,7 +75,7 @@ class RunComparison(SavedReport):
       tokens: number of tokens whose logits were compared.
       changes: a TokenChange for each token whose largest logit has another index, at most 1,000 of them.
       changed: number of all such tokens.
-      notes: sentences that say so if only statistics of some tensors were compared, or if the models differ.
+      notes: sentences on limits of the comparison: only statistics of some tensors were compared, or the models differ.
     """
 
     KIND = "a comparison of runs"

@@ -153,7 +153,7 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Load the Recording or TensorLog in a file of fpsim; return the arrays of another program's file as a TensorLog.
+    """Load the Recording or TensorLog that fpsim saved; return the arrays of another program's file as a TensorLog.
 
     Raises ValueError for a damaged file, or one that fpsim saved for another purpose.
     """

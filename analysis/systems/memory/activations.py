@@ -51,7 +51,7 @@ class Activation:
 def _kept(name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None) -> Activation:
     """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales).
 
-    name, part: name of the module, and role of the tensor in it, such as "input".
+    name, part: name of the module, and role of the tensor in it, such as "input". shape: (rows, columns) of the tensor.
     """
     text = str(FP32 if fmt is None else fmt)
     return Activation(name, part, text, shape, stored_bits(fmt, scaling, shape))
@@ -60,7 +60,8 @@ def _kept(name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scali
 def _plain(name: str, part: str, shape: tuple[int, int], dtype: str, bits: int) -> Activation:
     """Return an activation whose dtype does not depend on the recipe, such as a mask.
 
-    name, part: name of the module, and role of the tensor in it. dtype, bits: name and bits of an element's dtype.
+    name, part: name of the module, and role of the tensor in it. shape: (rows, columns) of the tensor. dtype, bits:
+    name of its dtype, and bits of one element.
     """
     count = math.prod(shape)
     return Activation(name, part, dtype, shape, StoredBits(count, bits * count, 0, 0))
@@ -85,8 +86,9 @@ class _Saved:
     def norm(self, name: str, width: int) -> Iterator[Activation]:
         """Yield the tensors that the RMSNorm `name` of `width` channels keeps.
 
-        If the recipe rounds norms, these are x / rms, 1 / rms of each token, and the weight. Otherwise fpsim's RMSNorm
-        keeps the input x and 1 / rms; torch's keeps x, x / rms and 1 / rms.
+        If the recipe rounds norms, the module keeps x / rms, 1 / rms of each token, and the weight, where x is its
+        input and rms the root mean square of a token. Otherwise fpsim's RMSNorm keeps x and 1 / rms, and torch's keeps
+        x, x / rms and 1 / rms.
         """
         numerics, fmt, scaling = self.recipe.numerics, *self._stored(name)
         rounded = numerics.norm is not None

@@ -61,8 +61,8 @@ def ledger(
       tokens: tokens of a training step on one rank (vectors, for the perceptron); 0 counts no activations. Sequences
         are as long as the model's context.
       checkpointing: share of the transformer's blocks whose activations are kept, 0 to 1. The other blocks, which are
-        the first ones, keep only their inputs, and are computed again one at a time. Or the `fp.train.Recompute` of a
-        training run.
+        the first ones, keep only their inputs, and are computed again one at a time. The `fp.train.Recompute` of a
+        training run is accepted as well.
       micro_batches: the number of micro-batches into which the tokens are divided, and which run one after another.
       saved: activations of a micro-batch, as `fp.analysis.saved_tensors` returns them, for modules other than the
         reference models; inputs of linear layers count in the format in which the recipe keeps them, all else in the

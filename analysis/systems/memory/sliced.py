@@ -1,4 +1,4 @@
-"""Activations that are not kept because layers' results are recomputed, in slices or whole, and the cost of that."""
+"""Recomputation of layers' results, in slices or whole: the activations it does not keep, and its multiplications."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SlicedActivations(NamedTuple):
       kept: the activations that are kept for the backward pass.
       groups: for each layer whose result is recomputed, in the order of the forward pass, the activations that are
         recomputed together with it.
-      residuals: names of layers whose recomputed result is added to the residual stream again. For each of them the
-        stream before the addition must be kept, since no norm keeps it as its input.
+      residuals: names of layers whose recomputed result is added to the residual stream again. For each of these layers
+        the stream before the addition must be kept, because no norm keeps the stream as its input.
     """
 
     kept: tuple[Activation, ...]

@@ -55,11 +55,11 @@ class ExplainedMean(NamedTuple):
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return name -> function from contributions (ranks, n) to sums (n,) float32, for every order that is tried.
+    """Return the orders of addition that `explained` tries, as name -> function that adds in this order.
 
-    These are the order of the ranks, rings in both directions from each rank and, for 4, 8, 16, ... ranks, trees whose
-    pairs are neighbours or half of the ranks apart. Every addition is rounded to `fmt`. Orders that always have the
-    same bits as an earlier one are left out.
+    A function maps contributions (ranks, n) to sums (n,) float32, and rounds every addition to `fmt`. The orders are the
+    order of the ranks, rings in both directions from each rank and, for 4, 8, 16, ... ranks, trees whose pairs are
+    neighbours or half of the ranks apart. Orders that always have the same bits as an earlier one are left out.
 
     Example:
       >>> from fpsim.analysis.systems.processes.orders import orders_of

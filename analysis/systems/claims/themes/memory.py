@@ -60,7 +60,7 @@ def parameter_memory() -> Figures:
 def reported_savings() -> Figures:
     """Return the share of memory that a reported fall from 32 to 19 GB saves, and the most that FP16 weights can save.
 
-    The latter is their saving if memory held nothing but weights. The result is a dict, name -> number.
+    FP16 weights would save most if memory held nothing but weights. The result is a dict, name -> number.
     """
     largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
     return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}

@@ -39,10 +39,10 @@ def gradient_norms() -> Figures:
 
 
 def update_ratios() -> Figures:
-    """Return the median ratio of update to weight over the last 150 of 200 training steps of the perceptron.
+    """Return the median update ratio of the last 150 of 200 training steps of the perceptron.
 
-    Also return the largest k for which 1 + 2^k is rounded to 1 in BF16, in FP16 and in E4M3. The result is a dict,
-    name -> number.
+    A step's update ratio is the median over weights of |update| / |weight|, rounded down to a power of two. Also return
+    the largest k for which 1 + 2^k is rounded to 1 in BF16, in FP16 and in E4M3. The result is a dict, name -> number.
     """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     figures: Figures = {"median update over weight, 150 steps": float(np.median(ratios))}

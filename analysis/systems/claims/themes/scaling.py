@@ -146,10 +146,11 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of normally distributed gradients that clipping at +-6 changes, and the cosine that is left.
+    """Return the share of normally distributed gradients that clipping to -6 .. 6 changes, and the effect on direction.
 
-    The cosine is that between clipped and unclipped gradients. Both are for standard deviations of 2^-10, 1, 2 and 8.
-    Also return the largest values of E2M1, E4M3 and E5M2. The result is a dict, name -> number.
+    The effect is the cosine between clipped and unclipped gradients. There are a share and a cosine for each of the
+    standard deviations 2^-10, 1, 2 and 8. Also return the largest values of E2M1, E4M3 and E5M2. The result is a dict,
+    name -> number.
     """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}

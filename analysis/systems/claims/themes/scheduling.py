@@ -138,9 +138,9 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return the sum of 1 and 1000 updates of 1e-3: added in float32 and then rounded to E4M3, and added in E4M3.
+    """Add 1000 updates of 1e-3 to the weight 1, one after another; return the sum in float32 and in E4M3 arithmetic.
 
-    The result is a dict, name -> number.
+    The float32 sum is rounded to E4M3 at the end. The result is a dict, name -> number.
     """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
