@@ -150,7 +150,10 @@ def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
 
 
 def kernel_of(**promise: Any) -> Kernel:
-    """Return a correct kernel, from NumPy arrays a, b, scales and bias; promise: keywords of `check_kernel`."""
+    """Return a correct kernel, a function of NumPy arrays a, b and the promised scales and bias.
+
+    promise: keywords of `check_kernel`.
+    """
     names = [name for name in EXTRAS if promise.get(name)]
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 
@@ -214,7 +217,7 @@ def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None
 
 
 def _with_half_accumulator(promise: Keywords) -> dict[str, Any] | None:
-    """Return {"accumulate": the unit called like the promised one, but with "_f16" for "_f32"}; None if there is none.
+    """Return {"accumulate": name of a unit}: the promised name with "_f16" for "_f32"; None if no unit has that name.
 
     promise: keywords of `check_kernel`.
     """
@@ -244,7 +247,10 @@ def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel 
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether the scales in a promise, keywords of `check_kernel`, multiply whole sums: none varies along K."""
+    """Return whether no scales in a promise vary along K, so that they multiply whole sums.
+
+    promise: keywords of `check_kernel`.
+    """
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 

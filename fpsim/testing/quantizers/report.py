@@ -118,7 +118,7 @@ class QuantizerReport:
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
     """Return the sentence on how many other policies and faults the results exclude, and on those that are left.
 
-    excluded: their number. rivals: clauses on the policies and faults that would give the same results.
+    excluded: number of those that are excluded. rivals: clauses on the others, which would give the same results.
     """
     if not rivals:
         return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
@@ -168,7 +168,10 @@ class Findings:
         self.notes.setdefault(text)
 
     def refuse(self, refusal: FunctionMisbehaved) -> None:
-        """Record that a function broke a rule ("dtype") as a broken property; replace an earlier one of that rule."""
+        """Record the rule that a function broke (`refusal.rule`, such as "dtype") as a broken property.
+
+        It replaces an earlier broken property of the same name.
+        """
         self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
 
     @property
@@ -227,8 +230,8 @@ def shown_result(word: Any, fmt: Format) -> str:
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
     """Return the broken property `name`, as shown by the input x[0].
 
-    got, want: its result and the right one, as uint64 bit patterns of float64. call: name of the function. fields:
-    `why`, `count` and `of` of the result.
+    got, want: the result for x[0] and the right one, as uint64 bit patterns of float64. call: name of the function.
+    fields: the attributes `why`, `count` and `of` of the `Broken` that is returned.
     """
     return Broken(
         name, **input_fields(x), got=shown_result(got, fmt), want=shown_result(want, fmt), got_code=code_of(got, fmt),

@@ -255,7 +255,7 @@ def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences:
 
 
 def _akin(scaling: Scaling) -> Iterator[Scaling]:
-    """Yield copies of a scaling with every other rule for power-of-two scales; none for other scale formats."""
+    """Yield copies of a scaling, each with another rule for power-of-two scales; nothing for other scale formats."""
     if scaling.scale_format != E8M0:
         return
     for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):

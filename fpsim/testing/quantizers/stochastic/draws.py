@@ -19,10 +19,10 @@ REPEATS, CALLS = 2048, 32  # draws of each input: elements per call, and calls
 def cells_of(fmt: Format) -> list[tuple[float, float]]:
     """Return pairs of neighbouring values, smaller magnitude first, from all parts of a format's range.
 
-    The first pair begins at 1, or at the smallest normal value in formats whose range is not well around 1. In formats
-    with mantissa bits the next pair continues it: (1, 1 + ulp), (1 + ulp, 1 + 2 * ulp). In formats with subnormals,
-    pairs begin at 0 and at the smallest normal value. The last pair ends at the largest value. In signed formats, the
-    first and the last pair are also returned with negative signs.
+    The first pair begins at 1, or at the smallest normal value if 1 is subnormal or the largest value is below 4. In
+    formats with mantissa bits the next pair follows it: (1, 1 + ulp), (1 + ulp, 1 + 2 * ulp). In formats with
+    subnormals, pairs begin at 0 and at the smallest normal value. The last pair ends at the largest value. In signed
+    formats, the first and the last pair are also returned with negative signs.
     """
     start = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     ulp = float(fmt.ulp(start))

@@ -67,7 +67,7 @@ def _broken_mean(x: Array, away: Values, fraction: Values, wrong: Any, how: str 
     """Return the broken property "mean", as shown by the input whose share is farthest from the right one.
 
     away, fraction: for each of the inputs x, the measured and the right share of results rounded away from zero. wrong:
-    mask of the wrong shares. how, more: texts after the measured share and at the end of the sentence.
+    mask of the wrong shares. how, more: texts after the measured share, and at the end, of the property's sentence.
     """
     worst = int(np.argmax(np.where(wrong, np.abs(away - fraction), 0)))
     got, want = f"{away[worst]:.6g}", f"{fraction[worst]:.6g}"
