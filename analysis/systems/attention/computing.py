@@ -100,10 +100,9 @@ def cached(x: Array, cache: KVCache, scales: str) -> Array:
     scales: which elements share a scale, a name as in the attribute `KVCache.scales`.
     """
     scaling = cache.scaling(scales)
-    floats = x.astype(np.float32)
     if scaling is None:
-        return np.asarray(quantize(floats, find_format(cache.fmt), overflow="saturate"))
-    return np.asarray(quantize_scaled(floats, cache.fmt, scaling))
+        return np.asarray(quantize(x, find_format(cache.fmt), overflow="saturate"), np.float32)
+    return np.asarray(quantize_scaled(x.astype(np.float32), cache.fmt, scaling))
 
 
 class AttentionOperand(NamedTuple):

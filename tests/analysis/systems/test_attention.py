@@ -390,3 +390,9 @@ def test_numbers_that_overflow_are_reported_without_warnings(size: float) -> Non
     report = A.attention(size * q, size * q, q, "fp16")
     assert report.score_overflow == (1.0 if size == 1e30 else 0.0)  # of scores that are finite in float64
     assert math.isnan(A.kv_caches(size * q, size * q, q, [A.KVCache("int8")]).rows[0].score_error) == (size != 1e30)
+
+
+def test_a_cache_without_scales_rounds_float64_keys_once() -> None:
+    k = np.full((1, 2, 4), 1 + 2.0**-8 + 2.0**-40)  # in float32 halfway between two BF16 numbers, in float64 above
+    report = fp.analysis.kv_caches(np.ones((1, 2, 4)), k, k, fp.analysis.KVCache("bf16", "none"))
+    assert report.rows[0].key_error == pytest.approx((1 + 2.0**-7) / k[0, 0, 0] - 1, rel=1e-9)
