@@ -103,7 +103,7 @@ def _rows_of(
     """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
 
     name: name of the way in the report. way: (format of gradients or None, accumulator). terms: gradients
-    (micro-batches, elements) float32. weights: a number for each micro-batch. divide: "after" or "before" adding.
+    (micro-batches, elements) float32. weights: a number for each micro-batch. divide: as for `accumulation`.
     exact: count -> float64 mean of the first `count` gradients.
     """
     fmt, adds = way

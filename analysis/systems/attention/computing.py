@@ -125,10 +125,10 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, ...
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return (x / scale, rounded to the input format, and the scale), where x is one of q, k and v of a head.
+    """Divide x, which is q, k or v of a head, by a scale and round the quotients to the recipe's input format.
 
-    With `recipe.scaled_inputs` and a format of up to 8 bits, the scale maps the largest |x| to the format's largest
-    value; otherwise it is 1.
+    Return the quotients and the scale. With `recipe.scaled_inputs` and a format of up to 8 bits, the scale maps the
+    largest |x| to the format's largest value; otherwise it is 1.
     """
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:

@@ -199,7 +199,10 @@ RECIPES = {
 
 
 def recipe_of(value: Any) -> AttentionRecipe:
-    """Return the attention recipe with the name `value`, or `value` if it is one; raise ValueError otherwise."""
+    """Return the attention recipe with the name `value`, or `value` itself if it is an AttentionRecipe.
+
+    Raises ValueError otherwise.
+    """
     if isinstance(value, AttentionRecipe):
         return value
     if not isinstance(value, str) or value not in RECIPES:

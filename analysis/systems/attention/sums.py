@@ -27,8 +27,8 @@ class HeadSums:
     def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
         """Add the errors of one head.
 
-        head: its q, k, v, mask and scale. result: its output, scores and weights in the recipe's formats. reference:
-        its (outputs (queries, dv), softmax weights (queries, keys)) in float64.
+        head: q, k, v, mask and scale. result: output, scores and weights in the recipe's formats. reference: the head's
+        (outputs (queries, dv), softmax weights (queries, keys)) in float64.
         """
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact

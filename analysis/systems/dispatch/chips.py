@@ -192,7 +192,10 @@ def _unit_of(linear: Any, product: str, chip: Chip) -> str:
 
 
 def _said(products: dict[str, str]) -> str:
-    """Return text that names the unit of each product, "fprop: ...; dgrad: ...", or once if all have the same unit."""
+    """Return text that names the unit of each product, such as "fprop: ...; dgrad: ...".
+
+    If all products have the same unit, the text is its name alone.
+    """
     if len(set(products.values())) == 1:
         return next(iter(products.values()))
     return "; ".join(f"{product}: {unit}" for product, unit in products.items())

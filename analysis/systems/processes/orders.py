@@ -57,8 +57,8 @@ class ExplainedMean(NamedTuple):
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
     """Return the orders of addition that `explained` tries, as name -> function that adds in this order.
 
-    A function maps contributions (ranks, n) to sums (n,) float32, and rounds every addition to `fmt`. The orders are the
-    order of the ranks, rings in both directions from each rank and, for 4, 8, 16, ... ranks, trees whose pairs are
+    A function maps contributions (ranks, n) to sums (n,) float32, and rounds every addition to `fmt`. The orders are
+    that of the ranks, rings in both directions from each rank and, for 4, 8, 16, ... ranks, trees whose pairs are
     neighbours or half of the ranks apart. Orders that always have the same bits as an earlier one are left out.
 
     Example:
