@@ -22,11 +22,11 @@ class ProbedGradient(NamedTuple):
 
 @lru_cache(maxsize=64)
 def probed(recipe: Any, scenario: str = "plain") -> ProbedGradient:
-    """Return relative error and cosine of the weight gradients of linear layers, by `fp.train.gradient_probe`; cached.
+    """Compare a recipe's weight gradients of linear layers with float32's; results are cached.
 
-    The gradients of all linear layers are taken together; they are those of one batch, at weights after 120 training
-    steps in float32. recipe: a training recipe or its name. scenario: change of the loss, such as "loss_2^-12" (the
-    loss times 2^-12), or "plain" for none.
+    `fp.train.gradient_probe` measures the relative error and the cosine, over all linear layers together, for one
+    batch, at weights after 120 training steps in float32. recipe: a training recipe or its name. scenario: change of
+    the loss, such as "loss_2^-12" (the loss times 2^-12), or "plain" for none.
 
     Source: docs/training.md describes model, data and scenarios.
     """

@@ -289,7 +289,10 @@ class TwoLevel:
         return min(NODE, ranks) if self.ranks_per_node is None else int(self.ranks_per_node)
 
     def check(self, ranks: int) -> None:
-        """Raise ValueError unless nodes divide the number of ranks and both algorithms accept their number of ranks."""
+        """Raise ValueError if the algorithm does not support this number of ranks.
+
+        Nodes must be of equal size, `inside` must support the ranks of a node, and `between` the number of nodes.
+        """
         size = self.node(ranks)
         if ranks % size:
             best = max(n for n in range(1, NODE + 1) if ranks % n == 0)

@@ -1,4 +1,4 @@
-"""Compiled loops of exact sums over ranks: two float64 numbers for each sum, and a bound on what they miss."""
+"""Compiled loops of exact sums over ranks: two float64 numbers for each sum, and a bound on their error."""
 
 from __future__ import annotations
 

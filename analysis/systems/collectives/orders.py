@@ -10,9 +10,9 @@ Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """An order of additions by different ranks: each adds one operand to the sum, rounds it and sends it on.
+    """An order of additions by different ranks: each rank adds one operand to the sum, rounds the sum and sends it on.
 
-    An operand is a number r, for the contribution of rank r, or another order, for its sum.
+    An operand is a number r, the contribution of rank r, or another order, whose sum is added.
     """
 
     __slots__ = ()
@@ -67,7 +67,7 @@ def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
 
 
 def rotated(ranks: Sequence[int], first: int) -> Hops:
-    """Return the order of additions around a ring that begins at index `first` of `ranks`, the ranks of the ring."""
+    """Return the order of additions around a ring of `ranks`, which begins at ranks[first] and wraps around."""
     return Hops([*ranks[first:], *ranks[:first]])
 
 

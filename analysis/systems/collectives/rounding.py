@@ -79,7 +79,7 @@ class Adder:
     def options(self, rank: int, stage: int) -> dict[str, Any]:
         """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
 
-        rank, stage: the rank that rounds, and ADD, SEND, CAST or AVERAGE; they determine the seed, as in `step_seed`.
+        rank, stage: arguments of `step_seed`, which determine the seed: a rank, and ADD, SEND, CAST or AVERAGE.
         """
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, stage)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
@@ -133,8 +133,8 @@ class Adder:
         """Return the codes of the sum of operands that one rank adds from left to right.
 
         With an accumulation format the rank rounds to `fmt` once, after the last addition; otherwise after each.
-        operands: (first rank, codes of `fmt`) of each operand. start, size: index of the first element,
-        and elements of the whole buffer, which select random bits.
+        operands: pairs (rank, codes of `fmt`): a contribution with its rank, or a sum with its first rank. start, size:
+        index of the first element, and elements of the whole buffer, which select random bits.
         """
         if self.wide is None or len(operands) < 3:
             total = operands[0][1].copy()

@@ -38,9 +38,10 @@ def int8_inference() -> Figures:
 
 
 def four_bits() -> Figures:
-    """Return the SQNR of N(0, 1) data in INT4 and E2M1 with a float32 scale for 1x32, 1x128 and all elements.
+    """Return the SQNR of N(0, 1) data in INT4 and E2M1, with float32 scales of three granularities.
 
-    The result is a dict, name -> number.
+    There is a scale for each 1x32 tile, for each 1x128 tile, or one for all elements. The result is a dict, name ->
+    number.
     """
     x = normal(1024, 1024)
     return {

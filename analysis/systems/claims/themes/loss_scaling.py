@@ -64,9 +64,9 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Run the policy "norm_driven" of articles, which lowers the loss scale for small gradient norms, for 300 steps.
+    """Run the loss-scaling policy "norm_driven", which lowers the scale when gradient norms are small, for 300 steps.
 
-    Gradients are around 2^-44 in one case, around 2^-20 as usual in the other. Return for each the last scale, the
+    Gradients are around 2^-44 in one case, around 2^-20 as usual in the other. Return for each case the last scale, the
     share of steps that overflow, and the share of gradients that underflow, as a dict, name -> number.
     """
     figures: Figures = {}

@@ -101,8 +101,9 @@ def checkpointing_cost() -> Figures:
 def sliced_products() -> Figures:
     """Compare a BF16 product on Hopper's unit with the same product in two slices of M, of N and of K.
 
-    Return the number of elements whose bits differ with slices of M and with slices of N; for slices of K, whether bits
-    differ, and the relative difference. The result is a dict, name -> number or bool.
+    Return the number of elements whose bits differ from the whole product, for slices of M and for slices of N. For
+    slices of K, return whether any bits differ, and norm(difference) / norm(whole product). The result is a dict, name
+    -> number or bool.
     """
     a = normal(32, 512).astype(ml_dtypes.bfloat16)
     b = normal(512, 32, seed=1).astype(ml_dtypes.bfloat16)

@@ -43,10 +43,9 @@ def split_products() -> Figures:
 
 
 def hopper_low_bits() -> Figures:
-    """Return the number of float32 results of Hopper's and Ada's FP8 units that have any of the 10 lowest bits set.
+    """Return the number of float32 results of Hopper's and Ada's FP8 units that have a bit set among bits 0 to 9.
 
-    Those are the bits 0 to 9. Also return for each unit whether some result has bit 10 set. The result is a dict,
-    name -> number or bool.
+    Also return for each unit whether some result has bit 10 set. The result is a dict, name -> number or bool.
     """
     a, b = (encode(normal(64, 128, seed=seed), E4M3) for seed in (0, 1))
     figures: Figures = {}
@@ -60,8 +59,8 @@ def hopper_low_bits() -> Figures:
 def ring_in_bf16() -> Figures:
     """Return relative errors of BF16 all-reduces around a ring of 8 to 2048 ranks.
 
-    Also return those by a tree, and by one float32 sum that is rounded to BF16 at the end, for 8 and 2048 ranks. The
-    result is a dict, name -> number.
+    Also return, for 8 and 2048 ranks, the errors of BF16 all-reduces by a tree, and of float32 sums that are rounded to
+    BF16 at the end. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for ranks in (8, 32, 128, 512, 2048):
@@ -75,9 +74,9 @@ def ring_in_bf16() -> Figures:
 
 
 def shuffled_sums() -> Figures:
-    """Return how many different sums 10,000 random orders of 8 numbers have, added in float64 and added exactly.
+    """Add 8 numbers in 10,000 random orders, in float64 and exactly, and count the different sums.
 
-    The result is a dict, name -> number.
+    Return the two counts as a dict, name -> number.
     """
     values = [1e-10, 1e-5, 1e-2, 1.0]
     values = values + [-value for value in values]

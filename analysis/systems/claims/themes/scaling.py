@@ -180,9 +180,9 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L).
+    """Return cosines between a mean gradient over samples and two others: with 65536 L and with exp(L) in place of L.
 
-    Losses are means over samples; exp is applied to the loss of each sample. The result is a dict, name -> number.
+    L is the least-squares loss of a sample. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
