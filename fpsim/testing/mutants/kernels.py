@@ -137,7 +137,7 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
-    """Return whether a kernel's bits for the inputs x differ from those that follow from `promise`.
+    """Return whether a kernel's result for the inputs x differs in any bit from the one that `promise` determines.
 
     Return False if the kernel raises a ValueError or TypeError.
     """
@@ -167,9 +167,9 @@ def kernel_of(**promise: Any) -> Kernel:
 
 
 def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
-    """Return `kernel`, a function of NumPy arrays, as one called `name` that takes JAX arrays and torch tensors, too.
+    """Return a kernel with the name `name` that calls `kernel`, but also takes JAX arrays and torch tensors.
 
-    It returns tensors for tensors.
+    `kernel` itself takes NumPy arrays only. The new kernel returns a tensor if it is called with tensors.
     """
 
     def any_arrays(*operands: Any) -> Any:
@@ -211,7 +211,8 @@ def _follows(changes: Callable[[Keywords], dict[str, Any] | None]) -> Callable[[
 def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
     """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms, or never.
 
-    It returns None for promises (keywords of `check_kernel`) without such a total, or with scales that vary along K.
+    The factory takes a promise (keywords of `check_kernel`). It returns None for promises without such a total, or with
+    scales that vary along K.
     """
     return _follows(lambda p: {"promote": interval} if p.get("promote") and _scales_whole_sums(p) else None)
 

@@ -139,7 +139,7 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: another rounding rule for all, for negative or for subnormal values."""
+    """Yield faults of casts like `model`: another rounding rule for all, negative, or subnormal inputs or results."""
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -309,7 +309,7 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: rounding to another format, or returning its codes.
+    """Yield faults of casts like `model`: rounding to another format, or returning codes of another format.
 
     The other formats are named ones of similar width, and copies of the right one with a wrong bias or wrong widths.
     codes: whether the quantizer returns codes, not values.

@@ -259,7 +259,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
     """Return clause -> rival of a model: the other arithmetics that a check tries to exclude.
 
     They are the model of each policy of `fpsim.encode`, alone and after a rounding to FP16, BF16 or TF32, and `model`
-    with each single fault that changes more than few results. source: the format of the inputs.
+    with one fault, for every fault but those that affect few inputs (`seldom`). source: the format of the inputs.
     """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}

@@ -208,7 +208,10 @@ Pair = tuple[Array, Array]  # returned integers, and the right ones
 
 
 def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pair] | None:
-    """Return ((zero points, right zero points), (codes, right codes)), flat; None if the scales or shapes differ."""
+    """Return ((zero points, right zero points), (codes, right codes)), flat arrays of integers.
+
+    Return None if there are no zero points or scales, or if the scales or the shapes are wrong.
+    """
     if parts.zero_points is None or right.zero_points is None or parts.scales is None:
         return None
     points = in_tiles(parts.zero_points, right.zero_points.shape)

@@ -134,9 +134,9 @@ def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
 
 
 def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -> FaultFunction:
-    """Return the fault function with right scales, whose elements are `elements(recipe, case, scales)`.
+    """Return the fault function of a quantizer with right scales and the elements `elements(recipe, case, scales)`.
 
-    A fault function maps (recipe, case) to the outcome of the fault for the case's matrix.
+    A fault function maps (promised encoding `recipe`, case) to the faulty result for the case's matrix.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:

@@ -244,7 +244,7 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
 def in_tiles(of_tiles: Array, grid: tuple[int, ...]) -> Array | None:
     """Return `of_tiles`, an array with a number for each tile, reshaped to `grid`, (rows of tiles, columns of tiles).
 
-    It may be flat, or lack axes of size 1 or have more of them. Return None for any other shape.
+    `of_tiles` may also be flat, or have fewer or more axes of size 1 than `grid`. Return None for any other shape.
     """
     squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (of_tiles.shape, grid))
     whole = of_tiles.size == int(np.prod(grid)) and squeezed in (of_grid, (of_tiles.size,))

@@ -120,7 +120,7 @@ def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
 
 
 def random_bits(places: Any, wrong: Flags, last: int) -> tuple[int, bool]:
-    """Return (number of random bits that a quantizer uses, as its shares show, whether there may be more).
+    """Return (number of random bits that a quantizer uses according to its shares, whether there may be more).
 
     places: the exponents j = 1, 2, ... of the fractions 2**-j. wrong: for each j, whether the share differs from 2**-j.
     last: the largest j that can be measured.
