@@ -263,8 +263,8 @@ def test_the_dtype_of_a_result_is_that_of_its_format() -> None:
 @pytest.mark.parametrize("words", [{}, {"promote": 16}, {"scale_a": 0.5}, {"alpha": 3.0}], ids=str)
 def test_float32_sums_are_converted_to_fp64(unit: str, words: dict[str, Any]) -> None:
     """Results once had float32 bits in the memory of float64 numbers."""
-    a = np.float16([[np.nan, 1], [np.inf, -np.inf], [1e-7, 6e4], [-0.0, 0]])
-    b = np.float16([[1, 1, 3], [1, -1, 0.1]])
+    a = np.array([[np.nan, 1], [np.inf, -np.inf], [1e-7, 6e4], [-0.0, 0]], np.float16)
+    b = np.array([[1, 1, 3], [1, -1, 0.1]], np.float16)
     want = fp.matmul(a, b, accumulate=unit, out_fmt="fp32", **words).astype(np.float64)
     for out in (None, np.zeros((8, 6))[::2, ::2], np.zeros((3, 4)).T):
         got = fp.matmul(a, b, accumulate=unit, out_fmt="fp64", out=out, **words)

@@ -30,7 +30,8 @@ def test_no_term_of_a_step_is_dropped(terms: int) -> None:
 
 
 def test_facts_of_a_unit_may_be_numpy_integers() -> None:
-    same = replace(changed(FP8), name=FP8, terms=np.int64(32), fraction_bits=np.int32(13), block=np.uint8(0))
+    facts: dict[str, Any] = {"terms": np.int64(32), "fraction_bits": np.int32(13), "block": np.uint8(0)}
+    same = replace(changed(FP8), name=FP8, **facts)
     assert same == fp.unit(FP8)
     assert repr(same) == repr(fp.unit(FP8))
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import fpsim as fp
+from tests.kit.refusal import refusal
 from tests.kit.sweeps import in_turn
-from tests.test_refusals import SEVERAL, X, loose, refusal
+from tests.test_refusals import SEVERAL, X, loose
 
 
 @in_turn(

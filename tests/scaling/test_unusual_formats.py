@@ -135,7 +135,7 @@ def test_zeros_stay_zeros_where_an_inverse_or_a_factor_overflows() -> None:
         assert_bits_equal(state.quantize(x)[0, 1:3], x[0, 1:3])
     assert state.last.saturated == 0
     with_zero_points = fp.encode_scaled(
-        np.float32([[0, 5, -0.0, 9]]), fp.UINT8, how.replace(block=(1, -1), symmetric=False), scales=2.0**-149
+        np.array([[0, 5, -0.0, 9]], np.float32), fp.UINT8, how.replace(block=(1, -1), symmetric=False), scales=2.0**-149
     )
     assert with_zero_points.codes.tolist() == [[0, 255, 0, 255]]
     low = fp.Format("low", 3, 3, bias=127)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from fpsim.analysis.tensors.layouts.unpacking import rounded_like
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.analysis.tensors.writing.loops import largest_of_blocks
 from fpsim.arrays import Array
+
+ArrayOrNumber = TypeVar("ArrayOrNumber", Array, np.float32)
 
 BAND = 1 << 18  # elements of some rows that are processed at once: 1 MiB of float32, which stays in the L2 cache
 HALVES = ("bfloat16", "float16")  # dtypes of models in which libraries compute scales and quotients
@@ -134,13 +136,13 @@ def largest_of(values: Array) -> float:
     return float(largest.view(np.float32)[0])
 
 
-def in_range(scales: Array) -> Array:
+def in_range(scales: ArrayOrNumber) -> ArrayOrNumber:
     """Return scales, or factors computed from them, unchanged if they are positive and finite.
 
     Raises:
       ScaleRangeError: one is 0, Inf or NaN.
     """
-    if not ((scales > 0) & np.isfinite(scales)).all():
+    if not np.all((scales > 0) & np.isfinite(scales)):
         raise ScaleRangeError
     return scales
 

@@ -64,9 +64,9 @@ def stacked(
     if 0 in shape:  # a product of zeros tells the dtype, and refuses what every product would
         left, right = _arrays(a)[0], _arrays(b)[0]
         z = None if c is None else _zeros(_fitting(as_array(c, "c"), (*shape, left.shape[-2], right.shape[-1])))
-        given = {name: getattr(request, name) for name in ("scale_a", "scale_b")}
-        scales = {name: _zeros(as_array(x, name)) for name, x in given.items() if x is not None and np.ndim(x) > 2}
-        single = _one((_zeros(a), _zeros(b), z), accumulate, request._replace(**scales), fmt, None)
+        scales = {name: getattr(request, name) for name in ("scale_a", "scale_b")}
+        stacks = {name: _zeros(as_array(x, name)) for name, x in scales.items() if x is not None and np.ndim(x) > 2}
+        single = _one((_zeros(a), _zeros(b), z), accumulate, request._replace(**stacks), fmt, None)
         return CPU.result(out, (*shape, *single.shape), single.dtype, left, right)[0]
     return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
 

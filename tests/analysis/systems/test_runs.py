@@ -334,7 +334,7 @@ def test_unknown_layers_of_logits_get_the_nearest_name() -> None:
 
 
 def head(*values: Any) -> Any:
-    return {(1, "head", "output"): np.float64([values])}
+    return {(1, "head", "output"): np.array([values], np.float64)}
 
 
 @pytest.mark.filterwarnings("error")

@@ -217,7 +217,7 @@ def test_stacks_without_matrices_of_scaled_operands_are_empty(unit: str, fmt: st
 
 def test_stacks_without_matrices_take_scales_weights_of_integers_and_c() -> None:
     a, b = np.zeros((0, 2, 32), np.uint8), np.zeros((32, 3), np.uint8)
-    scales = {"scale_a": np.zeros((0, 2, 1), np.uint8), "scale_b": np.zeros((1, 3), np.uint8)}
+    scales: dict[str, Any] = {"scale_a": np.zeros((0, 2, 1), np.uint8), "scale_b": np.zeros((1, 3), np.uint8)}
     assert fp.matmul(a, b, accumulate="blackwell_mxfp8_e4m3_f32", **scales).shape == (0, 2, 3)
     weights = fp.encode_scaled(np.zeros((0, 32, 3)), "int4", fp.Scaling(block=(32, 1), scale_format=fp.FP16))
     assert fp.matmul(np.ones((2, 32), np.float16), weights, accumulate="hopper_f16_f32").shape == (0, 2, 3)
@@ -229,6 +229,6 @@ def test_stacks_without_matrices_take_scales_weights_of_integers_and_c() -> None
 
 @pytest.mark.parametrize(("unit", "dtype"), [("ada_e5m2_f32", np.uint8), ("hopper_s8_s32", np.int8)])
 def test_scales_of_blocks_of_k_multiply_sums_of_no_terms(unit: str, dtype: type) -> None:
-    scales = {"scale_a": np.ones((2, 0), np.float32), "scale_b": np.ones((0, 3), np.float32)}
+    scales: dict[str, Any] = {"scale_a": np.ones((2, 0), np.float32), "scale_b": np.ones((0, 3), np.float32)}
     got = fp.matmul(np.zeros((2, 0), dtype), np.zeros((0, 3), dtype), accumulate=unit, **scales)
     assert_bits_equal(got, np.zeros((2, 3), np.float32))

@@ -270,7 +270,7 @@ def test_what_cannot_be_computed_again_is_refused(call: Any, words: str) -> None
 
 def test_a_plan_for_many_layers_measures_few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Recompute] = []
-    blockwise = recompute_plan.blockwise
+    blockwise = vars(recompute_plan)["blockwise"]
 
     def counted(config: Config, recipe: Recipe, tokens: int, again: Recompute) -> Any:
         calls.append(again)
