@@ -359,26 +359,6 @@ def test_other_products_are_a_matter_of_the_order(change: str) -> None:
     assert first_divergence(others, [first]) is not None
 
 
-def test_weights_are_compared_by_their_bits() -> None:
-    x = draw(4, 6)
-    y = x.copy()
-    assert weight_divergence("up.weight", x, y) is None
-    y[1, 2] += 1
-    divergence = weight_divergence("up.weight", x, y, NAMES, step=7)
-    assert divergence is not None
-    assert (divergence.step, divergence.layer, divergence.product, divergence.cause) == (
-        7,
-        "up.weight",
-        "update",
-        "update",
-    )
-    assert divergence.element == (1, 2)
-    divergence = weight_divergence("norm.weight", x[0], x[0] + 1)
-    assert divergence is not None
-    assert divergence.element == (0, 0)
-    assert divergence.count == 6
-
-
 def test_a_divergence_is_a_row_and_a_page() -> None:
     pytest.importorskip("pandas")
     findings = found_in(*pair(HOPPER, BLACKWELL))
@@ -395,13 +375,3 @@ def test_the_largest_difference_of_specials_is_infinite_unless_they_are_the_same
     inf, nan = np.inf, np.nan
     for x, y, want in ((inf, -inf, inf), (nan, inf, inf), (inf, 1, inf), (inf, inf, 0), (nan, nan, 0), (0.0, -0.0, 0)):
         assert _largest(np.array([1, x]), np.array([1, y])) == want
-
-
-@pytest.mark.parametrize(("first", "second", "fmt"), [("bf16", "fp16", "FP32"), ("e4m3", "bf16", "FP32"),
-                                                      ("bf16", "fp64", "FP64")])  # fmt: skip
-def test_results_of_two_formats_are_compared_by_value(first: str, second: str, fmt: str) -> None:
-    x, y = (fp.cast(np.float32([[1, 1.0078125, 3]]), each, rounding=rounding)
-            for each, rounding in ((first, "down"), (second, "up")))  # fmt: skip
-    divergence = weight_divergence("up", x, y + y.dtype.type(1))
-    assert divergence is not None
-    assert (str(divergence.fmt), divergence.element, divergence.values) == (fmt, (0, 0), (1.0, 2.0))
