@@ -128,7 +128,7 @@ class Coverage:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A tuple of str(self) alone; () if that is the `headline`, or if no product was counted."""
+        """A tuple of str(self) alone; () if a report begins with the `headline` instead, or if there are no parts."""
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:

@@ -72,17 +72,17 @@ def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
 def _by_last_axis(place: int, *names: str) -> Count:
     """Return the counter of a torch function whose sums run over the last axis of one operand.
 
-    It returns the result's size times the axis's length. The operand is the positional argument number `place`, or the
-    keyword argument called one of `names`.
+    The counter returns the number of the result's elements times the length of that axis. The operand is the positional
+    argument number `place`, or the keyword argument called one of `names`.
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
 def _by_weight(place: int) -> Count:
-    """Return the counter of a torch function that multiplies with all of one row weight[i] for each element.
+    """Return the counter of a torch function that uses all of one row, weight[i], for each element of its result.
 
-    It returns the result's size times the size of a row. The weight is the positional argument number `place`, or the
-    keyword argument "weight".
+    An example is conv2d, whose rows are filters. The counter returns the number of the result's elements times the
+    number of a row's elements. The weight is the positional argument number `place`, or the keyword argument "weight".
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, "weight")[0].numel()
 

@@ -1,4 +1,4 @@
-"""A recording of a model: rows on its tensors, kept operands and outputs, and the optimizer's effects."""
+"""A recording of a model: measurements of its tensors, stored operands and outputs, and effects of the optimizer."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ class Recording:
     def role(self, step: int, layer: str, which: str) -> str:
         """Return the role of a layer's tensor at a step, such as "activation" or "matrix".
 
-        which: the tensor, such as "input". If it has no row, the role is the usual one of a tensor of this name.
+        which: the tensor, such as "input". If the tensor was not recorded at this step, the role is the usual one of a
+        tensor of this name.
         """
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
@@ -232,9 +233,10 @@ class Recording:
         return merged
 
     def _keep_sample(self, step: int | None = None) -> bool:
-        """Choose `keep` of the steps with stored operands and `step`, and drop the operands of the others.
+        """Choose up to `keep` steps among those with stored operands and `step`; drop the operands of all other steps.
 
-        Return whether `step` is chosen; False for None. The steps with the smallest hashes of (seed, step) are chosen.
+        The steps with the smallest hashes of (seed, step) are chosen. Return whether `step` is among them; False for
+        None.
         """
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
@@ -256,7 +258,10 @@ class Recording:
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
-        """Return layer -> number of input (or query) values, for layers with fewer than 1,000 over all steps."""
+        """Return layer -> number of recorded values, for layers with fewer than 1,000 over all steps.
+
+        The values are those of the layer's input, or of the queries of attention.
+        """
         counts: dict[str, int] = {}
         for row in self:
             if row.tensor in ("input", "query"):
@@ -264,13 +269,15 @@ class Recording:
         return {layer: count for layer, count in counts.items() if count < SMALLEST}
 
     def to_frame(self, by: str = "tensor") -> DataFrame:
-        """Return a pandas DataFrame with one row per step, layer and tensor, or one for each of these and each format.
+        """Return the measurements as a pandas DataFrame.
 
-        The first columns are step, layer, tensor, role, shape, dtype and calls. With by="tensor", the columns count,
-        zeros, infinities, nans, amax, smallest and median of all elements follow. Then follow, for each format, metrics
-        of the sample, such as E4M3_sqnr_db, and the shares of elements below its range, subnormal, normal and above it
-        without a scale, such as E4M3_below. With by="format", the format's name and every metric of `fp.analysis.error`
-        for the sample follow.
+        With by="tensor", it has a row for each step, layer and tensor; with by="format", a row for each step, layer,
+        tensor and format. The first columns are step, layer, tensor, role, shape, dtype and calls.
+
+        With by="tensor", the columns count, zeros, infinities, nans, amax, smallest and median of all elements follow.
+        Then follow, for each format, metrics of the sample, such as E4M3_sqnr_db, and the shares of elements below the
+        format's range, subnormal, normal, and above its range, without a scale, such as E4M3_below. With by="format",
+        the format's name and every metric of `fp.analysis.error` for the sample follow.
 
         Args:
           by: "tensor" or "format".

@@ -1,4 +1,4 @@
-"""The modules of a watched model: wrappers of their forward passes, and the mode that observes products."""
+"""The modules of a watched model: wrapped forward passes, and the torch function mode that observes products."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class WatchedModules:
         """Return a wrapper of a module's forward pass, during which products are attributed to the module.
 
         A module that torch may run in one fused operation runs outside the torch function mode, and its products are
-        not seen. A linear layer or a convolution whose forward pass showed no product to the mode is reported from its
-        input and output.
+        not seen. If the mode observes no product in the forward pass of a linear layer or a convolution, the layer's
+        product is reported from its input and output.
         """
         forward = module.forward
 

@@ -56,26 +56,28 @@ class Tally:
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count, as not seen, a product by a torch function that is never recorded, such as "einsum".
+        """Count, as not seen (missing from the report), a product by a torch function that is never recorded.
 
-        module, name: the module that called the function, and its name. multiplications: their number in the product.
+        module, name: the torch.nn.Module that called the function, and the module's name. function: the function's
+        name, such as "einsum". multiplications: number of multiplications of the product.
         """
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
     def hid(self, module: Any, name: str, kind: str, x: Any) -> None:
-        """Count the multiplications of `module`, whose products are not seen, under its `name`.
+        """Count the multiplications of a module whose products are not recorded, as not seen (missing from the report).
 
-        Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, nothing is counted.
-        kind: the module's class, and why its products are not seen, such as "Linear, compiled".
+        Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, no multiplications are
+        counted. module, name: the torch.nn.Module and its name. kind: the module's class, and why its products are not
+        recorded, such as "Linear, compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
 
     def compiled(self, module: Any, name: str, hidden: Coverage | None, x: Any) -> None:
-        """Count the multiplications of a compiled module as not seen.
+        """Count the multiplications of a compiled module as not seen, that is, missing from the report.
 
         Args:
           module: the torch.nn.Module that was compiled.
@@ -112,9 +114,10 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """The Coverage from the counts so far, in which modules with weights that no product read are not seen.
+        """The shares of the model's weights and multiplications that were seen (that the report contains) so far.
 
-        Parameters of one axis, those of norms, and embeddings that are only looked up are left out.
+        Weights are the parameters of two or more axes, except those of norms and embeddings that are only looked up. A
+        module with weights that no product has read becomes a part that was not seen.
         """
         read = {name for part in self._parts.values() for name in part.parameters}
         sizes: dict[str, int] = {}
@@ -137,11 +140,11 @@ class Tally:
         return Coverage(sizes, (*parts, *self._modules_of(unread, modules)))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a `CoveredPart` that is not seen, and has no multiplications, for each module with unread weights.
+        """Yield a `CoveredPart` with seen=False and without multiplications for each module with unread weights.
 
-        The part has the module's name; for the model itself, that of its first unread weight. Modules are left out that
-        have been counted as not seen already. unread: name of a module -> names of its weights that no product read.
-        modules: name -> module.
+        The part has the module's name; for the model itself, whose name is "", that of its first unread weight. Modules
+        for which there is a part with seen=False already are left out. unread: name of a module -> names of its weights
+        that no product read. modules: name -> module.
         """
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():

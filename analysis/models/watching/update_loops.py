@@ -1,4 +1,4 @@
-"""Compiled loops over the elements of a parameter: sums of squares in float64, in any order, and counts."""
+"""Compiled loops over a parameter's elements: sums of squares, float64, added in any order, and numbers of elements."""
 
 from __future__ import annotations
 

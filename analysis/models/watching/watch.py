@@ -157,9 +157,10 @@ class Watch:
             self._modules.attach()
 
     def _after(self, module: Any, _: Any, output: Any) -> None:
-        """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass.
+        """End a forward pass of the model, and the step if no optimizer will end it.
 
-        module, output: the torch.nn.Module and its result, whose logits are stored if the recording keeps outputs.
+        torch calls this hook after the pass. module, output: the torch.nn.Module and its result, whose logits are
+        stored if the recording keeps outputs.
         """
         if module is not self.model or in_backward():
             return
