@@ -107,8 +107,8 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Callable
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
     """Return the speed of a call at the full size or, if `seconds` are too few for that, at the small size.
 
-    silicon: an object with the functions `measure` and `room` of `fpsim.gpu.hardware`. beside: the speed of the call
-    that it is compared with, or None.
+    silicon: an object with the functions `measure` and `room` of `fpsim.gpu.hardware`. work: the call. beside: the
+    measured speed of the call named work.beside, for the ratio of both speeds; None if it was not measured.
     """
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, ELEMENTS)
     free = 0 if work.is_product else silicon.room()
@@ -133,9 +133,10 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all was measured, 1 if a measurement failed, 2 without a GPU or a writable folder.
+    """Run the command `python -m fpsim.gpu bench`, and return its exit code.
 
-    It returns 130 after Ctrl-C. arguments: None for those of the process.
+    The code is 0 if all was measured, 1 if a measurement failed, 2 without a GPU or a writable folder, and 130 after
+    Ctrl-C. arguments: the words after `bench` on the command line; None for sys.argv[1:].
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")

@@ -72,7 +72,10 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu, those of all float32 first; lab: a validation's settings."""
+    """Yield comparisons of casts by PTX, torch and fp.gpu with fpsim's casts.
+
+    PTX's casts of all 2**32 float32 values come first; they are left out if lab.small. lab: a validation's settings.
+    """
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
@@ -246,8 +249,8 @@ def _chain_matmul(lab: Lab, kind: str, codes: tuple[Words, Words], **options: An
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
     """Return (label, `count` arrays of codes of the format `fmt`) as operands of an operation with `count` operands.
 
-    They are all codes (one operand, up to 16 bits), all pairs (two operands, 8 bits), else 2**20 random codes, or 2**12
-    if lab.small.
+    For one operand of up to 16 bits, they are all codes; for two operands of 8 bits, all pairs of codes; otherwise
+    2**20 random codes for each operand, or 2**12 if lab.small.
     """
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)

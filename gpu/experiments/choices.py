@@ -28,12 +28,20 @@ NONE = (-1,) * len(Fields._fields)  # in place of the fields of a product that c
 def kernels_of(
     hardware: Any, call: CublasCall, tokens: Sequence[int] = TOKENS, pairs: Sequence[tuple[int, int]] | None = None
 ) -> npt.NDArray[np.int32]:
-    """Return the fields of the algorithm that cuBLASLt's heuristic selects for every shape of one kind of product.
+    """Return the algorithms that cuBLASLt's heuristic selects for products of one kind and of many shapes.
 
-    hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`, or a module's name.
-    call: formats, layout and mode of the products. tokens: numbers of tokens, one of the three sizes. pairs: pairs of
-    the other two sizes; None for all of `sides()`. The result is int32 (tokens, pairs, 9), -1 where cuBLASLt has no
-    kernel. Raises a GpuError if it has none for any shape, or if a call fails for another reason.
+    Args:
+      hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`, or a module's name.
+      call: formats, layout and accumulation of the products, and which of M and K counts tokens.
+      tokens: values of that size.
+      pairs: values of the other two sizes, (N, K) or (M, N); None for all pairs of `sides()`.
+
+    Returns:
+      int32 (tokens, pairs, 9): the 9 integers of each algorithm's configuration, `Fields`; all -1 where cuBLASLt has no
+      algorithm.
+
+    Raises:
+      GpuError: cuBLASLt has no algorithm for any of the products, or a call fails for another reason.
     """
     if isinstance(hardware, str):  # other processes are given the name
         hardware = importlib.import_module(hardware)
@@ -56,11 +64,12 @@ def kernels_of(
 
 
 def choices(hardware: str = REAL, processes: int | None = None) -> CublasTable:
-    """Return a table of the kernels that cuBLASLt's heuristic selects on this machine's GPU for every recorded shape.
+    """Return a table of the kernels that cuBLASLt's heuristic selects on this machine's GPU.
 
-    hardware: name of a module with functions `about` and `lt_fields` like those of `fpsim.gpu.hardware`. processes:
-    number of processes that ask at the same time; None for one per core. One process takes about 13 minutes. Raises a
-    GpuError if there is no GPU.
+    The products have the shapes of transformer layers, which fpsim/schedules/libraries/cublas_table.py lists. hardware:
+    name of a module with functions `about` and `lt_fields` like those of `fpsim.gpu.hardware`. processes: number of
+    processes that ask at the same time; None for one per core. One process takes about 13 minutes. Raises a GpuError if
+    there is no GPU.
     """
     about = about_of(importlib.import_module(hardware))
     kinds = calls()
@@ -72,9 +81,10 @@ def choices(hardware: str = REAL, processes: int | None = None) -> CublasTable:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if a table was written, 2 without a GPU or a writable folder, 130 after Ctrl-C.
+    """Run the command `python -m fpsim.gpu choices`, and return its exit code.
 
-    arguments: None for those of the process.
+    The code is 0 if a table was written, 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: the
+    words after `choices` on the command line; None for sys.argv[1:].
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu choices", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", required=True, help="the file, .npz")

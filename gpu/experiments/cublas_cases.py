@@ -32,7 +32,10 @@ LAYOUT_WORDS = {"nn": (), "nt": ("NT",)}  # layout -> words in the name of a cas
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch.mm in FP16, BF16 and TF32, those contiguous along K first; lab: a validation's settings."""
+    """Yield cases of torch.mm in FP16, BF16 and TF32; those with both operands contiguous along K come first.
+
+    lab: the settings of the validation.
+    """
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
     along_k: list[Shape] = [(64, 64, 512), (128, 256, 4096), (40, 64, 1000), (1, 64, 2048)]

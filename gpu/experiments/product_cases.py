@@ -96,8 +96,9 @@ def _loop(
 ) -> ProductCase:  # fmt: skip
     """Return the case that compares a Triton loop over tl.dot with models of it.
 
-    name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name of the values at which sums
-    start. blocks: keyword arguments of `fpsim.gpu.hardware.dot`.
+    lab: the settings. name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name of the random
+    values at which sums start, such as "normal" (fpsim/testing/operands.py). blocks: keyword arguments of
+    `fpsim.gpu.hardware.dot`.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
@@ -205,9 +206,11 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
     """Return models of how a library may compute a product whose operands have scales per block of 128 terms of K.
 
-    The two scales of a partial sum are multiplied with it in one of three orders ("product", "a_first", "b_first"). The
-    models are cuBLAS's block-scaled kernels in their own order and in each of these; CUTLASS's in each; DeepGEMM's; and
-    cuBLAS's again with K divided into two or more slices of multiples of 128 terms.
+    A partial sum of 128 terms and its two scales are multiplied in one of three orders ("product", "a_first",
+    "b_first"). The models, in this order:
+    1. cuBLAS's block-scaled kernels in their own order, and in each of the three orders.
+    2. CUTLASS's kernels in each of the three orders, and DeepGEMM's kernels.
+    3. The models of 1 with K divided into two or more slices of multiples of 128 terms.
 
     lab: settings of the validation, which give the GPU's architecture. k: number of terms, K.
     """

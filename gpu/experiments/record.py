@@ -86,9 +86,10 @@ def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if a file was written, 2 without a GPU or a writable folder, 130 after Ctrl-C.
+    """Run the command `python -m fpsim.gpu record`, and return its exit code.
 
-    arguments: None for those of the process.
+    The code is 0 if a file was written, 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: the
+    words after `record` on the command line; None for sys.argv[1:].
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu record", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", required=True, help="the file, .npz")

@@ -180,11 +180,12 @@ def run_case(
 def _logged(
     case: TrainingCase, backend: str, fields: dict[str, Any], end: float, base: list[dict[str, Any]] | None
 ) -> tuple[list[dict[str, Any]], TrainingRow]:
-    """Train a case on a backend; return (log of each step: loss, digest, seconds; the report row of the run).
+    """Train a case on a backend; return (log of the steps, report row of the run).
 
-    fields: keyword arguments of `fpsim.train.Settings`. end: the time of time.monotonic() at which training ends. base:
-    the logs of the emulated run, with whose digests those of each step are compared until one differs; None for the
-    emulated run itself.
+    The log has a dict with "loss", "digest" and "seconds" for each step. fields: keyword arguments of
+    `fpsim.train.Settings`. end: the time of time.monotonic() at which training ends. base: the log of the same run
+    emulated on the CPU; training also ends at the first step whose digest differs from that in `base`. None if this run
+    is the emulated one.
     """
     train = public().train
     result = TrainingRow(case.name, backend)
@@ -222,7 +223,10 @@ def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
 
 
 def _megabytes(backend: str) -> float:
-    """Return the largest GPU memory in MB that torch had allocated since the last call; 0 except for "hardware"."""
+    """Return the largest GPU memory, in MB, that torch has allocated since the last call of this function.
+
+    backend: the backend of the training run; for all but "hardware" the result is 0.
+    """
     if backend != "hardware":
         return 0.0
     cuda: Any = importlib.import_module("torch").cuda
@@ -251,9 +255,11 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if the digests (hashes) of all runs are equal, 1 if not or if a run failed.
+    """Run the command `python -m fpsim.gpu train`, and return its exit code.
 
-    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: None for those of the process.
+    The code is 0 if the digests (hashes) of all runs are equal, 1 if not or if a run failed, 2 without a GPU or a
+    writable folder, and 130 after Ctrl-C. arguments: the words after `train` on the command line; None for
+    sys.argv[1:].
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")

@@ -39,9 +39,9 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 def scaling(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of codes, scales and values for every scaling, and for one with a zero point.
 
-    `encode_scaled` is compared with rounding to nearest even, with stochastic rounding, and with rounding up and
-    subnormals flushed; `quantize_scaled`, and all if lab.small, with rounding to nearest even only. lab: the settings.
-    Its seed selects the scaling that comes first, so that short validations with different seeds cover all of them.
+    `encode_scaled` rounds to nearest even, stochastically, and up with subnormals flushed; if lab.small, only to
+    nearest even. `quantize_scaled` rounds only to nearest even. lab: the settings. Its seed selects the scaling that
+    comes first, so that short validations with different seeds cover all of them.
     """
     cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))

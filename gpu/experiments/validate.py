@@ -238,9 +238,10 @@ def _in_processes(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all is equal, 1 if something differs or failed.
+    """Run the command `python -m fpsim.gpu validate`, and return its exit code.
 
-    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: None for those of the process.
+    The code is 0 if all compared bits are equal, 1 if some differ or a comparison failed, 2 without a GPU or a writable
+    folder, and 130 after Ctrl-C. arguments: the words after `validate` on the command line; None for sys.argv[1:].
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")

@@ -22,8 +22,9 @@ class ProductCase(NamedTuple):
     Attributes:
       part, name: the validation's part, and the name of the case.
       problems: the products, one for each set of inputs.
-      call: runs a product on the hardware, and returns its bits and what the library reports on its algorithm, or None.
-      models: returns models to try, the expected one first, for what the library reports on its algorithm.
+      call: function of a product that runs it on the hardware, and returns (its bits, what the library reports on its
+        algorithm, or None).
+      models: function of the library's report on its algorithm that returns the models to try, the expected one first.
       exhaustive: True to try all models and count those that fit; False to stop at the first.
     """
 
@@ -49,8 +50,8 @@ class Judgement(NamedTuple):
 def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
     """Run the products of a case on the hardware, compare them with models, and return the result.
 
-    case: the products, and the models to try. deadline: a time of time.monotonic(), after which no further models are
-    tried once one fits or four were tried.
+    case: the products, and the models to try. deadline: a time of time.monotonic(); after it, trying models ends as
+    soon as one fits or four were tried.
     """
     outputs: list[Words | None] = []
     errors: list[str] = []
@@ -98,7 +99,7 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
     Models that raise an error are left out; if all do, the first error is raised. case: the products, and the models to
     try. known: what the library reported on its algorithm. done: pairs (product, output of the hardware). deadline: a
-    time of time.monotonic(), after which no further models are tried once one fits or four were tried.
+    time of time.monotonic(); after it, trying ends as soon as one model fits or four were tried.
     """
     tried: list[Tried] = []
     failure: Exception | None = None

@@ -119,9 +119,10 @@ def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
-    """Return the model of cuBLAS's schedule on the chip of `lab`, the settings.
+    """Return the model of cuBLAS's schedule on the GPU of a validation.
 
-    split: number of slices of K. fast: whether it accumulates fast, without promoted sums.
+    lab: the settings of the validation, whose `arch` names the GPU. split: number of slices of K. fast: True for FP8's
+    fast accumulation, which adds no partial sums to a float32 total.
     """
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
     return LibraryModel(f"cublas({', '.join(words)})")

@@ -25,7 +25,7 @@ class ProductProblem(NamedTuple):
     """A matrix product as data.
 
     Attributes:
-      name: name of the inputs.
+      name: name of the set of inputs, such as "cancelling".
       unit: name of the matrix unit that the library is expected to use.
       a, b: codes of the operands, (M, K) and (K, N).
       c: float32 (M, N), to which products are added; None for 0.
@@ -155,9 +155,10 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
 
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
-    """Return the codes of the operand `side`, "a" or "b", converted to the format that `unit` reads.
+    """Return the codes of an operand, converted to the format that `unit` reads.
 
-    codes: codes in the format of the unit `name`, whose values that format holds.
+    codes: codes in the format that the unit called `name` reads; the format of `unit` has all their values. side: the
+    operand, "a" or "b".
     """
     source, wanted = getattr(find_unit(name), side), getattr(unit, side)
     if source == wanted:

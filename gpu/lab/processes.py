@@ -36,7 +36,7 @@ class _Running(NamedTuple):
     Attributes:
       name: name of the process.
       process: the process.
-      file: the file for its lines.
+      file: the file to which it writes its results as lines of JSON.
       errors: the file that receives its standard error.
     """
 
@@ -48,7 +48,7 @@ class _Running(NamedTuple):
 
 @contextmanager
 def row_file(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Open a process's file for a `with` block, and give the function that appends a row, a line of JSON."""
+    """Open the file `path` for a `with` block, and give the function that appends a dict to it as a line of JSON."""
     with open(path, "a") as file:
 
         def write(row: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out:
     """Write products to an .npz file of at most 2 MB; return a sentence for each one that does not fit.
 
     path: the file. entries: the products. about: name -> text on the GPU. left_out: sentences on products that were
-    left out before. The file has both, too.
+    left out before. The file also contains `about` and the sentences on all products that were left out.
     """
     chosen: list[Entry] = []
     without: list[str] = []
