@@ -1,4 +1,4 @@
-"""Elementwise operations on the GPU by one of three ways: integer arithmetic, a table of results, or float32."""
+"""Elementwise operations on the GPU in one of three ways: integer arithmetic, a table of results, or float32."""
 
 from __future__ import annotations
 

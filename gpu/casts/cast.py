@@ -163,7 +163,7 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
 
 
 def float_array(x: Any) -> GpuArray:
-    """Return x as an array of floats on the GPU; raise a TypeError if it is none."""
+    """Return x as a GpuArray of floats; raise a TypeError if x is not an array of floats on the GPU."""
     array = gpu_array(x, "x")
     if array.fmt is None:
         raise TypeError(
@@ -190,10 +190,10 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
 def fill_codes(
     source: GpuArray, codes: Any, options: CastOptions, target: Format | None = None, back: DecodePlan | None = None
 ) -> None:
-    """Round the floats of `source` as `options` say, and write their codes, or the values of these, to `codes`.
+    """Round the floats of `source` as `options` say, and write to `codes` their codes, or the values of their codes.
 
-    codes: a 1-D array of unsigned integers. target, back: None to write codes. To write the bits of their values,
-    target is the values' format, FP32 or FP64, and back the plan that decodes codes to it.
+    codes: a 1-D array of unsigned integers. target, back: None to write codes. To write values, as bits of floats,
+    target is their format, FP32 or FP64, and back the plan that decodes codes to it.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None

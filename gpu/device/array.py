@@ -19,8 +19,12 @@ from fpsim.gpu.device.gpu_array import WORDS, GpuArray
 def gpu_array(x: Any, name: str) -> GpuArray:
     """Return an array of torch, cupy or numba on the GPU as a `GpuArray`, copied only if not contiguous in C order.
 
-    name: the argument's name, for errors: a GpuError without a GPU or memory for the copy; a TypeError if x is not an
-    array on the GPU, or its dtype is neither a float nor an integer, or has the other byte order.
+    name: the argument's name in errors.
+
+    Raises:
+      GpuError: there is no GPU, or no memory for the copy.
+      TypeError: x is not an array on the GPU, its dtype is neither a float nor an integer, or it has the other byte
+        order.
     """
     require_device()
     if isinstance(x, GpuArray):  # read before
@@ -101,8 +105,11 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 def _torch_array(x: Any, name: str) -> GpuArray:
     """Return a torch CUDA tensor as a `GpuArray`, detached from autograd, and copied if it is not contiguous.
 
-    name: x's name in errors: a TypeError for a tensor on the CPU or on a GPU that is not the current one of torch and
-    of numba, for a sparse one, and for complex numbers, bools and floats of no known format.
+    name: the argument's name in errors.
+
+    Raises:
+      TypeError: x is on the CPU, on a GPU that is not the current one of torch and of numba, or sparse; or its elements
+        are complex numbers, bools, or floats of no known format.
     """
     from numba import cuda
 

@@ -21,11 +21,11 @@ USUAL = Path("/usr/local/cuda")
 
 @cache
 def point_to_toolkit() -> None:
-    """Make numba-cuda find libnvvm if nvcc is installed, but neither a Python package nor a variable points to it.
+    """Make numba-cuda find libnvvm, the compiler library, in a CUDA toolkit that is installed on this machine.
 
-    It sets CUDA_HOME to the toolkit's folder. Toolkits do not register libnvvm with Linux's loader, so that numba-cuda
-    would report that there is none. If a Python package has the library, nothing is changed. A library outside of
-    NVIDIA's usual subfolder is loaded.
+    Toolkits do not register libnvvm with Linux's loader, so that numba-cuda would not find it by itself. If neither
+    CUDA_HOME nor CUDA_PATH is set, CUDA_HOME is set to the toolkit's folder. If libnvvm is in another subfolder than
+    NVIDIA's nvvm/lib64, it is loaded here. Nothing is changed if a Python package contains libnvvm.
 
     Example:
       >>> from fpsim.gpu.device.toolkit import point_to_toolkit

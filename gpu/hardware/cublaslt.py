@@ -1,6 +1,7 @@
-"""Calls of cuBLASLt through ctypes: a product by the algorithm that the heuristic selects, and its fields.
+"""Calls of cuBLASLt through ctypes: a product by the algorithm that its heuristic selects, and that algorithm's fields.
 
-Descriptors, attributes and their values are from cublasLt.h (CUDA 12 and 13).
+Fields are the integers of an algorithm's configuration, such as its tile. Descriptors, attributes and their values are
+from cublasLt.h (CUDA 12 and 13).
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ ALIGNED = 16  # bytes
 
 
 class _Result(ctypes.Structure):
-    """The C structure cublasLtMatmulHeuristicResult_t: an algorithm, its workspace, and its estimated waves."""
+    """The C structure cublasLtMatmulHeuristicResult_t, cuBLASLt's answer: an algorithm and facts on it.
+
+    The facts are its workspace, its status, and its number of waves (1.0: its blocks of threads fill the GPU once).
+    """
 
     _fields_ = [
         ("algo", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
@@ -147,9 +151,9 @@ class LtCall(NamedTuple):
 
     Attributes:
       shape: (M, N, K).
-      pair: formats of a and b, names in TYPES.
+      pair: formats of a and b, such as ("fp16", "fp16") or ("e4m3", "e5m2").
       out: format of the result.
-      layout: layout of the operands, one of LAYOUTS.
+      layout: "nn", both operands row-major; "nt", both contiguous along K; "tn", a along M and b along N.
       fast_accum: value of CUBLASLT_MATMUL_DESC_FAST_ACCUM.
       reduced: whether the sums of slices of K may be rounded to the result's format before they are added.
       workspace: bytes of workspace that the algorithm may use.

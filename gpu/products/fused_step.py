@@ -11,9 +11,9 @@ lost, with |x| < 2**(e + 1) for an operand of exponent e, so that a product of e
 - Sums of truncated products are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times
   2**(M - F) is a normal float32 again, or Inf from 2**128 on, as the unit's result is.
 
-An instruction outside these bounds marks its result by NaN, which no other returns, and integer arithmetic computes it
-again: M > LAST if an operand is NaN, Inf or too large or the accumulator is not finite, M - F < LEAST_PLACE
-if all terms are tiny.
+Two kinds of instructions are outside these bounds. M > LAST: an operand is NaN, Inf or too large, or the accumulator is
+not finite. M - F < LEAST_PLACE: all terms are tiny. For both the kernel returns NaN, which no other instruction gives,
+and integer arithmetic computes the result again.
 """
 
 from __future__ import annotations
@@ -73,10 +73,16 @@ class OperandFacts(NamedTuple):
 class StepNumbers(NamedTuple):
     """The properties of a unit's instruction that kernels need, as 32-bit integers.
 
-    fraction_bits: number of bits below the largest exponent M to which terms are truncated. low: the smallest M that is
-    used: the unit's floor exponent, or fraction_bits + LEAST_PLACE if that is larger. rare: if M is below this, and a
-    term is not zero, float32 is not exact, and another kernel computes the result. least: the smallest exponent of the
-    accumulator's format. kept: mask of the bits of the result that the unit returns; the others become 0.
+    Terms are truncated to a multiple of 2**(M - fraction_bits), where M is the largest exponent of the instruction.
+
+    Attributes:
+      fraction_bits: number of bits below the exponent M that are kept.
+      low: smallest value of M; a smaller M is raised to it. It is the larger of the unit's floor exponent and
+        fraction_bits + LEAST_PLACE.
+      rare: float32 is not exact if the unraised M is below this and not all terms are zeros; then another kernel
+        computes the result.
+      least: the smallest exponent of the accumulator's format.
+      kept: mask of the bits of the result that the unit returns; the others become 0.
     """
 
     fraction_bits: Any

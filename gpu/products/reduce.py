@@ -159,7 +159,10 @@ def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
 
 
 def _refuse_order(accumulate: Any, name: str) -> None:
-    """Raise a TypeError for an order of additions, such as a tree, which runs on the CPU; name: the function."""
+    """Raise a TypeError if `accumulate` is an order of additions, such as a tree, which only the CPU supports.
+
+    name: the calling function, "sum" or "dot".
+    """
     if is_order(accumulate):
         raise TypeError(
             f"accumulate must be an accumulator on the GPU, such as fp.Pairwise(fp.FP32); got {shown(accumulate)}. "

@@ -27,9 +27,9 @@ Axes = tuple[int, ...]
 class StackedResult(Gpu):
     """The GPU as a backend that writes the products of a stack of matrices into one array, (*stack, M, N).
 
-    The caller sets the attribute `number` to the index of the current product before each. owner: the array whose
-    library the result has. stack: the leading axes of the stack. out: the caller's array for all results, or None.
-    read: operands that the result must not overlap.
+    Before each product, the caller sets the attribute `number` to the product's index in the stack. owner: the array
+    whose library the result has. stack: the leading axes of the stack. out: the caller's array for all results, or
+    None. read: operands that the result must not overlap.
     """
 
     def __init__(self, owner: GpuArray, stack: Axes, out: Any, read: tuple[GpuArray, ...]) -> None:

@@ -99,8 +99,9 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add the product p to `total` in place by `add_fused`, and convert `total` to FP16 and back where that needs it.
+    """Add the product p to `total` in place by `add_fused`.
 
+    If the unit's results are FP16 and the product is one sum, `total` is converted to FP16 before, and back afterwards.
     total: (M, N) float32 bits. backend: the GPU, on whose stream the kernels run.
     """
     operands = p._replace(terms=backend.sent(p.terms))
@@ -161,9 +162,9 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
     """Launch `product_kernel` over all of K, and write the codes of the results to `out`.
 
-    product: its order of terms and partial sums are ignored. c: 1-D codes at which sums start; empty for +0. out: 1-D
-    codes. like: the array on whose stream kernels run. paired: whether row i of a is multiplied by row i of b, not by
-    every column.
+    product: the operands and their unit; its order of terms and its partial sums are ignored. c: 1-D codes at which
+    sums start; empty for +0. out: 1-D codes. like: the array on whose stream kernels run. paired: True to multiply row
+    i of a by row i of b, False to multiply every row of a by every column of b.
     """
     unit = product.unit
     plan = unit_plan(unit)
@@ -175,9 +176,10 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16, else unchanged.
+    """Return an operand's codes in the format that the unit's instruction reads.
 
-    codes: GPU matrix. element: the unit's element that the codes are of. like: the array on whose stream kernels run.
+    Units of `Rule.TWO_PASSES` read FP8 as FP16, so FP8 codes are converted for them; other codes are returned
+    unchanged. codes: GPU matrix. element: the format of the codes. like: the array on whose stream kernels run.
     """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes

@@ -36,7 +36,7 @@ from fpsim.scaling.scaling import Scaling
 class Scaled(ScaledArrays[Any]):
     """Codes on the GPU with one decode scale per tile: value = code * scale. `fpsim.gpu.encode_scaled` creates it.
 
-    It has the attributes and methods of `fpsim.Scaled`, but `save` and `load`: `q.cpu().save(path)` saves it. The
+    It has the attributes and methods of `fpsim.Scaled`, except `save` and `load`: `q.cpu().save(path)` saves it. The
     arrays stay on the GPU, and so do the counts of the report until it is read. `cpu()` and `from_cpu` convert between
     the classes without rounding.
 

@@ -79,9 +79,9 @@ def loader(width: int, widened: bool) -> Any:
 def raiser(width: int, affine: bool) -> Any:
     """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)` that takes in one more element.
 
-    bits: the element, a float of `width` bits. top: bits of the largest finite magnitude of the elements so far; with
-    `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged. specials: flags
-    HAS_NAN and HAS_INFINITY of the elements so far.
+    bits: the element, a float of `width` bits. top, low, specials: results for the elements so far, as bits of floats
+    and as flags. top: the largest finite magnitude; with `affine`, that of the positive elements. low: with `affine`,
+    the largest finite magnitude of the negative elements, else unchanged. specials: HAS_NAN and HAS_INFINITY.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -105,9 +105,10 @@ def raiser(width: int, affine: bool) -> Any:
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
     """Return the scalar function `(source, walk, layout) -> (top, low, specials)` that examines a thread's elements.
 
-    top: bits of the largest finite magnitude; with `affine`, of the positive elements, and low of the negative ones.
-    specials: flags of NaN and Inf. walk: the order of the thread's elements, a Walk. source: flat unsigned integers: if
-    `widened`, codes of a narrower format, which the DecodeLayout `layout` decodes; else bits of floats of `width` bits.
+    top: bits of the largest finite magnitude, and low: 0; with `affine`, top is the largest finite magnitude of the
+    positive elements, and low that of the negative ones. specials: flags of NaN and Inf. walk: the order of the
+    thread's elements, a Walk. source: flat unsigned integers: if `widened`, codes of a narrower format, which the
+    DecodeLayout `layout` decodes; else bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -158,10 +159,11 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)` that finds the amax of tiles.
 
-    tops, lows and specials receive one element per tile; the caller has set them to 0. tops: bits of the largest finite
-    magnitude; with `affine`, of the positive elements, and lows of the negative ones. specials: flags of NaN and Inf.
-    areas: the fields of an Areas. source: flat unsigned integers: if `widened`, codes of a narrower format, which the
-    DecodeLayout `source_layout` decodes; else bits of floats of `width` bits.
+    tops, lows and specials receive one element per tile; the caller has set them to 0. tops: bits of each tile's
+    largest finite magnitude, with `affine` among the positive elements only. lows: with `affine`, the same among the
+    negative elements; else not written. specials: flags of NaN and Inf. areas: the fields of an Areas. source: flat
+    unsigned integers: if `widened`, codes of a narrower format, which the DecodeLayout `source_layout` decodes; else
+    bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -320,11 +322,11 @@ def elements_kernel(e: ElementKernels) -> Any:
     def code_of(
         bits: Any, factor: Any, scale: Any, zero_point: Any, random: Any, f: Any, back: Any, lowest: Any, highest: Any
     ) -> Any:
-        """Return the code of an element, or the float32 bits of this code's value if e.back.
+        """Return the code of an element or, if e.back, the float32 bits of the value of this code.
 
-        bits: the element, a float of e.width bits. factor, scale, zero_point: those of its tile. random: a random
-        number. lowest, highest: smallest and largest integer of the format. f, back: the EncodeLayout and the
-        DecodeLayout of the format.
+        bits: the element, a float of e.width bits. factor, scale, zero_point: those of the element's tile. random: a
+        random number. f, back: constants of the format, an EncodeLayout and a DecodeLayout. lowest, highest: smallest
+        and largest integer of the format.
         """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point
