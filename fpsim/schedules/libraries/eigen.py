@@ -28,7 +28,11 @@ THREAD_K, THREAD_WORK = 320, 50_000  # largest block of K with threads; multiply
 
 
 class Machine(NamedTuple):
-    """Settings of a build of Eigen: floats in a register, columns of a panel of b, threads, bytes of the caches."""
+    """Settings of a build of Eigen.
+
+    width: floats in a register. panel: columns of b that a kernel multiplies at once. threads: number of threads. l1,
+    l2, l3: bytes of the caches.
+    """
 
     width: int
     panel: int
@@ -135,7 +139,7 @@ def _spans(machine: Machine, rows: int, columns: int, k: int) -> tuple[tuple[int
 
 
 def _cut(start: int, stop: int, length: int) -> list[Span]:
-    """Return consecutive spans of `length` from start to stop, the last of which may be shorter."""
+    """Return consecutive spans of `length` elements that cover start to stop - 1; the last may be shorter."""
     return [Span(i, min(i + length, stop)) for i in range(start, stop, length)]
 
 
@@ -144,10 +148,10 @@ def _lanes(
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
     """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
 
-    lane order: a value of `SegmentLanes.lanes`. In each span of rows it is "chain" for whole kernels of three registers
-    of rows and then of two, "even_odd" for whole groups of four rows after them, and "vectors" for the last rows. It is
-    "chain" for the last (columns mod 4) columns of each span, and everywhere for panels of more than 4 columns.
-    row_spans, column_spans: those for which the kernels are called.
+    lane order: a name as in `SegmentLanes`. The rows of each span are first "chain" (as many as fill three registers,
+    again and again, then two), then "even_odd" in whole groups of four, and the last ones "vectors". The last (columns
+    mod 4) columns of each span are "chain" in all rows, and so is everything for panels of more than 4 columns.
+    machine: settings of the build. row_spans, column_spans: the spans for which the kernels are called.
     """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)
@@ -177,7 +181,7 @@ def _lanes(
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
     """Return the sizes of the blocks into which one thread cuts a product of rows x k by k x columns.
 
-    Products with all sizes below NEVER_BLOCKED are one block.
+    machine: settings of the build. Products with all sizes below NEVER_BLOCKED are one block.
     A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, reduced
     while the number of blocks stays the same. Columns are divided if a block of all of them does not fit the cache;
     only if neither K nor columns are divided, rows may be.
@@ -208,20 +212,21 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 
 
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
-    """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
+    """Return the length of the blocks into which Eigen cuts `size` elements, so that the last is not much shorter.
 
-    The number of blocks stays the same. most: the longest block allowed; spare: elements by which the last block is
-    counted as longer than it is, 1 for blocks of K, 0 for blocks of rows or columns.
+    It cuts as many blocks as of the length `most`, the longest allowed, and reduces that length by a multiple of
+    `grain`: 1000 elements with most = 400 and grain = 8 give 336. spare: 1 for blocks of K, whose last block Eigen
+    counts as one element longer than it is; 0 for blocks of rows or columns.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
 
 
 def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> CacheBlocks:
-    """Return the sizes of blocks of K and of a thread's columns if several threads share a product.
+    """Return the sizes of the blocks into which K and a thread's columns are cut if several threads share a product.
 
-    L1 alone decides the blocks of K. `rows` of the result is 0, as rows are not cut into blocks. machine: settings of
-    the build. columns, k: sizes of the product. threads: 2 or more, each with a share of the columns.
+    L1 alone decides the blocks of K. `rows` of the CacheBlocks is 0, as rows are not cut into blocks. machine: settings
+    of the build. columns, k: sizes of the product. threads: 2 or more, each with a share of the columns.
     """
     most = max(PEEL, min(_fitting(machine), THREAD_K))
     terms = most // PEEL * PEEL if most < k else k
@@ -232,5 +237,5 @@ def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> Cach
 
 
 def _fitting(machine: Machine) -> int:
-    """Return the largest number of terms of K for which L1 holds a kernel's result, rows of a and columns of b."""
+    """Return the most terms of K for which the L1 of `machine` holds a kernel's result, rows of a and columns of b."""
     return (machine.l1 - 4 * machine.tall * machine.panel) // (4 * (machine.tall + machine.panel))

@@ -34,11 +34,11 @@ vectors = deferred("fpsim.schedules.libraries.mkl_vectors")
 def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of MKL's sgemm and sgemv, by shape, as torch.mm calls them with float32 operands.
 
-    While 768 terms or more are left, a segment has 384; more than 384 that are left then are halved, the larger half
-    first. Products of 192 rows and columns or more have segments of 384 and the rest instead. Two threads add half of K
-    each from K = 768 on, unless the product is small or has many rows and columns. Vectors, and up to 15 rows with a
-    transposed b, have kernels of their own. Where no rule is known, `at` raises a `DeclinedShape` that says which rule
-    is missing.
+    K is cut into segments of 384 terms while 768 or more are left; of the rest, more than 384 terms are halved, the
+    larger half first. In products of 192 rows and columns or more, a K above 768 has segments of 384 terms and one of
+    the rest. Two threads add half of K each from K = 768 on, unless the product is small or has many rows and columns.
+    Other kernels compute vectors, and up to 15 rows with a transposed b. Where no rule is known, `at` raises a
+    `DeclinedShape` that says which rule is missing.
 
     Sums of segments start at +0. With K = 1 the result of sgemm is the product itself, so -1 * 0 is -0. The operands
     must be contiguous in memory or transposed views of contiguous matrices.
@@ -137,11 +137,12 @@ def _shared(shape: ProductShape) -> ChosenSchedule:
 
 
 def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
-    """Return the schedule of up to 15 rows of a times a transposed b, if MKL computes dot products; otherwise None.
+    """Return the schedule of up to 15 rows of a times a transposed b if MKL computes dot products, else None.
 
-    From K = 24 M on it does, with lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <= ALONE, or
-    N or K is a multiple of ALIGNED. Below K = 24 M it does, with lanes "dealt", if N = 2, if N = 3 and M <= 10, or if
-    M < N <= 11 and K <= N. If the rule is not known, raise a DeclinedShape; name: name of the ShapedSchedule, for it.
+    With K >= 24 M, MKL does so in the lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <=
+    ALONE, or N or K is a multiple of ALIGNED. With K < 24 M, it does so in the lanes "dealt" if N = 2, if N = 3 and
+    M <= 10, or if M < N <= 11 and K <= N. A shape whose rule is not known raises a DeclinedShape, which names `name`,
+    the ShapedSchedule. threads: 1 or 2.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:
@@ -172,7 +173,9 @@ def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> Chose
 
 
 def lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment into which MKL divides K = k.
+    """Return the number of terms of each segment into which MKL cuts K = k, except as in `greedy_lengths`.
+
+    While 768 terms or more are left, a segment has 384; of the rest, more than 384 are halved, the larger half first.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import lengths
@@ -187,10 +190,10 @@ def lengths(k: int) -> tuple[int, ...]:
 
 
 def greedy_lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment of k terms, K or a thread's half of it, in products that MKL packs.
+    """Return the number of terms of each segment into which MKL cuts k terms in products whose operands it packs.
 
-    K from 385 to 768 is halved, the larger half first; any other K has segments of 384, the last of which may be
-    shorter.
+    385 to 768 terms are halved, the larger half first; any other k is cut into segments of 384, the last of which may
+    be shorter. k: all of K, or a thread's half of it.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import greedy_lengths

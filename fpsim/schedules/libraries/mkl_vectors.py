@@ -25,10 +25,10 @@ DOTS = {"first_apart", *TAILS}  # orders of results whose terms are contiguous i
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a product with one row or one column on one thread or two, or raise a DeclinedShape.
 
-    If the terms of a result are contiguous in the matrix, whole groups of four results have the lanes "first_apart" of
-    `SegmentLanes`, and the one to three results after them those in TAILS; two threads take half of the results each,
-    unless the product is small. For other matrices see `_across`. name: name of the ShapedSchedule, for the error.
-    threads: 1 or 2.
+    If the terms of a result are contiguous in the matrix, whole groups of four results are added in the lanes
+    "first_apart" of `SegmentLanes`, and the one to three results after them in the lanes of TAILS; two threads take
+    half of the results each, unless the product is small. For other matrices see `_across`. name: name of the
+    ShapedSchedule, for the error. threads: 1 or 2.
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:
@@ -58,10 +58,11 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
 
 
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a product with one row or column, whose K terms are not contiguous in the matrix operand.
+    """Return the schedule of a vector times a matrix in which the K terms of a result are not contiguous in memory.
 
     MKL then adds multiples of whole rows of b to the result (or of columns of a transposed a): eight rows at once for
     whole blocks of BLOCK results, one at a time for the other results. threads: 1, or 2, which may add half of K each.
+    shape: the shape of the product, with one row or column.
     """
     k, count = shape.k, shape.m * shape.n
     fewest = HALVED_MIDDLE if count in MIDDLE else HALVED
@@ -75,9 +76,10 @@ def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _halved(k: int, lanes: Lane, halves: bool) -> SegmentLanes:
-    """Return the order in which a result's k terms are added: in `lanes`, a name as in `SegmentLanes`.
+    """Return the order in which the k terms of a result are added in `lanes`, one of the names of `SegmentLanes`.
 
-    halves: True if each half of the terms, the larger first, is added so, and then both sums.
+    halves: True if two halves of the terms, the larger one first, are added separately in these lanes, and then their
+    sums; False if all terms are added together.
     """
     return SegmentLanes((-(-k // 2), k // 2), lanes, parts=(1, 1)) if halves else SegmentLanes((k,), lanes)
 

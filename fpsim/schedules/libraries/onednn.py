@@ -94,7 +94,7 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 
 
 def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
+    """Return the schedule of oneDNN's brg_matmul without AMX: chains over segments of K, added from left to right.
 
     A chain consists of VDPBF16PS instructions for BF16, of float32 multiply-adds for FP16. Segments have SEGMENT terms;
     for K above LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter.
@@ -126,8 +126,9 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
-    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows; a thread
-    with a single row adds it like a vector. name: name of the ShapedSchedule, for errors. threads: number of threads.
+    The kernel replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows;
+    a row that a thread computes alone is added in the order of `_gemm_row`. name: name of the ShapedSchedule, for
+    errors. threads: number of threads.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
@@ -150,7 +151,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
-    """Return the order in which gemm:jit:bf16 adds the terms of a vector, or of a row that a thread computes alone.
+    """Return the order in which gemm:jit:bf16 adds the k terms of a vector, or of a row that a thread computes alone.
 
     pairs: True if the terms of both operands are contiguous in memory; pairs of terms are then dealt to 16 lanes.
     Otherwise each segment of VECTOR_SEGMENT terms is a chain, which adds the second term of each pair first.

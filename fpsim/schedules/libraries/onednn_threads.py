@@ -34,9 +34,9 @@ class BrgemmProduct(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def threads_along_k(product: BrgemmProduct) -> int:
-    """Return how many threads share K, 1 to 4, in a product of a transposed a.
+    """Return how many threads share K, 1 to 4, in oneDNN's product of a transposed a.
 
-    It holds for FP16, and for BF16 if K is a power of two; in other products threads share rows and columns only.
+    Ask only for FP16, and for BF16 if K is a power of two; in other products no threads share K.
 
     Example:
       >>> from fpsim.schedules.libraries.onednn_threads import BrgemmProduct, threads_along_k
@@ -60,7 +60,7 @@ def threads_along_k(product: BrgemmProduct) -> int:
 
 
 def _idle(product: BrgemmProduct, by_k: int, rows: int, chunk: int) -> np.float32:
-    """Return oneDNN's estimate of the share of threads that are idle, float32.
+    """Return oneDNN's estimate of the share of threads that are idle in `product`, float32.
 
     rows: rows of a block of a. chunk: number of blocks of columns that a thread takes at a time. by_k: number of
     threads that share K.
@@ -77,9 +77,10 @@ def _idle(product: BrgemmProduct, by_k: int, rows: int, chunk: int) -> np.float3
 
 
 def _uneven(work: int, parts: int) -> np.float32:
-    """Return how far `work` items are from an even division among `parts`, as a fraction of `parts`, float32.
+    """Return how far `work` items are from an even division among `parts` parts, as a float32 from 0 to 1.
 
-    It counts the items missing for one more round of `parts`, or the spare ones if they are fewer and a round is full.
+    With rest = work mod parts it is min(rest, parts - rest) / parts; (parts - rest) / parts if work < parts. 9 items
+    in 4 parts give 1/4.
     """
     rest = work % parts
     return f32(f32(parts - rest if work < parts else min(parts - rest, rest)) / f32(parts))

@@ -32,9 +32,9 @@ regions = deferred("fpsim.schedules.regions")
 def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of OpenBLAS's sgemm, by shape, as NumPy's `a @ b` calls it with float32 on AVX-512.
 
-    Products of up to a million multiply-adds are one chain for each result, or 16 lanes in some columns. Larger ones
-    are cut into segments of K. docs/cpu.md has the rules. None is known for a result of one row or column; `at` then
-    raises a `DeclinedShape`.
+    Results of products of up to a million multiply-adds are one chain over K each, or 16 lanes in some columns. Larger
+    products cut K into segments. docs/cpu.md has the rules. No rule is known for a result of one row or column, for
+    which `at` raises a `DeclinedShape`.
 
     NumPy multiplies a matrix by its own transpose (`x @ x.T`) by another routine, ssyrk. `fp.matmul` therefore declines
     two operands of which one is the transposed view of the other; a copy of one gives the prediction of sgemm.
@@ -89,10 +89,10 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _lanes(shape: ProductShape, first: int) -> Regions:
-    """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others.
+    """Return the Regions of a small product: chains in the columns before `first`, 16 lanes in the others.
 
-    In whole groups of four columns, or of four rows, neighbouring lanes are added, level by level; elsewhere lane i and
-    lane i + 8, then i and i + 4, and so on.
+    In whole groups of four columns, or of four rows, neighbouring lanes are added, level by level; elsewhere lane i + 8
+    is added to lane i, then lane i + 4, and so on. shape: the shape of the product.
     """
     of, m, n, k = regions(), shape.m, shape.n, shape.k
     whole, rows = n // FOUR * FOUR, m // FOUR * FOUR

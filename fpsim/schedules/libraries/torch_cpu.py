@@ -66,8 +66,9 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
 def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape.
 
-    Sums are 64 lanes and then 8 ("narrowing") with a transposed b, one chain with a transposed a, else four lanes. A b
-    of one column and an a of one row count as not transposed. name: name of the ShapedSchedule, for errors.
+    With a transposed b, terms are added in 64 lanes, then in 8 ("narrowing" of `SegmentLanes`); with a transposed a, in
+    one chain; otherwise in four lanes. A b of one column and an a of one row count as not transposed. name: name of the
+    ShapedSchedule, for errors.
     """
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
@@ -135,10 +136,10 @@ def torch_mm(
 def _mm(
     isa: Isa, native: ShapedSchedule, of_onednn: ShapedSchedule, of_mkl: ShapedSchedule, shape: ProductShape
 ) -> ChosenSchedule:
-    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
+    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape if its order of additions is not known.
 
-    isa: as in `onednn`. native, of_onednn, of_mkl: the schedules of torch's own loop, of oneDNN and of MKL, from which
-    the one that torch calls for the shape is taken.
+    torch calls one of three libraries, by shape and format: its own loop, oneDNN or MKL, whose schedules are native,
+    of_onednn and of_mkl. isa: as in `onednn`.
     """
     if shape.fmt == INT8:
         return of_onednn.choose(shape)

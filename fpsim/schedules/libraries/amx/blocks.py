@@ -77,7 +77,10 @@ def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...
 
 
 def _narrow_rows(product: AmxProduct) -> int:
-    """Return the rows of a block of a if oneDNN leaves K whole because M, N or K is at most 32; 0 if it may cut K."""
+    """Return the number of rows in a block of a if oneDNN does not cut K of `product`; 0 if it may.
+
+    It does not if N, K, or M with a transposed b is at most 32, enough threads have work, and such an M fits L2.
+    """
     m, n, threads = product.m, product.n, product.threads
     most = 0.75 * threads  # threads that must have work
     if m <= BLOCK and product.b_turned:
@@ -94,7 +97,7 @@ def _narrow_rows(product: AmxProduct) -> int:
 
 
 def _best_walk(product: AmxProduct) -> BlockWalk | None:
-    """Return the blocks of a product with the highest estimated efficiency, for any division among threads.
+    """Return the blocks of a product that oneDNN estimates as most efficient, over all divisions among threads.
 
     None if no blocks fit the caches.
     """
@@ -111,7 +114,7 @@ def _best_walk(product: AmxProduct) -> BlockWalk | None:
 
 
 def _better(walk: BlockWalk | None, best: BlockWalk | None) -> BlockWalk | None:
-    """Return the blocks that oneDNN prefers: `walk`, or `best`, its choice so far; None stands for no blocks."""
+    """Return the blocks that oneDNN prefers: `walk`, or `best`, its choice so far; None for either is no blocks."""
     if walk is None or best is None:
         return walk or best
     score, least = efficiency(walk), efficiency(best)

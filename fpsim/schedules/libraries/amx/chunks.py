@@ -81,7 +81,7 @@ def chunk_blocks(product: AmxProduct) -> KBlocks | None:
 
 
 def _best(product: AmxProduct) -> Chunk | None:
-    """Return the chunk that oneDNN scores highest for the product; None if all that it tries have the score 0."""
+    """Return the Chunk with oneDNN's highest score for `product`; None if all that oneDNN tries have the score 0."""
     m, n, k, threads = product.m, product.n, product.k, product.threads
     # the most rows of a block: 2 to 4 tiles of 13 to 16 rows if these divide M, else up to 64
     tallest = next((s * r for r in TALL for s in (4, 3, 2) if m % (s * r) == 0), min(m, 64))

@@ -17,10 +17,10 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 
 
 def efficiency(walk: BlockWalk) -> np.float32:
-    """Return oneDNN's estimate of the efficiency of `walk`'s blocks, float32; oneDNN takes the most efficient ones.
+    """Return oneDNN's estimate of the efficiency of the blocks of a product, float32; oneDNN takes the highest.
 
-    It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores. It is 0 if threads share K
-    although their sums do not fit L2.
+    The estimate is the cycles of the multiply-adds alone, divided by the cycles with loads and stores; 0 if threads
+    share K although their sums do not fit L2. walk: sizes of the blocks, and the order in which a thread visits them.
     """
     by, product = walk.division, walk.division.product
     m, n, k = product.m, product.n, product.k
@@ -32,7 +32,7 @@ def efficiency(walk: BlockWalk) -> np.float32:
 
 
 def _product_cycles(walk: BlockWalk) -> np.float32:
-    """Return oneDNN's estimate of the cycles, float32, in which a thread computes all blocks of `walk`."""
+    """Return oneDNN's estimate of the cycles, float32, in which a thread computes all its blocks, as `walk` says."""
     by = walk.division
     side, length = (by.rows, by.n) if walk.across else (by.columns, by.m)
     streamed = f32(length * by.k * BYTES)  # of the operand that is kept in L2
@@ -59,9 +59,10 @@ def _product_cycles(walk: BlockWalk) -> np.float32:
 
 
 def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.float32:
-    """Return the estimated cycles, float32, in which L1 loads and stores `walk`'s blocks in a strip of rows or columns.
+    """Return oneDNN's estimate of the cycles, float32, of L1's loads and stores for one strip of the result.
 
-    panel: bytes of the operand's strip that stays in L1. streamed: bytes of the other operand.
+    walk: the blocks; a strip is rows of the result if `walk.across`, else columns. panel: bytes of the strip's rows of
+    a, or columns of b, which stay in L1. streamed: bytes of the other operand.
     """
     by = walk.division
     rows, columns = (by.rows, walk.wide) if walk.across else (walk.wide, by.columns)
@@ -80,7 +81,7 @@ def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.f
 def _reduction_cycles(by: Division) -> np.float32 | None:
     """Return the estimated cycles, float32, of adding the sums of threads that share K in the division `by`.
 
-    0 if no threads share K; None if the sums of a thread don't fit L2.
+    The result is 0 if no threads share K, and None if the sums of a thread don't fit L2.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if by.by_k == 1:

@@ -29,9 +29,10 @@ class Division(NamedTuple):
 
     Attributes:
       product: the product.
-      by_m, by_k, by_n: numbers of parts of M, K and N; each combination of parts is one thread's.
-      tall: rows of a tile.
-      rows, columns: rows and columns of the result of a kernel, two tiles each.
+      by_m, by_k, by_n: numbers of parts into which M, K and N are cut; by_m * by_k * by_n threads compute one
+        combination of parts each.
+      tall: rows of a tile (a register of AMX).
+      rows, columns: rows and columns of the result that a kernel computes at a time, at most two tiles each.
     """
 
     product: AmxProduct
@@ -67,7 +68,7 @@ class BlockWalk(NamedTuple):
     """The sizes of the blocks of a product that oneDNN computes with AMX, and the order in which a thread visits them.
 
     Attributes:
-      division: the division among threads.
+      division: the division of the product among threads.
       across: True if blocks are visited row by row, False if column by column.
       terms: terms of K in a block, which is a segment.
       chunk: number of blocks of K that stay in the L2 cache together.
@@ -84,13 +85,16 @@ class BlockWalk(NamedTuple):
 
     @property
     def strips(self) -> int:
-        """Number of strips of rows (if across) or columns that a thread visits one after the other."""
+        """Number of strips of the result, of rows if `across`, else of columns, that a thread visits one by one."""
         by = self.division
         return ceiling(by.m, by.rows) if self.across else ceiling(by.n, by.columns)
 
 
 def divisions(product: AmxProduct) -> Iterator[Division]:
-    """Yield the divisions of a product's M, N and K among its threads, or fewer, that oneDNN tries, in its order."""
+    """Yield the divisions of a product among threads that oneDNN tries, in the order in which it tries them.
+
+    A Division cuts M, N and K into parts, one combination for each of product.threads threads, or of fewer.
+    """
     for threads in range(product.threads, 0, -1):
         for by_m in (i for i in range(1, threads + 1) if threads % i == 0):
             left = threads // by_m
@@ -107,10 +111,10 @@ def divisions(product: AmxProduct) -> Iterator[Division]:
 
 
 def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
-    """Return the blocks that oneDNN chooses for a division among threads; None if caches or threads rule out all.
+    """Return the blocks that oneDNN chooses for a division of a product among threads.
 
-    across_only: True leaves out orders that visit blocks column by column. keeps_copy: True counts a copy of b's block
-    in L2.
+    None if no blocks fit the caches, or all would leave a thread without work. by: the division. across_only: True
+    leaves out orders that visit blocks column by column. keeps_copy: True counts a copy of b's block in L2.
     """
     along_a, along_b = _fitting(by, by.rows), _fitting(by, by.columns)
     if not along_a or not along_b:
@@ -129,9 +133,10 @@ def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False
 
 
 def _fitting(by: Division, side: int) -> int:
-    """Return the terms of K of the longest block that fits the L1 cache; 0 if none does.
+    """Return the number of terms of K in the longest block that fits the L1 cache; 0 if none does.
 
-    L1 must hold `side` rows of a, or columns of b, over these terms, and the result of a kernel.
+    L1 must hold `side` rows of a, or columns of b, over these terms, and the result of a kernel. by: the division of
+    the product among threads.
     """
     sums = by.rows * by.columns * FLOATS
     space = by.product.caches.l1_budget - 2 * sums - by.rows * lines(by.columns)
@@ -143,10 +148,11 @@ def _fitting(by: Division, side: int) -> int:
 
 
 def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool = False) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or terms.
+    """Return the chunk of blocks with the most multiply-adds per byte moved, for blocks visited row by row.
 
-    A chunk is (blocks of K, number of kernels along the columns); the result is None too if none fits the L2 cache.
-    least: the fewest blocks of K that are allowed. keeps_copy: True counts a copy of b's block in L2.
+    A chunk is (blocks of K, number of kernels along the columns). The result is None if no chunk fits the L2 cache, or
+    if a thread would have no rows or terms. by: the division of the product among threads. terms: terms of K in a
+    block. least: the fewest blocks of K that are allowed. keeps_copy: True counts a copy of b's block in L2.
     """
     product = by.product
     if rounded_up(by.m, by.rows) * (by.by_m - 1) >= product.m or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k:
@@ -155,10 +161,12 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
 
 
 def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
+    """Return the chunk of blocks with the most multiply-adds per byte moved, for blocks visited column by column.
 
-    All terms of a thread must be one chunk. L2 rules it out if the distance of the result's rows in memory divides the
-    size of a way of the cache, and the rows would take 3/4 of its ways. For the result's fields see `_best_chunk`.
+    A chunk is (blocks of K, number of kernels along the rows). The result is None if oneDNN does not visit columns:
+    if no chunk fits the L2 cache, a thread would have no work or more than one chunk of its terms, or the rows of the
+    result, at a distance that divides the size of a way of L2, would take 3/4 of the ways.
+    by: the division of the product among threads. terms: terms of K in a block.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if (
@@ -195,11 +203,12 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the blocks that are visited row by row; None if none fits the caches.
+    """Return the BlockWalk (sizes of blocks) of a thread that visits its blocks row by row; None if none fits L2.
 
-    A block has `terms` terms of K if L1 holds a kernel's rows of a over all of K; otherwise L2 decides how many.
-    terms: the most terms of a block that fits L1. chunk: (blocks of K, number of kernels along the columns).
-    keeps_copy: True counts a copy of b's block in L2.
+    A block has `terms` terms of K if L1 holds a kernel's rows of a over all of K; otherwise L2 decides how many. by:
+    the division of the product among threads. terms: the most terms of a block that fits L1. chunk: (blocks of K,
+    number of kernels along the columns), as `_best_across` returns it. keeps_copy: True counts a copy of b's block in
+    L2.
     """
     product = by.product
     panel = terms * by.rows * BYTES * ceiling(product.k, terms)
@@ -217,9 +226,9 @@ def _best_chunk(
 ) -> tuple[int, int] | None:
     """Return the chunk of blocks with the most multiply-adds per byte moved; None if none fits L2.
 
-    A chunk is (blocks of K, number of kernels along the columns if `across`, else along the rows). across: blocks are
-    visited row by row. terms: terms of K in a block. least: the fewest blocks of K that are allowed. keeps_copy: True
-    counts a copy of b's block in L2.
+    A chunk is (blocks of K, number of kernels along the columns if `across`, else along the rows). by: the division of
+    the product among threads. across: blocks are visited row by row. terms: terms of K in a block. least: the fewest
+    blocks of K that are allowed. keeps_copy: True counts a copy of b's block in L2.
     """
     size, side = (by.n, by.columns) if across else (by.m, by.rows)
     best, chosen = np.float32(0), None
@@ -244,8 +253,8 @@ def _groups(size: int, length: int) -> Iterator[int]:
 def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> np.float32:
     """Return the multiply-adds per byte moved for a chunk of blocks; 0 if the chunk does not fit L2.
 
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
-    rows). keeps_copy: True counts a copy of b's block in L2.
+    by: the division of the product among threads. across: blocks are visited row by row. terms: terms of K in a block.
+    chunk: (blocks of K, columns if `across`, else rows). keeps_copy: True counts a copy of b's block in L2.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if _l2_bytes(by, across, terms, chunk, keeps_copy) > budget:
@@ -260,8 +269,8 @@ def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], k
 def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
     """Return the bytes of L2 that a chunk of blocks occupies: its parts of a and b, a copy, the result, float32 sums.
 
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
-    rows). keeps_copy: True counts a copy of b's block.
+    by: the division of the product among threads. across: blocks are visited row by row. terms: terms of K in a block.
+    chunk: (blocks of K, columns if `across`, else rows). keeps_copy: True counts a copy of b's block.
     """
     side, kept = by.rows if across else by.columns, min(terms * chunk[0], by.k)
     used = (2 * side + chunk[1]) * kept * BYTES
@@ -275,14 +284,14 @@ def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], ke
 def _all_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> int:
     """Return the bytes that a chunk of blocks takes in L2 if all its float32 sums stay there.
 
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
-    rows).
+    by: the division of the product among threads. across: blocks are visited row by row. terms: terms of K in a block.
+    chunk: (blocks of K, columns if `across`, else rows).
     """
     size, kept = by.m if across else by.n, min(terms * chunk[0], by.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 
 
 def copy_fits(walk: BlockWalk) -> bool:
-    """Return whether the L2 cache holds the blocks `walk` together with the copy of b's block."""
+    """Return whether the L2 cache holds the blocks of `walk`, visited row by row, and a copy of b's block."""
     used = _l2_bytes(walk.division, True, walk.terms, (walk.chunk, walk.wide), True)
     return used < walk.division.product.caches.l2_budget
