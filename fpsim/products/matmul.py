@@ -204,9 +204,10 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
       words: the other keyword arguments of `fp.matmul` that were passed.
 
     Raises:
-      DeclinedShape: the library's order of additions is not known for the shape, or for a matrix and its transpose.
+      DeclinedShape: the library's order of additions is not known for the shape; or b is the transposed view of a, and
+        the library has another routine for such products.
       ValueError: an argument whose effect in the library is not known, operands of two formats, or stacks of matrices.
-      TypeError: operands of a format that no library of a CPU multiplies.
+      TypeError: operands of other formats than BF16, FP16, FP32 and int8.
     """
     for name in words:
         if name not in ("out_fmt", "fmt", "out", "bias"):
@@ -302,7 +303,8 @@ def _format(x: Any, fmt: Format | None, name: str) -> Format | IntegerFormat:
     name: the argument's name in errors.
 
     Raises:
-      TypeError: the format is none that libraries multiply, or x holds integers other than int8 and fmt is None.
+      TypeError: the format is not BF16, FP16, FP32 or int8, those that libraries multiply; or fmt is None and x holds
+        integers other than int8.
     """
     if isinstance(x, EncodedArray) and isinstance(x.fmt, Format):
         return x.fmt

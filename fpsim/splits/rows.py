@@ -1,4 +1,4 @@
-"""Published recipes for float32 products from narrow products, each with its source."""
+"""Published recipes for computing float32 products from products of FP16 or BF16 numbers, each with its source."""
 
 from __future__ import annotations
 

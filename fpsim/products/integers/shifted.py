@@ -17,7 +17,8 @@ SHIFT = 128  # makes -128 .. 127 an unsigned byte
 def shifted_product(a: Array, b: Array, unit: str, lengths: tuple[int, ...], side: Literal["a", "b"]) -> Array:
     """Return a @ b by a unit of unsigned by signed bytes, after 128 is added to one operand, (M, N) int32.
 
-    128 times the sums of the other operand over K are subtracted at the end, modulo 2^32.
+    128 times the sums of the other operand over K are subtracted at the end, modulo 2^32. The unit saturates as always:
+    in the example, (127 + 128) * 100 + (127 + 128) * 90 becomes 32767, from which 128 * 190 is subtracted.
 
     Args:
       a, b: (M, K) and (K, N), int8.

@@ -140,10 +140,10 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
-    """Prefetch the codes of b that are needed after terms k .. k + terms - 1 of columns n .. n + columns - 1.
+    """Prefetch the codes of b that are read after terms k .. k + terms - 1 of columns n .. n + columns - 1.
 
-    source: (K, N), whose next `columns` columns of these terms are prefetched; or (N, K) if turned is not 0, for which
-    the terms that follow AHEAD bytes after term k are.
+    source: (K, N) codes, or (N, K) if turned is not 0. Of (K, N), the same terms of the next `columns` columns are
+    prefetched; of (N, K), for the same columns, the terms AHEAD bytes after term k.
     """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):

@@ -171,9 +171,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones.
+    """Return the function that copies the terms of an instruction, for separate sums of even and odd terms.
 
-    terms: number of terms of an instruction. halves: 2, or 1 to copy them in order.
+    Its arguments are (values, exponents, other_values, other_exponents): it copies the first two to the last two.
+    terms: number of terms of an instruction. halves: 2 to copy first the even terms, then the odd ones; 1 to copy all
+    in order.
     """
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 

@@ -181,8 +181,9 @@ def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
     """Set met[j] to the Inf or NaN that column j's sum becomes, or to a finite number if its sum is finite.
 
-    a: (terms,), b: (terms, columns): classes of the operands as float32: -1, -0, 0 or 1 for a finite value by its sign,
-    Inf or NaN. c: (columns,) accumulators as int32 bits of float32. met: (columns,) float32.
+    a, b: (terms,) and (terms, columns) float32 classes of operands: -1, -0, 0 or 1 for a finite value by its sign, else
+    Inf or NaN. terms: products of one instruction. c: (columns,) accumulators as int32 bits of float32. met: (columns,)
+    float32.
     """
     for j in range(c.size):
         bits = i32(c[j])
@@ -194,7 +195,7 @@ def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
 
 
 def _override(c: Any, met: Any) -> None:
-    """Replace c[j] by met[j] where that is NaN or Inf; c: (columns,) float32 patterns as int32; met: float32."""
+    """Replace c[j] by met[j] where met[j] is NaN or Inf; c: (columns,) float32 patterns as int32; met: float32."""
     for j in range(c.size):
         bits = i32(met.view(i32)[j])
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]

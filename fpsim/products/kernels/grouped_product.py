@@ -122,12 +122,13 @@ grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 def grouped_product() -> Any:
     """Return the kernel (a, b, c, scale_a, scale_b, facts, part) -> None, adding a @ b to part of c by `Rule.GROUPED`.
 
-    The exact dot product of each 16 terms is multiplied by its two scales. These numbers and c are then cut below the
-    largest of their exponents, added, and the sum is truncated to float32.
+    The exact dot product of each 16 terms is multiplied by its two scales. These numbers and c are then
+    truncated to units of 2**(top - fraction bits) and added, and the sum is truncated to float32; `top` is the largest
+    of their exponents and of a floor exponent.
 
     a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
-    (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits that cut numbers keep, the lowest exponent
-    that they are cut by, smallest exponent of a scale). part: (m0, m1, n0, n1), for rows m0 .. m1 - 1 and columns
+    (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent
+    of a scale). part: (m0, m1, n0, n1), for rows m0 .. m1 - 1 and columns
     n0 .. n1 - 1.
     """
 

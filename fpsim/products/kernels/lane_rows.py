@@ -74,7 +74,7 @@ class RowRoom(NamedTuple):
       chains: (rows, lanes, PANEL_COLUMNS), the running sum (chain) of each lane.
       totals: of the same shape, the sums of finished chains; (rows, 1, PANEL_COLUMNS) if lanes have one chain.
       terms, closed: (lanes,) counts of the terms in a lane's running chain, and of its finished chains.
-      groups: (rows, groups, PANEL_COLUMNS), the sums of the groups.
+      groups: (rows, groups, PANEL_COLUMNS), for each group of lanes the sum of its lanes.
     """
 
     panel: Any

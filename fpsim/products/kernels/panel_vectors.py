@@ -1,4 +1,4 @@
-"""Panels of operands (decoded terms of one instruction) for AVX-512 or AVX2; `builder` is always an IRBuilder."""
+"""Panels of operands (decoded terms of one instruction) for AVX-512 or AVX2; `builder` is llvmlite's IRBuilder."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def row_decoder(terms: int) -> Any:
 
 
 def _put_values(builder: Any, value: Any, b: Any, place: Any, by_sign: bool) -> None:
-    """Emit the store of 16 float32 patterns `place` bytes after address b; by_sign: negative ones one row later."""
+    """Emit the store of 16 decoded values of b (float32 patterns), `place` bytes after address b.
+
+    by_sign: positive values are stored there, negative ones 64 float32 later, each with zeros in place of the others.
+    """
     if not by_sign:
         v.store(builder, value, b, place)
         return
@@ -121,8 +124,8 @@ def panel_decoder(by_sign: bool) -> Any:
     """Return the intrinsic (source, (k, n, i), (kept, least, base), b, eb) -> flags that decodes 64 elements of term k.
 
     Row i of b and of eb gets the values and exponents of source[k, n : n + 64], float32 patterns; if by_sign, positive
-    and negative values are stored apart. kept, least, base: mask of the bits that the unit reads, smallest exponent,
-    subtracted from exponents. flags: SPECIAL (NaN, Inf) + DEEP (an exponent not in -20 .. 20).
+    and negative values are stored apart. kept: mask of the bits that the unit reads. least: the format's smallest
+    exponent. base: subtracted from exponents. flags: SPECIAL (NaN, Inf) + DEEP (an exponent not in -20 .. 20).
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:
@@ -149,7 +152,7 @@ def panel_decoder(by_sign: bool) -> Any:
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
     """Emit and return (codes with 0 in place of NaN and Inf, their exponents, mask of NaN and Inf) for 64 codes.
 
-    facts: LLVM values of the fields up, highest, mantissa_bits and bias of CodeFacts.
+    codes: a vector of bytes. facts: LLVM values of the fields up, highest, mantissa_bits and bias of CodeFacts.
     """
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
@@ -168,7 +171,7 @@ def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]
 
 
 def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
-    """Emit and return a vector of type `kind` whose lanes all hold the low bits of a 32-bit number."""
+    """Emit and return a vector of type `kind` whose lanes all hold the low bits of `number`, a 32-bit LLVM value."""
     return v.everywhere(builder, builder.trunc(number, kind.element), kind)
 
 
@@ -345,8 +348,9 @@ def _byte_decoder(terms: int, by_sign: bool) -> Any:
 def _half_decoder(terms: int, by_sign: bool) -> Any:
     """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes.
 
-    It does as the function of `_byte_decoder`. facts: a HalfFacts array. flags: SPECIAL (NaN or Inf) + DEEP (a stored
-    exponent not in -20 .. 20).
+    It decodes terms k .. k + terms - 1 of 64 columns from n on: values to b (if by_sign, positive and negative ones
+    apart), exponents to eb. facts: a HalfFacts array. flags: SPECIAL (NaN or Inf) + DEEP (a stored exponent not in -20
+    .. 20).
     """
     of_half, of_bfloat = half_decoder(by_sign, FP16), half_decoder(by_sign, BF16)
 
@@ -368,7 +372,7 @@ def _half_decoder(terms: int, by_sign: bool) -> Any:
 def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
     """Return the loop of `RowLoops.fills` that decodes `terms` terms of codes of b to a panel.
 
-    decode, layout: `_byte_decoder(...)` and code_facts, or `_half_decoder(...)` and half_facts.
+    decode: a result of `_byte_decoder` or `_half_decoder`. layout: reads its facts; code_facts or half_facts.
     """
     gather = gatherer(terms)
 
@@ -386,7 +390,7 @@ def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
 def fills_of(terms: int, by_sign: bool) -> dict[str, Any]:
     """Return the dict `RowLoops.fills` of vectorised functions that decode `terms` terms of b to a panel.
 
-    by_sign: positive and negative values are stored apart.
+    Keys: "floats", and codes as "bytes" or "halves". by_sign: positive and negative values are stored apart.
     """
     bytes_filler = _code_filler(terms, _byte_decoder(terms, by_sign), code_facts)
     halves_filler = _code_filler(terms, _half_decoder(terms, by_sign), half_facts)

@@ -102,9 +102,10 @@ def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right:
 
 @cache
 def in_vectors() -> Joins:
-    """Return both kernels of `Joins` in vector instructions, for rows of VECTOR_COLUMNS (64) columns.
+    """Return the kernels `promote` and `merge` of `Joins` in vector instructions, for rows of 64 columns.
 
-    The processor must have AVX-512 or AVX2.
+    They add partial sums to totals, and totals to the sums of earlier slices of K. The processor must have AVX-512 or
+    AVX2.
     """
     size = GROUPS * v.SIZE
 

@@ -29,7 +29,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """The smallest exponents, smallest normal values and total mantissa bits of a unit's operand formats."""
+    """Facts on the formats of a and b: smallest exponents, smallest normal values, and all mantissa bits together."""
 
     least_a: Any
     least_b: Any
@@ -40,7 +40,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row of results: largest exponents and sums of even and odd products, NaN and Inf."""
+    """Scratch buffers for one row: exponents `e` and `sums` of even and of odd products; `specials`: NaN and Inf."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64
@@ -107,7 +107,7 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
 
 @scalar
 def _flushed_near(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z rounded once to float32; a zero of its sign if the sum, rounded to 24 bits, is below 2**-126.
+    """Return x * y + z rounded once to float32, or a zero of its sign if it is below 2**-126 after rounding to 24 bits.
 
     Products have up to 24 bits, and z is not subnormal, so float64 tells which sums are below 2**-126 - 2**-151.
     """
@@ -166,9 +166,9 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 
 
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add even + odd to c as `_two_chains_row`, but flush every subnormal result to a zero of its sign.
+    """Add even + odd to c (chains over even and odd terms, see _two_chains_row); flush subnormal results to signed 0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. room: scratch buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: of terms. u: not used. room: buffers.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -259,9 +259,9 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
 
 @scalar
 def range_of(values: Any) -> Any:
-    """Return (bits of the largest magnitude, bits of the smallest nonzero magnitude minus 1), two int32.
+    """Return the bits of the largest magnitude, and those of the smallest nonzero magnitude minus 1, as two int32.
 
-    values: float32 bits as uint32. Minus 1, since a zero then wraps to the largest uint32 and is left out.
+    values: float32 bits as uint32. Minus 1 makes a zero the largest uint32, so that zeros are never the smallest.
     """
     most, least = u32(0), u32(MAGNITUDE)
     for i in range(values.size):
@@ -313,10 +313,10 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
 
 
 def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
-    """Set met[j] to Inf or NaN if c[j] or a product in column j is, or overflows float32; else to a finite number.
+    """Set met[j] to the Inf or NaN that column j's sum becomes; to a finite number if c[j] and its products are finite.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,) float32. met: (PANEL_COLUMNS,) float64. count: number of
-    terms.
+    A product that overflows float32 is Inf. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,) float32. met:
+    (PANEL_COLUMNS,) float64. count: number of terms.
     """
     for j in range(PANEL_COLUMNS):
         met[j] = f64(c[j]) if not abs(c[j]) < f32(np.inf) else f64(0.0)
@@ -381,10 +381,10 @@ def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products.
+    """Add to c, by `Rule.EVEN_ODD`, the sum of even products plus that of odd products.
 
-    Products are truncated 24 bits below the largest exponent in their sum. a: (terms,), b: (terms, PANEL_COLUMNS), c:
-    (PANEL_COLUMNS,), float32. count: number of terms.
+    Each is truncated 24 bits below the largest exponent in its sum. a: (terms,), b: (terms, PANEL_COLUMNS), c:
+    (PANEL_COLUMNS,), float32. count: number of terms. u: the formats. room: buffers.
     """
     product_specials(a, b, c, count, room.specials)
     for half in range(2):

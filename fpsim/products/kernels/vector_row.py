@@ -1,7 +1,7 @@
 """A kernel that adds one instruction's products to a row of results by `Rule.FUSED`, with the sums in registers.
 
-It computes sixteen columns at a time: what fused_row.py keeps in memory between its loops, above all powers and sums,
-stays in vectors. Measured: docs/performance.md.
+It computes sixteen columns at a time. The sums and the powers of two that align products, which fused_row.py keeps in
+memory between its loops, stay in vectors. Measured: docs/performance.md.
 
 The processor must have AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512, integers
 are converted to float32 by instructions that round toward zero; otherwise the bits that would be rounded are cleared
@@ -101,7 +101,8 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
     """Emit and return the sum of int32 vectors as 16 float32, rounded toward zero.
 
     sums: a list of one int32 vector, or of several, which are added in float64. half: set the last bit to 1 where bits
-    were lost (rounding to odd), as later rounding to FP16 requires. builder: llvmlite's IRBuilder.
+    were lost (rounding to odd), as later rounding to FP16 requires. avx512: use AVX-512, else AVX2. builder: llvmlite's
+    IRBuilder.
     """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])

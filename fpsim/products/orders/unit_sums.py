@@ -67,9 +67,10 @@ def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
 
 
 def instructions_of(node: Node) -> set[Arithmetic]:
-    """Return the arithmetic of each kind of matrix instruction in a tree; an empty set if there are none.
+    """Return the arithmetic of each kind of matrix instruction in a tree of additions; an empty set for none.
 
-    node: the tree's last node. Any addition of several terms at once counts as an instruction.
+    node: the tree's last node, which returns the result. Any addition of several terms at once counts as an
+    instruction.
     """
     if not isinstance(node, Sum):
         return instructions_of(node.input)
