@@ -92,12 +92,15 @@ class SumProblem(NamedTuple):
 
     @property
     def step(self) -> int:
-        """K if each row of a has K rows of b of its own (`paired`); 0 if all rows of a are multiplied by the same b."""
+        """Distance in b between the operands of one row of a and those of the next, in rows of b.
+
+        It is K if `paired`, as row i of a then begins at row i * K of b; else 0, as all rows of a share b.
+        """
         return self.terms if self.paired else 0
 
 
 def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the sums of a problem, (M, N) codes of the accumulator's result format.
+    """Return the sums of a problem (operands, formats and options), as (M, N) codes of the accumulator's result format.
 
     Raises:
       ValueError: operands are FP64, and the accumulator is neither Exact nor in FP64.

@@ -57,7 +57,7 @@ class Accumulator:
         self._refuse_format(options.fmt)
 
     def _refuse_format(self, fmt: Format) -> None:
-        """Raise a ValueError if `fmt` has no zero, or these options cannot be used with it."""
+        """Raise a ValueError if `fmt` has no zero, or this accumulator's options cannot be used with it."""
         overflow_outcome(self.overflow, fmt)
         if not fmt.has_zero:
             raise ValueError(f"an accumulator needs a format with a zero to start from; got {fmt}. Use BF16 or FP32.")
@@ -65,7 +65,10 @@ class Accumulator:
             self._refuse_double()
 
     def _refuse_double(self) -> None:
-        """Raise a ValueError unless the options allow sums in FP64: those of the processor's own arithmetic."""
+        """Raise a ValueError unless the options are those of FP64, in which the processor itself adds.
+
+        They are the rounding "nearest_even", the overflow "nonfinite" and the subnormals "keep".
+        """
         if (self.rounding, self.overflow, self.subnormals) != (Rounding.NEAREST_EVEN, "nonfinite", "keep"):
             raise ValueError(
                 f"FP64 accumulates with rounding='nearest_even', overflow='nonfinite' and subnormals='keep', the "
@@ -213,7 +216,7 @@ class Chunked(Accumulator):
 
     @property
     def result_format(self) -> Format:
-        """Format of the sum of the partial sums' totals."""
+        """Format in which the totals of the partial sums are added, which is that of the result."""
         return self.outer
 
     def _extra(self) -> list[str]:
@@ -243,6 +246,6 @@ class Exact(_InOneFormat):
     """
 
     def _refuse_double(self) -> None:
-        """Raise a ValueError for stochastic rounding to FP64."""
+        """Raise a ValueError if the rounding is stochastic, which FP64 does not support."""
         if self.rounding is Rounding.STOCHASTIC:
             raise ValueError("stochastic rounding works for results of up to 32 bits; got FP64. Use FP32.")

@@ -135,10 +135,11 @@ def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
 def _plain(
     accumulator: Accumulator, fmt: Any, of_a: np.dtype[Any] | None, of_b: np.dtype[Any]
 ) -> Float32Sums | None:  # fmt: skip
-    """Return the float32 plan of an accumulator for operands of two dtypes, cached; None if there is none.
+    """Return the plan by which float32 computes an accumulator's sums, for operands of two dtypes; cached.
 
-    accumulator: without its seed. fmt: format of operands that are codes; None for floats. of_a, of_b: dtypes of a and
-    b; of_a is None if a is all ones.
+    The result is None if float32 cannot reproduce the sums, or the dtypes do not suit `fmt`. accumulator: with its seed
+    removed (`seedless`). fmt: format of operands that are codes; None for floats. of_a, of_b: dtypes of a and b; of_a
+    is None if a is all ones.
     """
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
     if b is None or (a is None and of_a is not None):

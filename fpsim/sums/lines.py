@@ -35,7 +35,7 @@ class Lines(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Number of sums."""
+        """Number of sums, one for each index of the axes before the last."""
         return math.prod(self.b.shape[:-1])
 
     @property
@@ -68,7 +68,10 @@ def _some(array: Array, start: int, stop: int) -> Array:
 
 
 def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
-    """Return all sums as 1-D codes of the accumulator's result format, in C order of the operands' other axes."""
+    """Return the sum over the last axis of all `lines`, as 1-D codes of the accumulator's result format.
+
+    The sums are in C order of the operands' other axes.
+    """
     step = max(TERMS_AT_ONCE // max(lines.terms, 1), 1)
     if lines.number <= step:
         return _matrix_sums(accumulator, lines.some(0, lines.number), 0)

@@ -49,11 +49,11 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 
 @lru_cache(maxsize=4096)
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return the names of the 64-bit representations of an accumulator's sums and of Chunked's outer sums; cached.
+    """Return (name of the 64-bit representation of an accumulator's sums, the same for Chunked's outer sums); cached.
 
-    Each is "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or a rounding mode for values
-    in float64 that are rounded to a format: "nearest", "up", "down", "toward_zero", "stochastic", or "any" for other
-    modes. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for an a of ones.
+    A name is "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or a rounding mode (values
+    in float64, rounded to the format in that mode): "nearest", "up", "down", "toward_zero", "stochastic", or "any" for
+    other modes. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for an a of ones.
     """
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
@@ -68,7 +68,7 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 def products_fit(formats: tuple[Format | None, Format]) -> bool:
     """Return whether float64 holds every product of values of both formats as a zero or a normal number.
 
-    (None, fmt): whether float64 holds every value of fmt.
+    formats: those of a and b. For (None, fmt), where a is all ones, return whether float64 holds every value of fmt.
     """
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
@@ -96,10 +96,12 @@ def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
 def target(options: CastOptions, in_float64: bool) -> Array:
     """Return the constants by which kernels round sums to a format and read them back, as one uint64 array; cached.
 
-    options: format and rounding of a sum. in_float64: True for sums that are held as float64: fields of EncodeLayout,
-    DecodeLayout and Settling (all 0 for FP64, to which the processor rounds). False for sums held as codes: fields of
-    EncodeLayout and of UnpackLayout, and the sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of
-    core/pack.py.
+    For sums held as float64, the array has the fields of EncodeLayout, DecodeLayout and Settling, one after another;
+    all are 0 for FP64, to which the processor rounds. For sums held as codes, it has the fields of EncodeLayout and
+    UnpackLayout, and the sum of the flags LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py that
+    apply.
+
+    options: format and rounding of a sum. in_float64: True if sums are held as float64, False if as codes.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
@@ -130,13 +132,13 @@ def _settling(options: CastOptions) -> Array:
 
 @reloadable
 class ExactPlan(NamedTuple):
-    """The number of digits of an exact sum, the exponent of the lowest, and how the sum is rounded.
+    """How kernels hold an exact sum, as an integer of several digits, and how they round it.
 
     Attributes:
-      digits: number of int64 digits, each of 32 bits of the sum.
-      lowest: exponent of the first digit's unit.
+      digits: number of int64 digits; each stands for 32 bits of the sum, the lowest first.
+      lowest: exponent of the power of two that the first digit counts.
       layouts: constants by which codes of a, b and c are read and codes of the result are written.
-      rules: uint64 sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which `pack` of core/pack.py reads.
+      rules: uint64 sum of those flags LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py that apply.
     """
 
     digits: int

@@ -2,8 +2,8 @@
 
 A row of a is multiplied by a panel (columns of b) four terms at a time, whose tree of sums stays in registers; the
 totals of whole subtrees are put on a stack. K is padded to a multiple of four by products that change no sum. One bound
-over all of K shows whether a block's sums stay within the format: relative errors increase it, and below the smallest
-normal value each of K products may be rounded up by one more unit in the last place.
+for all terms shows whether the sums of a block stay within the format. It is the largest sum of magnitudes, plus what
+roundings can add: a relative error each and, for each of the K products, one unit in the last place of subnormals.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
-        """Return x0 * y0 + x1 * y1, both products and the sum rounded.
+        """Return x0 * y0 + x1 * y1, both products and the sum rounded to the format.
 
         scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
         """
@@ -78,8 +78,9 @@ def pairs_kernel(how: int) -> Any:
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
         """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b.
 
-        a: (terms,) float32. b: (terms, width) float32. stack: (levels, width) float32; rows above the first are
-        scratch. scale: 2**(24 - precision). floor: bits of 1.5 times the format's smallest normal value.
+        a: (terms,) float32. b: (terms, width) float32. stack: (levels, width) float32; all rows but
+        stack[0] are scratch. scale: 2**(24 - precision of the format). floor: float32 bits of 1.5 times the format's
+        smallest normal value.
         """
         groups, height = a.size // GROUP, 0
         for g in range(groups):

@@ -112,9 +112,9 @@ def _addend(x: Any, floor: Any) -> Any:
 
 @scalar
 def _shortened(x: Any, scale: Any, floor: Any) -> Any:
-    """Return x, float32, rounded to nearest even in a shorter format; -0 becomes 0.
+    """Return x, float32, rounded to nearest even to a shorter format; -0 becomes 0.
 
-    scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
+    scale: 2**(24 - precision of the format). floor: float32 bits of 1.5 times the format's smallest normal value.
     """
     addend = _addend(x, floor)
     return f32(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))))
@@ -152,9 +152,9 @@ def signed_like(x: Any, y: Any) -> Any:
 
 @scalar
 def shortened_in_mode(x: Any, scale: Any, floor: Any) -> Any:
-    """Return x, float32, rounded in the processor's mode to a shorter format; a zero keeps x's sign.
+    """Return x, float32, rounded in the processor's mode to a shorter format; a zero has the sign of x.
 
-    scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
+    scale: 2**(24 - precision of the format). floor: float32 bits of 1.5 times the format's smallest normal value.
     """
     addend = signed_like(_addend(x, floor), x)  # so that rounding toward zero has one direction for both
     return signed_like(fma(f32(-addend), scale, f32(fma(addend, scale, f32(x)))), x)
@@ -180,9 +180,10 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
-    """Return a * b, which float32 holds, rounded to nearest even to 24 - s bits, s >= 13; -0 becomes 0.
+    """Return the product a * b rounded to nearest even to 24 - s bits, where scale = 2**s, s >= 13; -0 becomes 0.
 
-    a: a float32 of at most 24 - s bits; scale: 2**s. The method is that of `_split_by_two`.
+    float32 must hold the exact product. a: a float32 of at most 24 - s significand bits. The method is that of
+    `_split_by_two`.
     """
     less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
     return f32(fma(f32(a * scale), b, f32(-less)))

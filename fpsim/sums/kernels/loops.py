@@ -45,7 +45,10 @@ def _tiles(columns: int) -> Any:
 
 @scalar
 def _tile(number: int, columns: int) -> SumTile:
-    """Return tile `number`, up to 256 of the `columns` results of a row; tiles are counted along rows."""
+    """Return the tile with the index `number`, as a SumTile: up to 256 neighbouring results of one row.
+
+    The index counts from 0 along the tiles of a row, then row by row. columns: number of results in a row.
+    """
     tiles = _tiles(columns)
     i, j = number // tiles, number % tiles * TILE_COLUMNS
     return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))

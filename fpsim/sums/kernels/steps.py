@@ -1,9 +1,10 @@
 """Kernels that add the terms of up to TILE_COLUMNS (256) sums at once: products and additions, each rounded once.
 
-A running sum is held in 64-bit words in one of three representations. It is its value in float64 ("nearest", "up" etc.,
-by the rounding mode that is compiled in, and "any" for others), a sum in FP64 itself ("double"), or a code that is
-added in integer arithmetic ("core"). All have the same three functions, so that the orders of summation in
-`core/sums/sum_order.py` are written once. The pattern of a float64 is its bits as uint64.
+A running sum is a 64-bit word, in one of three representations. The first is the value of the sum in float64, rounded
+to the format in a mode that is compiled in ("nearest", "up" and so on) or passed ("any"). The second is a sum in FP64
+itself ("double"). The third is a code that is added in integer arithmetic ("core"). Each has the same three functions
+(multiply, add, fused), so that the orders of summation in `core/sums/sum_order.py` are written once. The pattern of a
+float64 is its bits as uint64.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ the carry rounds, and the remaining bits are cleared. The processor rounds towar
 cannot hold are cut, as a draw of 32 bits cuts them.
 
 These loops handle neither overflow nor NaN. Before each block of terms a bound on the sums is compared with the
-format's largest value. If the bound exceeds it, or the above does not hold for a format, policy or operand, the block
-is added step by step (steps.py).
+format's largest value. If the bound exceeds it, or if the format, its options or the operands do not allow the method
+above, the block is added step by step (steps.py).
 """
 
 from __future__ import annotations
@@ -228,9 +228,10 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
     """Return (whether sums stay within the format's largest value, scale, 1 / scale, a DrawPlace) for a block of terms.
 
-    The power of two `scale` turns the format's smallest normal value into that of float64. terms: float64 patterns of a
-    block of a. b_largest: pattern of the largest magnitude of b. t: patterns of the sums so far. s: constants of the
-    format. r: the seed.
+    `scale` is the power of two that turns the format's smallest normal value into that of float64. A DrawPlace holds
+    the bits that the format keeps, and the seed. terms: one row of a for the block. b_largest: largest magnitude of
+    the columns of b. t: the sums so far. These three are float64 patterns (uint64). s: constants of the format. r: the
+    rounding mode and the seed.
     """
     usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # else the power of two would not be normal
     scale = u64(TWO - s.least)
@@ -256,7 +257,7 @@ def blocks_ahead(
 
     It is the argument `ahead` of `sum_order.tile_in_order`: bits and random numbers are the same as in adding term by
     term with the functions of steps.py. The number is 0 if this fast method does not apply: k is no multiple of GROUP,
-    fewer than GROUP terms are left, the format or policy has no such method, or sums may overflow.
+    fewer than GROUP (4) terms are left, the format or its options do not allow the method, or sums may overflow.
 
     Args:
       x: the operands, as float64 patterns. tile: the sums that are computed. chain: their order.
@@ -354,7 +355,7 @@ def subtree_ahead(
 
     It is the argument `ahead` of `sum_order.tile_by_pairs`: bits and random numbers are the same as in adding pair by
     pair with the functions of steps.py. The result is False if k is no multiple of BLOCK (32), fewer than BLOCK terms
-    are left, the format or policy has no such method, or sums may overflow.
+    are left, the format or its options do not allow the method, or sums may overflow.
 
     Args:
       x: the operands, as float64 patterns. tile: the sums that are computed.

@@ -26,9 +26,11 @@ def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
     """Emit and return the vectors of new sums t + a * b; product and sum are each rounded to 24 - s bits.
 
-    builder: llvmlite's IRBuilder. t: the sums so far. of_a: (|a| * (2**s + 1), a). b: a vector. size: |b|. facts:
-    (2**s, 2**s - 1, the smallest number that may be added to a product and subtracted again to round it). The bits are
-    those of float32_rows._rounded.
+    t, a and b are vectors of 16 float32; 24 - s is the precision of the format of the sums, so BF16 has s = 16. The
+    bits are those of float32_rows._rounded.
+
+    builder: llvmlite's IRBuilder. t: the sums so far. of_a: (|a| * (2**s + 1), a). b: the other factor. size: |b|.
+    facts: (2**s, 2**s - 1, the smallest number that may be added to a product and subtracted again to round it).
     """
     scale, less, least = facts
     large = builder.fmul(of_a[0], size)
@@ -38,11 +40,11 @@ def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts:
 
 
 def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, facts: Any) -> None:
-    """Emit additions of all products of four rows of a and some columns of b to the sums in memory.
+    """Emit code that adds a @ b to the sums t in memory, for four rows of a and some columns of b.
 
-    builder: llvmlite's IRBuilder. places: (addresses of the rows of sums; addresses of the rows of |a| * (2**s + 1) and
-    of a; address of the first row of b; bytes of a row). start: byte offset of the first column. vectors: number of
-    vectors of 16 columns. count: number of terms. facts: as for `_step`.
+    builder: llvmlite's IRBuilder. places: (addresses of the rows of t; two lists of addresses, those of the rows of
+    |a| * (2**s + 1) and of a; address of the first row of b; bytes of a row of b and t). start: byte offset of the
+    first column in a row. vectors: number of vectors of 16 columns. count: number of terms. facts, s: as for `_step`.
     """
     t_rows, factors, b, size = places
     offsets = [builder.add(start, v.LONG(i * v.SIZE)) for i in range(vectors)]
@@ -66,12 +68,14 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 
 @cache
 def vector_rows(avx512: bool) -> Any:
-    """Return the intrinsic `(t, r, sizes, a, b, first, scale, least)`, which adds products to rows r .. r + 3 of t.
+    """Return numba's intrinsic `(t, r, sizes, a, b, first, scale, least)`, which adds a @ b to rows r .. r + 3 of t.
 
-    Products and sums are rounded to 24 - s bits, products by adding and subtracting a large number. t: (rows, width)
-    float32, width a multiple of 16, changed in place. a: (ROWS, terms) float32, terms >= 1. sizes: |a| * (2**s + 1). b:
-    (K, width) float32, of which rows from `first` on are used. scale: 2**s. least: the smallest number that is added
-    and subtracted. avx512: compile for AVX-512, else AVX2.
+    Each product and each sum is rounded to 24 - s bits, the precision of the format of the sums (s = 16 for BF16).
+    To round a product, a larger number is added to it and subtracted again.
+
+    avx512: compile for AVX-512, else AVX2. t: (rows, width) float32, width a multiple of 16, changed in place. sizes:
+    |a| * (2**s + 1). a: (4, terms) float32, terms >= 1. b: (K, width) float32, of which `terms` rows from `first` on
+    are used. scale: 2**s. least: the smallest number that is added and subtracted.
     """
 
     def rows(_typing: Any, t: Any, r: Any, sizes: Any, a: Any, b: Any, first: Any, scale: Any, least: Any) -> Any:
