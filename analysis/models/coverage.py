@@ -98,7 +98,7 @@ class Coverage:
         return replace(self, parts=parts, is_chosen=self.is_chosen or is_chosen)
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return the coverage of two recordings of one model together.
+        """Return the coverage of two recordings of one model together: this one's and `other`.
 
         Multiplications of parts with the same name, kind and `seen` are added.
         """
@@ -145,7 +145,7 @@ class Coverage:
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Coverage:
-        """Return the coverage from the attributes that `to_dict` returned."""
+        """Return the coverage from `fields`, a dict of its attributes that `to_dict` returned."""
         parts = (CoveredPart(name, kind, tuple(read), count, seen) for name, kind, read, count, seen in fields["parts"])
         return Coverage(dict(fields["sizes"]), tuple(parts), fields["is_chosen"])
 

@@ -133,8 +133,9 @@ def _rows(x: torch.Tensor) -> int:
 def _power(args: Any, kwargs: Any, y: Any) -> int:
     """Return the number of multiplications of torch.matrix_power by repeated squaring.
 
-    For an exponent of b binary digits with k ones these are b - 1 squarings and k - 1 further products of matrices.
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    An exponent of b binary digits, k of them ones, needs b - 1 squarings and k - 1 further products of two matrices,
+    each with N**3 multiplications for N x N matrices. args, kwargs, y: positional arguments, keyword arguments and
+    result of the call.
     """
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])

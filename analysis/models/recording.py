@@ -249,7 +249,7 @@ class Recording:
         self._kept.setdefault(key, x)
 
     def keep_output(self, step: int, x: Array) -> None:
-        """Store an output of the model; further ones of the same step are called "output 2" and so on."""
+        """Store x, an output of the model; later ones of the same step are called "output 2", "output 3" and so on."""
         number = sum(key[0] == step for key in self._outputs) + 1
         self._outputs[step, "", "output" if number == 1 else f"output {number}"] = x
 

@@ -1,4 +1,7 @@
-"""The scales of a watched model over the steps: the loss scale, and delayed scales of quantized layers."""
+"""The scales of a watched model over the steps: the loss scale, and the delayed scales of quantized layers.
+
+A delayed scale is computed from the amax of earlier steps.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ DELAYED = ("input", "weight", "output gradient")  # operands in the rows of fp.t
 
 class ScaleHistory:
     """History of the loss scale and of a model's delayed scales at the end of recorded steps.
+
+    A delayed scale is computed from the amax of earlier steps.
 
     Args:
       model: a torch.nn.Module.

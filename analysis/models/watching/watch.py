@@ -132,7 +132,8 @@ class Watch:
 
         If the loss scale fell since the last pass, the optimizer skipped an update, and its step ends first. Passes
         inside another pass of the model and a checkpoint's recomputations begin nothing. A pass without gradients of a
-        model that is trained is a validation, and not recorded.
+        model that is trained is a validation, and not recorded. module: the torch.nn.Module that runs; others than the
+        model, such as copies of it, are ignored.
         """
         if module is not self.model or in_backward():
             return
