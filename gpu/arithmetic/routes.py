@@ -42,7 +42,7 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     truth values, classes or integers. flags: 1-D uint8.
 
     Three implementations give the same bits. Without flags and stochastic rounding, a table of all results is used for
-    small operands (see `_suits_table`), and float32 arithmetic for some others (see `_suits_float32`). Integer
+    narrow operands (see `_suits_table`), and float32 arithmetic for some others (see `_suits_float32`). Integer
     arithmetic computes the rest.
     """
     if inputs.size == 0:
@@ -123,7 +123,7 @@ def no_flags() -> Any:
 
 @cache
 def _nothing(device: int, dtype: str) -> Any:
-    """Return an empty array on the current GPU, cached by the GPU's number and the dtype."""
+    """Return an empty array of `dtype` on the current GPU, whose number is `device`; cached for each GPU and dtype."""
     return scratch(0, dtype)
 
 
@@ -138,8 +138,9 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 
 
 def _suits_table(operation: Operation, inputs: GpuOperands) -> bool:
-    """Return whether a table of all results is used: for large arrays of one or two codes of up to 16 bits together.
+    """Return whether an operation's results are looked up in a table of its results for all codes.
 
+    They are for one or two operands whose codes have up to 16 bits together, in arrays large enough to repay the table.
     operation: the operation with its formats. inputs: its operands, whose codes must be stored in words of one width,
     since a thread loads groups of equally wide elements.
     """

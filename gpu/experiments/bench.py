@@ -85,7 +85,7 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 
 
 def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Callable[[Speed], Any]) -> None:
-    """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
+    """Measure the calls `works` until the time `deadline` of time.monotonic(), and pass the speed of each to `add`.
 
     silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. Calls for which no time is left get a speed
     with an error.

@@ -54,7 +54,8 @@ class Check(NamedTuple):
 def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
     """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values.
 
-    The float32 values are random bit patterns, ties and limits of narrow formats, and special values.
+    The float32 values, about 2**22 or, if lab.small, 2**12, are random bit patterns, ties and limits of narrow formats,
+    and special values. lab: a validation's settings.
     """
     size = 1 << (12 if lab.small else 22)
     rng = np.random.default_rng([lab.seed, 32])
@@ -140,8 +141,9 @@ def _best(
 ) -> ValidationRow:
     """Compare the hardware's cast of x with fp.encode under each overflow mode, and return the row of the closest one.
 
-    function: name of the cast, such as "torch_cast". kind: name of the format, in NAMES. overflows: the modes to try.
-    expected: the predicted modes.
+    lab: a validation's settings. function: name of the hardware's cast, "torch_cast" or "ptx_cast". kind: name of the
+    format, in NAMES. overflows: the overflow modes to try. expected: those of them that the hardware is predicted to
+    use.
     """
     got = getattr(lab.hardware, function)(x, kind)
     tried = [
@@ -239,7 +241,8 @@ def matmuls(lab: Lab) -> Iterator[Check]:
 def _chain_matmul(lab: Lab, kind: str, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
     """Compare fp.gpu.hardware.chain_matmul of two matrices with fp.matmul; return the report row.
 
-    kind: format of the result. codes: the matrices. options: keyword arguments of both functions.
+    lab: a validation's settings. kind: format of the result. codes: the two matrices. options: keyword arguments of
+    both functions.
     """
     want = as_words(matmul(*codes, **options))
     got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))

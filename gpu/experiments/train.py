@@ -238,9 +238,9 @@ def _megabytes(backend: str) -> float:
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
     """Return the report row of a training run by torch itself, with losses, times and memory, or the error it raised.
 
-    name: the row's backend, such as "torch BF16". trainer: function (width, steps, text) -> TorchRun that trains. text:
-    path of a file of text to train on; None trains on Python's help topics. steps: number of training steps; 0 counts
-    as 1.
+    case: the case, whose width is used. name: the row's backend, such as "torch BF16". trainer: function (width, steps,
+    text) -> TorchRun that trains. text: path of a file of text to train on; None trains on Python's help topics. steps:
+    number of training steps; 0 counts as 1.
     """
     result = TrainingRow(case.name, name)
     try:

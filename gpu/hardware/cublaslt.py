@@ -295,11 +295,11 @@ def _unit_scales() -> tuple[Any, Any]:
 
 @contextmanager
 def _heuristic(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_Result, Any, list[Any]]]:
-    """Ask cuBLASLt's heuristic for its first algorithm in a `with` block.
+    """Ask cuBLASLt's heuristic for its first algorithm for a product, in a `with` block.
 
     It yields (the answer, the descriptor of the operation, [layout of b, layout of a, layout of the result]), and
-    destroys these descriptors at the end of the block. scales: one-element float32 tensors on the GPU (scale of b,
-    scale of a) for FP8; other formats ignore them.
+    destroys these descriptors at the end of the block. call: the product. scales: one-element float32 tensors on the
+    GPU (scale of b, scale of a) for FP8; other formats ignore them.
     """
     m, n, k = call.shape
     with ExitStack() as made:
@@ -335,7 +335,8 @@ def _heuristic(call: LtCall, scales: tuple[Any, Any] | None) -> Iterator[tuple[_
 def _fields(best: _Result) -> Fields:
     """Return the configuration of the algorithm that a heuristic has selected: id, tile, stages, split-K and others.
 
-    They are cuBLASLt's attributes CUBLASLT_ALGO_CONFIG_*, as integers; 0 for one that the algorithm does not have.
+    Its fields are cuBLASLt's attributes CUBLASLT_ALGO_CONFIG_*, as integers; 0 for one that the algorithm does not
+    have. best: the heuristic's answer.
     """
     values = []
     for attribute in range(len(Fields._fields)):

@@ -37,9 +37,12 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result of a `ProductCase`: a report row and the hardware's output for each product, and the best model.
+    """The result of a `ProductCase`.
 
-    `outputs` has None where the call failed; `best` is None if no model could be computed.
+    Attributes:
+      rows: a report row for each product.
+      best: the model that fits best; None if no model could be computed.
+      outputs: the hardware's result of each product; None where the call failed.
     """
 
     rows: list[ValidationRow]
@@ -119,7 +122,7 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """Return a model whose schedule lacks split_k and merge, the arguments that the library's heuristic chooses."""
+    """Return a model without the arguments split_k and merge of its schedule, which the library's heuristic chooses."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 

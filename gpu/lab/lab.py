@@ -85,7 +85,7 @@ def sets_for(shape: Shape) -> tuple[str, ...]:
 
 
 def always(models: Sequence[LibraryModel]) -> Models:
-    """Return a function that returns `models` for every algorithm that the library may report."""
+    """Return a function that returns `models` whatever a library reports on the algorithm that it used."""
     return lambda _: models
 
 

@@ -250,7 +250,7 @@ def float_of_half(code: Any) -> Any:
 
 @scalar
 def half_of_float(pattern: Any) -> Any:
-    """Return the FP16 code of a float32, given by its bits, which must be a value of FP16 and not NaN."""
+    """Return the FP16 code of the float32 with the bits `pattern`, which must be a value of FP16 and not NaN."""
     sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
     magnitude = i32(pattern & MAGNITUDE)
     small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)

@@ -145,7 +145,7 @@ def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
 
     Row g >= 128 is added to row g % 128. Then the second half of the 128 rows is added to the first, until 32 are left.
     Then row g of 4 .. 31 is added to row g % 4, and rows 1 .. 3 to row 0. groups: (at least 128, outputs) float32 bits,
-    overwritten; rows from `count` on are zeros.
+    overwritten; rows from `count` on are zeros. backend: the GPU, which adds.
     """
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)

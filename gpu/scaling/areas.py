@@ -151,7 +151,8 @@ class Walk(NamedTuple):
       first, column: flat index and column of the first element.
       right: column after the last one that the thread may process.
       threads_x: number of columns from one element to the next.
-      span, jump: at the end of a row, the number of columns to go back, and of elements in memory to go forward.
+      span: number of columns to go back at the end of a row.
+      jump: number added to the flat index at the end of a row, to reach the thread's next row.
     """
 
     count: Any
@@ -193,11 +194,11 @@ def step_of(i: Any, column: Any, w: Walk) -> Any:
 
 @scalar
 def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
-    """Return the flat indices of a thread's next four elements, then index and column of the element after them.
+    """Return the flat indices of a thread's next four elements, then flat index and column of the element after them.
 
     i, column: flat index and column of the first of the four. left: number of the thread's elements from i on; if fewer
-    than four are left, i takes the place of those that are missing. w: the order of the thread's elements. Loads from
-    the four can overlap.
+    than four are left, i takes the place of those that are missing. w: the order of the thread's elements. The four
+    indices come together, so that loads of the four elements can overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)

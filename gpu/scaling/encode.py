@@ -111,7 +111,7 @@ class GpuTileJob(NamedTuple):
 
 
 def _no_layout(job: GpuTileJob) -> Any:
-    """Return zeros of the shape of a DecodeLayout, for kernels that decode nothing."""
+    """Return zeros in place of the constants of a DecodeLayout, for kernels of a job that decode nothing."""
     return np.zeros(len(DecodeLayout._fields), u32 if job.width == 32 else u64)
 
 
@@ -138,8 +138,9 @@ class GpuTargets(NamedTuple):
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
     """Return the job of encoding x, or of rounding it to float32 values if `back`, after validation of the arguments.
 
-    x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`, and so are the errors. `back` of the result is
-    False if values can only be computed by decoding codes in a second pass, or if the scaling has zero points.
+    x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`, whose errors are raised. back: True for values. The
+    job's `back` is False all the same if values can only be computed by decoding codes in a second pass, or if the
+    scaling has zero points.
     """
     scaling = scaling_of(scaling)
     element: Element = checked_element(fmt, scaling)

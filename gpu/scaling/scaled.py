@@ -112,7 +112,7 @@ class Scaled(ScaledArrays[Any]):
         Raises:
           GpuError: there is no GPU, or too little memory on it.
           TypeError: scaled is not an fpsim.Scaled, or `like` is not on the GPU.
-          ValueError: its elements are LogFMT or a table.
+          ValueError: the format of its elements is LogFMT or a table format, which the GPU does not support.
 
         Example:
           >>> import fpsim as fp
@@ -227,7 +227,7 @@ def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[S
     """Return (result, views of its memory as flat unsigned integers, which kernels fill).
 
     Args:
-      out: an earlier result, whose arrays are reused if the new result has the same ones; None for new arrays.
+      out: an earlier result, whose arrays are reused if the new result needs the same ones; None for new arrays.
       job: the array to be encoded, the format and the scaling.
       scales_known: whether the caller gives the scales, so that the result has no scale codes and no tensor scale.
 
@@ -273,7 +273,7 @@ def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[S
 
 
 def _user_scales(scales: Any, job: GpuTileJob) -> Any:
-    """Return scales given by the caller as a float32 NumPy array with one per tile; None for None."""
+    """Return the caller's scales as a float32 NumPy array with one per tile of `job`; None if `scales` is None."""
     if scales is None:
         return None
     on_cpu = host_array(scales, "scales") if lies_on_gpu(scales) else scales
