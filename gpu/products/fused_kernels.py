@@ -1,6 +1,8 @@
-"""GPU kernels of `Rule.FUSED`: one in float32, and one in integers for the results that the first marks as not exact.
+"""GPU kernels of matrix units that add by `Rule.FUSED`: one kernel in float32, and one in integers.
 
-docs/gpu.md counts their instructions.
+`Rule.FUSED` aligns all terms of an instruction to its largest exponent, truncates them, and adds them exactly. The
+kernel in float32 marks the results that it cannot compute exactly, which the kernel in integers then computes.
+docs/gpu.md counts the instructions of both.
 """
 
 from __future__ import annotations

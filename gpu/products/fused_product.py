@@ -1,6 +1,7 @@
 """Matrix products on the GPU by units of `Rule.FUSED` and `Rule.SCALED`: in float32 where that is exact, else integers.
 
-Every result is bit for bit that of `fpsim.matmul`; gpu/products/fused_step.py explains why.
+These units align all terms of an instruction to its largest exponent, truncate them, and add them exactly. Every result
+is bit for bit that of `fpsim.matmul`; gpu/products/fused_step.py explains why.
 """
 
 from __future__ import annotations
