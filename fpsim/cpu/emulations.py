@@ -55,9 +55,9 @@ def emulation_of(name: str) -> Emulation:
 
 
 def _of_unit(name: str) -> Emulation:
-    """Return the emulation of the matrix unit `name`.
+    """Return the emulation of the matrix unit `name`, and its rivals: the other float units for the same formats.
 
-    Its rivals, the arithmetics that test inputs must tell apart from it, are other units for the same formats.
+    Rivals are arithmetics that test inputs must tell apart from the emulation. For an integer unit see `_of_integers`.
     """
     of = unit(name)
     if isinstance(of, IntegerUnit):
@@ -73,10 +73,10 @@ def _of_unit(name: str) -> Emulation:
 
 
 def _of_integers(of: IntegerUnit) -> Emulation:
-    """Return the emulation of an integer unit.
+    """Return the emulation of an integer unit, and three rivals (arithmetics that test inputs must tell apart from it).
 
-    Its rivals, the arithmetics that test inputs must tell apart from it, treat overflow otherwise (wrap or saturate),
-    or read bytes of one operand as signed instead of unsigned or the reverse.
+    One rival saturates where the unit wraps, or the reverse. The other two read the bytes of one operand as signed
+    where the unit reads them as unsigned, or the reverse.
     """
     other = {"s8": INTEGER_ELEMENTS["u8"], "u8": INTEGER_ELEMENTS["s8"]}
     rivals = {

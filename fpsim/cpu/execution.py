@@ -50,8 +50,8 @@ def run(instruction: str, *operands: Array) -> Array:
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
     """Check the dtypes and shapes of operands, run an instruction on them, and return its N results.
 
-    row: the instruction. operands: arrays of bit patterns, as for `run`; the result is one, too. A CpuError or
-    ValueError is raised as by `run`.
+    row: the instruction. operands: arrays of bit patterns, as for `run`. The result is an array of bit patterns, too. A
+    CpuError or ValueError is raised as by `run`.
     """
     require(row)
     if isinstance(row, TileInstruction):

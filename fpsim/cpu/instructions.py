@@ -37,7 +37,7 @@ class Instruction(NamedTuple):
       operands, result: registers of the operands and of the result.
       call: LLVM code that sets %r from %x0, %x1, ...
       declaration: LLVM's declaration of the intrinsic; "" without one.
-      unit: name of the matrix unit of fpsim that the instruction is; "" for none.
+      unit: name of the fpsim matrix unit that describes the instruction; "" for none.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Instruction(NamedTuple):
 class TileInstruction(NamedTuple):
     """An AMX instruction on tile registers: d = c + a @ b, with c and d of 16 x 16 32-bit elements.
 
-    intrinsic: name of LLVM's intrinsic. features: required processor features, as LLVM spells them. dtype: of bit
-    patterns of elements of a and b, each 16 rows of 64 bytes. group: elements in 32 bits, consecutive along K. unit:
-    name of the matrix unit that the instruction is.
+    intrinsic: name of LLVM's intrinsic. features: required processor features, as LLVM spells them. dtype: dtype of the
+    bit patterns of a's and b's elements; a and b have 16 rows of 64 bytes each. group: number of elements that share 32
+    bits, neighbours along K. unit: name of the fpsim matrix unit that describes the instruction.
     """
 
     name: str

@@ -72,8 +72,8 @@ class CpuReport:
     def undecided(self, instruction: str) -> list[str]:
         """List the names of rivals whose results equal the processor's on all inputs of the report.
 
-        A rival is an arithmetic other than the emulation, such as another rounding. instruction: name of the
-        instruction, which may be any of them.
+        A rival is an arithmetic other than the emulation, such as another rounding. The inputs do not show whether the
+        processor computes a listed rival or the emulation. instruction: name of the instruction.
         """
         sets = [set(row.rivals) for row in self.rows if row.instruction == instruction and not row.error]
         return sorted(set.intersection(*sets)) if sets else []

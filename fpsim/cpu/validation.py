@@ -72,7 +72,7 @@ def validate(
 
 
 def chosen(instructions: Sequence[str] | None) -> list[AnyInstruction]:
-    """Return the instructions with these names, or for None all that this processor has.
+    """Return the instructions with the names in `instructions`; for None, all instructions that this processor has.
 
     Raises:
       CpuError: this processor does not have one of the named instructions.

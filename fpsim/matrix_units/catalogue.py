@@ -1,4 +1,4 @@
-"""Every matrix unit by name: the tables of NVIDIA, AMD, x86 and Arm, of floats and of integers."""
+"""Look-up of matrix units by name, in the tables of NVIDIA's, AMD's, x86's and Arm's units for floats and integers."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def unit(name: str | Unit) -> Unit:
 
 
 def float_unit(name: str | MatrixUnit) -> MatrixUnit:
-    """Return the matrix unit of a name that `unit` accepts, if it multiplies floats.
+    """Return the MatrixUnit (a unit that multiplies floats) of a name, such as "hopper_e4m3_f32".
 
-    A MatrixUnit is returned unchanged.
+    name: as for `unit`; a MatrixUnit is returned unchanged.
 
     Raises:
       ValueError: no unit has that name, or it multiplies integers.
@@ -118,8 +118,8 @@ def _row(name: str) -> Unit | None:
 def _arch_and_operands(name: str) -> tuple[str, str]:
     """Split a unit's name into (architecture, remainder of the name).
 
-    The architecture is that of the longest chip name with which the unit's name begins. Both are "" if it begins with
-    no chip's name.
+    The architecture is that of the longest chip name with which the unit's name begins: "h100_e4m3_f32" gives
+    ("hopper", "e4m3_f32"). Both are "" if the unit's name begins with no chip's name.
     """
     parts = [part for part in re.split(BETWEEN, name) if part]
     for count in range(len(parts), 0, -1):
@@ -130,10 +130,10 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the names of units of an architecture, `arch`, whose operands have a given name, to be suggested in errors.
+    """List the units of an architecture that an error message suggests for operands of a given format, by name.
 
-    operand: the name of both operands, such as "bf16"; "fp8" stands for every format that it may mean, "" for the
-    usual ones (USUAL). Only units with results in float32 or INT32 are listed.
+    arch: the architecture. operand: name of the format of both operands, such as "bf16"; "fp8" stands for every format
+    that it may mean, "" for those in USUAL. Only units with results in float32 or INT32 are listed.
     """
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]

@@ -95,13 +95,13 @@ class MatrixUnit:
     Args:
       name: `<arch>_<a>[x<b>]_<d>`.
       arch: the architecture of the chips.
-      a, b, d: elements of the operands and of accumulator and result.
+      a, b: element formats of the operands, each an `Element`. d: that of the accumulator and the result.
       rule: how a step adds its terms (docs/matrix-units.md).
       terms: products of one step.
       fraction_bits: bits kept below the largest exponent when terms are aligned; 0 if nothing is truncated.
       floor_exponent: the exponent that a zero term has when terms are aligned, so that no finer grid is used.
       result_bits: mantissa bits of the result; 13 sets the low 10 bits of a float32 to zero.
-      scale: element of the block scales: "ue8m0", "ue4m3" or None.
+      scale: format of the block scales: "ue8m0", "ue4m3" or None.
       block: terms that share a scale; 0 without scales.
       instruction: the instructions that behave like this.
       source: source of these facts.
@@ -211,7 +211,7 @@ class MatrixUnit:
 
     @property
     def rounding(self) -> str:
-        """The rounding mode of a step's sum to the result, by its name in `fp.encode`."""
+        """Name of the mode, such as "toward_zero", by which the sum of a step is rounded to the result's format."""
         cuts = self.rule in (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES) and self.d.fmt == FP32
         return "toward_zero" if cuts else "odd" if self.rule is Rule.ODD_PAIR else "nearest_even"
 

@@ -32,7 +32,8 @@ def refuse_meaningless(unit: Described) -> None:
 def refuse_carrier(fmt: Format, carrier: Format) -> None:
     """Raise a ValueError unless codes of the format `carrier` can hold values of `fmt` in their upper bits.
 
-    `carrier` must be `fmt` itself, or an IEEE 754 format that differs in having more mantissa bits, as FP32 and TF32.
+    `carrier` must be `fmt` itself, or both must have an IEEE 754 layout that differs only in that `carrier` has more
+    mantissa bits, such as FP32 for TF32.
     """
     same = all(
         (one.exponent_bits, one.bias, one.signed, one.nan, one.subnormals)
@@ -165,8 +166,8 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 def _in_float32(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement that a MatrixUnit breaks, for the rules that add in float32.
 
-    These rules need float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and
-    TWO_CHAINS an even number of terms. REVERSED_CHAIN needs nothing else.
+    These rules need float32 results with all mantissa bits, no fraction bits, and operands whose values FP32 holds.
+    `Rule.TWO_CHAINS` also needs an even number of terms.
     """
     yield from _uncut(unit)
     name = unit.rule.name

@@ -222,9 +222,9 @@ def _with_linears(recipe: Recipe, convert: Callable[[LinearRecipe | str], Linear
 
 
 def _on_this_cpu(linear: LinearRecipe | str) -> LinearRecipe:
-    """Return a linear recipe, or the one of a name, with products computed as by torch.mm on this processor.
+    """Return a linear recipe, given as an object or by name, with products computed as by torch.mm on this processor.
 
-    It is unchanged if one of its products already follows the schedule of a library on a processor.
+    The recipe is unchanged if one of its products already follows the schedule of a library on a processor.
     """
     recipe = linear_recipe(linear)
     if any(isinstance(getattr(recipe, product).schedule, ShapedSchedule) for product in PRODUCTS):

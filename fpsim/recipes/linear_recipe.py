@@ -136,7 +136,7 @@ class Delayed:
     Args:
       history: number of earlier steps whose amax is stored, 1 to 2**20.
       amax: "max" uses the largest amax of the history, "most_recent" the last one.
-      margin: the largest value is scaled 2**margin below the format's largest value; -126 to 126.
+      margin: scales map amax to 2**-margin times the format's largest value; -126 to 126.
 
     Raises:
       TypeError, ValueError: an argument has another value than those above.
@@ -266,11 +266,11 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return an operand's cast as text, "" for none, and whether its second product reuses the first's codes.
+        """Return (the cast of an operand as JSON text, whether both products of the operand use the same codes).
 
-        The text is JSON, as fpsim.recipes.cast_text.spec_text returns it. operand: "input", "weight" or "grad".
-        backward: False for the cast for its first product, which adds along the operand's last axis; True for the
-        second, which adds along its first axis.
+        Each operand occurs in two products: one adds along the operand's last axis, the other along its first. operand:
+        "input", "weight" or "grad". backward: True for the cast for the product along the first axis. The text is that
+        of fpsim.recipes.cast_text.spec_text; "" if the operand is not cast.
         """
         require_word("operand", operand, OPERANDS)
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
@@ -334,9 +334,9 @@ class LinearRecipe:
             object.__setattr__(self, product, arithmetic.replace(schedule=schedule))
 
     def _refuse_scales_beside_delayed(self) -> None:
-        """Raise a ValueError if a recipe with delayed scales has other scalings too, or formats that need others.
+        """Raise a ValueError if a recipe with delayed scales also has a scaling, or a format that excludes such scales.
 
-        These formats are fp.LogFMT and formats given by a table of values, such as fp.NF4.
+        The excluded formats are fp.LogFMT and formats given by a table of values, such as fp.NF4.
         """
         if self.delayed is None:
             return

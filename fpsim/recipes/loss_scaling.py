@@ -138,11 +138,11 @@ class LossScalingPolicy:
 
 
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state whose scale is multiplied by `backoff` after an overflow, or by `growth` after clean steps.
+    """Return the state after a step, with the rule of torch.amp.GradScaler; scales are float32 numbers.
 
-    It grows after `interval` steps in a row without overflow, unless it would become infinite. Scales are float32
-    numbers, as in torch.amp.GradScaler. policy: its fields are the numbers named here. state: before the step. seen:
-    statistics of the step's gradients.
+    After an overflow the scale is multiplied by policy.backoff. After policy.interval steps in a row without overflow
+    it is multiplied by policy.growth, unless that gives Inf. state: before the step. seen: statistics of the step's
+    gradients.
     """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
@@ -160,11 +160,12 @@ def _times(scale: float, factor: float) -> float:
 
 
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
+    """Return the state after a step, with the largest power of two <= 2**(log2(max) - margin - average) as scale.
 
-    The average is a running one of unscaled gradients' log2(amax), in which the old value has the weight `decay`. The
-    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`. policy: its fields
-    are the numbers named here. state: before the step. seen: statistics of the step's gradients.
+    max: seen.largest, the gradient format's largest value. margin: policy.margin. average: the running average of
+    log2(amax), amax being the largest magnitude of a step's unscaled gradients; the old average has the weight
+    policy.decay. After an overflow the scale is only multiplied by policy.backoff. If all gradients are 0, the state is
+    returned unchanged. state: before the step. seen: statistics of the step's gradients.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
@@ -178,8 +179,9 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state with the scale multiplied by decay ** (1 - norm / threshold), a faulty rule found in articles.
 
-    Its faults: no average is computed, and small gradients shrink the scale. policy: holds decay and threshold. state:
-    before the step. seen: holds the norm of the step's gradients; if it is NaN, the state is returned unchanged.
+    Its faults: no average is computed, and small gradients shrink the scale. decay, threshold: fields of `policy`.
+    norm: seen.norm, the norm of the step's gradients; if it is NaN, the state is returned unchanged. The factor is
+    limited to 2**-200 .. 2**200. state: before the step.
     """
     if math.isnan(seen.norm):
         return state

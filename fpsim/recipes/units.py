@@ -15,14 +15,14 @@ from fpsim.scaling.scaling import Scaling
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
-    """Return the matrix unit of an architecture that multiplies two formats and has results in a given format.
+    """Return the matrix unit of an architecture for operands of two given formats and a given result format.
 
-    A unit that reads block scales of the scaling's size and format is preferred if there is one.
+    A unit that reads block scales itself is preferred if they have the scale format and block size of `scaling`.
 
     Args:
       arch: the architecture, such as "hopper".
       fmts: the formats of both operands; None, for an uncast operand, matches no unit.
-      scaling: the scaling of the first operand, or None.
+      scaling: the Scaling (recipe of tiles and scales) of the first operand, or None.
       subject: the beginning of the error message, such as "fprop on H100".
       result: name of the results' format in the unit, such as "f32".
 
@@ -49,10 +49,11 @@ def unit_for(
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:
-    """Return the unit of an architecture for two formats and a result type such as "f32"; None if there is none.
+    """Return the matrix unit of an architecture for operands of two given formats; None if there is none.
 
-    arch: such as "hopper". fmts: formats of the operands; None matches no unit. block_scales: (format, size) of block
-    scales of a preferred unit; None for units without block scales only.
+    arch: such as "hopper". result: the unit's name of the result format, such as "f32". fmts: formats of the operands;
+    None matches no unit. block_scales: (scale format, block size); a unit that reads such block scales is preferred to
+    one without. None for a unit without block scales.
     """
     units = [
         unit for unit in UNITS.values()
@@ -64,10 +65,10 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return the end of an error text that lists other pairs of formats that an architecture's units multiply.
+    """Return the end of an error text, ", but for ...", that lists other pairs of formats that units multiply.
 
-    Only pairs count that have the same widths in bits as `fmts`, the pair that no unit multiplies, and only units
-    without scales and of the result type `result`. "" is returned if there are none.
+    Listed are the pairs with the same widths in bits as `fmts`, the pair that no unit multiplies, for units of the
+    architecture `arch` without block scales and with results in `result`, such as "f32". "" is returned for no pairs.
     """
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [

@@ -206,7 +206,7 @@ def _scaling_from(word: Any) -> Any:
 
 
 def _adds_from(word: Any) -> Any:
-    """Return what adds a product, given as a text of a TOML file.
+    """Return the value of `Product.accumulate` that a text of a TOML file stands for.
 
     "Sequential(FP16)", an expression, gives the accumulator; the name of a unit or chip is returned unchanged; "none"
     gives None.
@@ -225,7 +225,7 @@ def _or_none(word: Any) -> Any:
 
 
 def _policy_words(policy: Any) -> Any:
-    """Return a loss-scaling policy for TOML: its name if POLICIES lists it unchanged, else a dict of its fields."""
+    """Return a loss-scaling policy for TOML: its name if POLICIES has an equal policy of that name, else a dict."""
     return policy.name if POLICIES.get(policy.name) == policy else plain(policy)
 
 
@@ -235,7 +235,7 @@ def _linear_from(word: Any) -> Any:
 
 
 def _linear_words(linear: Any) -> Any:
-    """Return a linear recipe for TOML: its name if LINEAR lists it unchanged, else a dict of its fields."""
+    """Return a linear recipe for TOML: the name of an equal recipe in LINEAR, or else its fields as a dict."""
     name = next((name for name, row in LINEAR.items() if row == linear), None)
     return name if name is not None else _leaf(linear)
 

@@ -41,8 +41,9 @@ def encode_four_or_six(
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
     fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast. known_scales: the
-    caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them. Return the counts
-    of tiles that `TileTargets` describes, as if all tiles used 6, and the scale of the whole array, or None.
+    caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them. Return five counts
+    of tiles (amax of 0, NaN, Inf, scale raised to the smallest, lowered to the largest), as if all tiles used 6, and
+    the scale of the whole array, or None.
     """
     scaling = fill.scaling
     tiles = tiling(source.shape, scaling.block)
@@ -80,8 +81,8 @@ def encode_if4(
     """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
     fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast to IF4. The sign
-    bit of a scale's code marks a tile of integers. Return the counts of tiles that `TileTargets` describes, and the
-    scale of the whole array, or None.
+    bit of a scale's code marks a tile of integers. Return five counts of tiles (amax of 0, NaN, Inf, scale raised to
+    the smallest, lowered to the largest), and the scale of the whole array, or None.
     """
     fmt = options.fmt
     assert isinstance(fmt, TwoTableFormat)
@@ -151,10 +152,10 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 def _merge(
     source: Array, source_fmt: Format, encodings: list[EncodedTargets], values: Iterable[Array], fill: EncodedTargets
 ) -> Array:
-    """Copy into `fill`, tile by tile, that of two encodings which has the smaller error; the first in a tie.
+    """Fill `fill` by copying each tile from the one of two encodings that has the smaller error; the first in a tie.
 
-    source: the original array, of the format source_fmt. encodings: the two. values: the decoded float32 array of each.
-    Return one bool per tile, True where the second encoding was taken.
+    source: the original array, of the format source_fmt. encodings: the two encodings. values: the float32 arrays to
+    which they decode, in the same order. Return one bool per tile, True where the second encoding was taken.
     """
     errors = [tile_errors(source, source_fmt, array, fill.scaling) for array in values]
     chosen = (errors[1] < errors[0]).reshape(fill.scales.shape)

@@ -148,9 +148,9 @@ def _real(width: int) -> Any:
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
     """Return the largest float of `width` bits (32 or 64) that rounds to `top`, the largest value of a format.
 
-    step: the distance from `top` to the value that would follow it. start: numbers beyond top + step * start.at round
-    to that next value, and so does this number itself if start.included. The result is at most the largest finite
-    float.
+    step: the distance from `top` to the value that would follow it. start: where rounding to that next value begins:
+    beyond the point top + step * start.at, and at the point itself if start.included. The result is at most the
+    largest finite float.
     """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)

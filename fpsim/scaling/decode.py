@@ -28,8 +28,8 @@ from fpsim.scaling.tiling import tile_sizes, tiling
 def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
     """Fill `target` with the values code * scale of `scaled`.
 
-    target: a float32 or float64 array of the same shape, of any memory layout. float32 values are rounded once; float64
-    values are exact, except that those of LogFMT are its float32 values.
+    target: a float32 or float64 array of the same shape, of any memory layout. float32 values are rounded once. float64
+    values are exact; for LogFMT, whose values are float32 numbers by definition, they are those numbers.
     """
     with ieee_arithmetic():
         if target.dtype == np.float64:

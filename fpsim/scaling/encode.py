@@ -39,8 +39,9 @@ def encode_into(
       scales: the caller's scales, one per tile, or None to compute them.
 
     Returns:
-      The counts of tiles that `TileTargets` describes; and the float32 scale of the whole array by which two-level
-      recipes multiply all scales, None if the recipe has one level or the scales are the caller's.
+      Five counts of tiles, int64: with an amax of 0, NaN, Inf, a scale raised to the smallest, one lowered to the
+      largest; and the float32 scale of the whole array by which two-level recipes multiply all scales, None if the
+      recipe has one level or the scales are the caller's.
     """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
@@ -156,8 +157,9 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
     """Return whether quantised values can be written straight into `target`, without storing codes.
 
-    That needs a scaling without zero points, a contiguous and aligned target, and an element format whose values the
-    float in which elements are divided by scales can hold. source_fmt: the format that the array's dtype stores.
+    The scaling must have no zero points, and `target` must be contiguous and aligned. The values of `element` must fit
+    the float, float32 or float64, in which elements are divided by scales. source_fmt: the format of the array to
+    quantise.
     """
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)

@@ -93,10 +93,11 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 def set_nan_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
     """Set the caller's scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count tiles.
 
-    scales, tops and specials have one shape, with an entry per tile. tops: the bit pattern of the tile's amax, or with
-    zero points its range; 0 if its finite elements are all 0. specials: uint8, the sum of the flags HAS_NAN and
-    HAS_INFINITY. counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first
-    three entries. A tile whose scale becomes NaN does not count as a tile of zeros.
+    scales, tops and specials have one shape, with an entry per tile. tops: 0 for a tile whose finite elements are all
+    0, else not 0: the bit pattern of the amax, or with zero points the length of the tile's range as a float. specials:
+    uint8, the sum of the flags HAS_NAN and HAS_INFINITY. counts: int64; the numbers of tiles with an amax of 0, with
+    NaN and with Inf are added to its first three entries. A tile whose scale becomes NaN is not counted as having an
+    amax of 0.
     """
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")
@@ -127,8 +128,9 @@ def fill_tiles(
     """Encode a job's array into `job.out`, with the caller's scales or computed ones.
 
     scales, codes: filled, one entry per tile: float32 scales, and their codes (None for FP32). known_scales: the
-    caller's scales, or None to compute them. counts: as in `TileTargets`. Return the float32 scale of the whole array;
-    None if the recipe has one level or the scales are the caller's.
+    caller's scales, or None to compute them. counts: five int64, to which are added the numbers of tiles with an amax
+    of 0, NaN, Inf, a scale raised to the smallest, and one lowered to the largest. Return the float32 scale of the
+    whole array; None if the recipe has one level or the scales are the caller's.
     """
     shape = job.tiling.tiles
     tile_scales = scales.reshape(shape)

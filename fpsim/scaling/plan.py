@@ -99,7 +99,10 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def _second_level(self, tensor: TensorScale) -> tuple[Any, Any, Any]:
-        """Return the last three fields of `ScaleNumbers`, those of the scale of the whole array."""
+        """Return the whole array's scale s, 1 / s, and the factor from a tile's amax to its scale, from `tensor`.
+
+        They are the last three fields of `ScaleNumbers`, as floats of self.width bits.
+        """
         _, real, _ = FLOATS[self.width]
         with np.errstate(all="ignore"):
             return real(tensor.scale), real(1) / real(tensor.scale), real(tensor.factor)
@@ -108,7 +111,7 @@ class ScalePlan(NamedTuple):
     def highest(self) -> Any:
         """Largest scale allowed for a tile times the largest element value, as float64.
 
-        It is rounded to float32 if `width` is 32, unless float32 would overflow or have a subnormal.
+        With a `width` of 32 the product is first rounded to float32, unless the rounded one would be Inf or subnormal.
         """
         real: Any = np.float32 if self.width == 32 else np.float64
         top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
@@ -142,9 +145,10 @@ class ScalePlan(NamedTuple):
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the arrays `numbers`, `rules` and `layout`, the last three arguments of the loop that computes scales.
+        """Return the last three arguments of the loop that computes scales (`settle_kernel`), as three arrays.
 
-        numbers: the result of `self.numbers(tensor)`, followed by `self.table`. tensor: the scale of the whole array.
+        They are self.numbers(tensor) followed by self.table, then self.rules, then self.layout. tensor: the scale of
+        the whole array.
         """
         if not self.single_level:
             return np.concatenate([self.numbers(tensor), self.table]), self.rules, self.layout

@@ -76,12 +76,12 @@ class ScaleCounts:
 
     @property
     def saturation_rate(self) -> float:
-        """Share of the elements that saturated; NaN if there are no elements."""
+        """Number of saturated elements, divided by that of all elements; NaN for none."""
         return self.saturated / self.elements if self.elements else float("nan")
 
     @property
     def underflow_rate(self) -> float:
-        """Share of the elements that are not zero but were encoded as zero; NaN if there are no elements."""
+        """Number of nonzero elements that were encoded as zero, divided by that of all elements; NaN for none."""
         return self.underflowed / self.elements if self.elements else float("nan")
 
     def to_dict(self) -> dict[str, int]:

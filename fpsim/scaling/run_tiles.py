@@ -289,8 +289,8 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
     """Fill `job.out` for a part of a matrix: all tiles of some rows of tiles, or one wide tile.
 
-    place: the part. scales: 2-D, one decode scale per tile of the part. factors: of this shape, the numbers by which
-    elements are divided or multiplied, as the job's plan says.
+    place: the part. scales: 2-D, one decode scale per tile of the part. factors: of the shape of `scales`, the numbers
+    that divide or multiply the elements; job.plan.applied says which.
     """
     tiling = job.tiling
     bands, tiles = scales.shape

@@ -224,7 +224,7 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
-    """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already.
+    """Encode an array as `encode_scaled` describes; the caller has already switched flush-to-zero off.
 
     x, fmt, scaling, scales, out: as for `encode_scaled`. cast: keywords of the elements' cast.
     """

@@ -128,7 +128,10 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """Return a copy of this object with other arrays, given by name, whose report counts `tiles` tiles only."""
+        """Return a copy of this object in which `arrays` (by name, such as "codes") replace those of the same names.
+
+        tiles: the number of tiles, which the copy's report states; its other counts, such as that of zero tiles, are 0.
+        """
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -37,10 +37,11 @@ class Scaling:
     Args:
       block: size of a tile along the last axes, -1 for a whole axis.
       scale_format: format of the scales; it must have a NaN, and float32 must hold its values.
-      scale_rule: the quotient that becomes the scale. With max the elements' largest value, emax = floor(log2(max)):
-        "amax", "rceil" and "nearest", amax / max rounded by `scale_rounding`, up, and to nearest even; "floor" and
-        "ceil", 2**(floor or ceil of log2(amax) - emax); "twice_floor", twice that of "floor"; "even", that of "floor"
-        for an amax rounded to the elements' mantissa bits (b - 2 for integers of b bits).
+      scale_rule: how the scale follows from amax and max, the elements' largest value; emax = floor(log2(max)).
+        "amax": amax / max, rounded by `scale_rounding`. "rceil": amax / max, rounded up. "nearest": amax / max, rounded
+        to nearest even. "floor": 2**(floor(log2(amax)) - emax). "ceil": 2**(ceil(log2(amax)) - emax). "twice_floor":
+        twice the scale of "floor". "even": the scale of "floor" after amax is rounded to the elements' mantissa bits
+        (b - 2 for integers of b bits).
       scale_rounding: how "amax" rounds the quotient into scale_format; None: up for powers of two, else nearest even.
       amax_floor: a smaller amax is raised to this; at most float32's largest value.
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
@@ -140,8 +141,8 @@ class Scaling:
     def _refuse_scale_formats(self) -> None:
         """Raise a ValueError if the scale format does not fit float32 or the other fields.
 
-        float32 must hold it; it must have a NaN, the value 1 if a field is "one", and the value of `smallest_scale`, or
-        the smallest scale that is the default.
+        float32 must hold all its values. It must have a NaN. If `zero_scale` or `infinity` is "one", it must have the
+        value 1. It must have the value `smallest_scale`, or the default of that field.
         """
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:

@@ -149,9 +149,10 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
-    """Return how many bits an array occupies whose rows (last axis) each begin at a whole byte.
+    """Return the number of bits of an array in which each row (along the last axis) begins at a whole byte.
 
-    lengths: of the axes. bits: per element. Shape (2, 3) with 4 bits per element gives 2 rows of 2 bytes, 32 bits.
+    lengths: the array's shape. bits: bits of an element. Shape (2, 3) with 4 bits per element gives 2 rows of 2 bytes,
+    32 bits.
     """
     return math.prod(lengths[:-1]) * 8 * -(-lengths[-1] * bits // 8)
 

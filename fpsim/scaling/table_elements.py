@@ -23,7 +23,7 @@ from fpsim.scaling.tile_jobs import TilePlan, tile_job
 def quotient_plan(
     scaling: Scaling, largest: float, source_fmt: Format, mantissa_bits: int = 0, width: int = 0
 ) -> TilePlan:
-    """Return the `TilePlan` by which `quotients` divides elements by scales, x / s, and rounds to no format; cached.
+    """Return the `TilePlan` by which `quotients` computes x / s, element over scale, without further rounding; cached.
 
     largest: the value to which a tile's largest magnitude is scaled. source_fmt: the format of x. mantissa_bits: those
     of the elements, which the scale rule "even" needs. width: bits of x / s, 32 or 64; 0 for as few as x allows.
@@ -43,8 +43,8 @@ def quotients(
     `fill_tiles`.
 
     Returns:
-      x / s, floats of how.width bits; the counts of tiles that `TileTargets` describes; the float32 scale of the whole
-      array, or None as from `fill_tiles`.
+      x / s, floats of how.width bits; five counts of tiles (amax of 0, NaN, Inf, scale raised to the smallest, lowered
+      to the largest); the float32 scale of the whole array, or None as from `fill_tiles`.
     """
     out = np.empty(source.shape, np.float32 if how.width == 32 else np.float64)
     counts = np.zeros(COUNTERS, np.int64)

@@ -70,10 +70,10 @@ class TilePlan:
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """Return the integers that select loops: rounding mode, kind of encoder, division, and integer or not.
+        """Return the integers that select the compiled loop: (rounding mode, encoder's kind, division, is integer).
 
-        The kind is PLAIN, FULL or UNUSUAL (core/encode.py). The division is BY_SCALE, or BY_INVERSE if elements are
-        multiplied with the inverse of the scale.
+        The kind is PLAIN, FULL or UNUSUAL, the checks that the element format needs (core/encode.py). The division is
+        BY_SCALE, or BY_INVERSE if elements are multiplied with the inverse of the scale.
         """
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
@@ -114,7 +114,7 @@ class TileJob(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """True if each matrix is too small, with fewer than FUSED elements, to compile a loop for scales and codes."""
+        """True if each matrix has fewer than FUSED (2**18) elements, too few to compile a loop for its scaling."""
         return self.tiling.rows * self.tiling.columns < FUSED
 
     @property
@@ -157,9 +157,9 @@ class TileJob(NamedTuple):
 
 
 def tile_job(source: Array, out: Array, how: TilePlan, seed: int | None = None) -> TileJob:
-    """Return the job that encodes `source` into `out`, an array of the same shape, by the plan `how`.
+    """Return the TileJob (arrays, their tiles, plan and seed) that encodes `source` into `out` by the plan `how`.
 
-    seed: that of stochastic rounding, or None.
+    out: array of the source's shape. seed: the seed of stochastic rounding, or None.
     """
     tiles = tiling(source.shape, how.scales.scaling.block)
     return TileJob(words(source).reshape(tiles.shape), words(out).reshape(tiles.shape), tiles, how, seed)
@@ -203,10 +203,11 @@ def widened(part: Array, fmt: Format, width: int) -> Array:
 
 
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
-    """Split `place` into parts that fit the cache: at most PIECE elements each, or one step if that has more.
+    """Split a rectangle of a matrix, `place`, into parts of at most PIECE elements, which fit the cache.
 
-    They start at multiples of `step` (rows, columns), counted from the corner of `place`. A place that kernels can read
-    without a copy is yielded whole. job: the array of which `place` is a part.
+    step: (rows, columns); parts start at multiples of it, counted from the corner of `place`. A part has at least one
+    step, even if that is more than PIECE elements. A place that kernels can read without a copy is yielded whole. job:
+    the job to whose array the matrix belongs.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
@@ -232,9 +233,10 @@ def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Split `place` into parts, one for each thread, and call `work` with each part.
+    """Split a rectangle of a matrix, `place`, into one part for each thread, and call `work` with each part.
 
-    Parts start at multiples of `step` (rows, columns), counted from the corner of `place`. A small place is one part.
+    step: (rows, columns); parts start at multiples of it, counted from the corner of `place`. A small rectangle is one
+    part.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left

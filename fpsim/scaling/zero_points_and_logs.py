@@ -50,10 +50,11 @@ def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> I
 def encode_affine(
     fill: EncodedTargets, source: Array, source_fmt: Format, options: CastOptions, known_scales: Array | None
 ) -> Array:
-    """Encode an array to integers with zero points; return the counts of tiles that `TileTargets` describes.
+    """Encode an array to integers with zero points, and count tiles.
 
     fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast. known_scales: the
-    caller's scales, one per tile, or None to compute them.
+    caller's scales, one per tile, or None to compute them. Return five int64 counts of tiles: with an amax of 0, NaN,
+    Inf, a scale raised to the smallest, one lowered to the largest.
     """
     element, scaling, tiling = fill.fmt, fill.scaling, tiling_of(source.shape, fill.scaling.block)
     assert isinstance(element, IntegerFormat)
@@ -123,10 +124,11 @@ def _random_words(options: CastOptions, first: int, matrix: Array) -> Array:
 
 
 def encode_log(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array:
-    """Encode an array of the format source_fmt to LogFMT; return the counts of tiles that `TileTargets` describes.
+    """Encode an array of the format source_fmt to LogFMT, and count tiles.
 
-    The scales of `fill` receive the distance of each tile's levels in log2, the zero points log2 of the lowest nonzero
-    level.
+    For each tile, the scales of `fill` receive the distance between neighbouring levels in log2, and its zero points
+    receive log2 of the lowest nonzero level. Return five int64 counts of tiles: with an amax of 0, NaN, Inf, and two
+    that are 0 here.
     """
     element, tiling = fill.fmt, tiling_of(source.shape, fill.scaling.block)
     assert isinstance(element, LogFMT)

@@ -109,10 +109,10 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """Raise the entry of `tops` of the last, narrower tile of a row to the tile's largest magnitude.
+        """Raise tops[tiles], the entry of a row's last, narrower tile, to the largest magnitude of that tile in `row`.
 
         row: bit patterns of floats of `width` bits. tops: patterns of the largest magnitude of each tile so far. tiles:
-        the number of full tiles before it.
+        the number of full tiles in the row.
         """
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))

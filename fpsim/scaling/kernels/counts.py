@@ -47,10 +47,10 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
-        """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each.
+        """Update the amaxes and flags of tiles of one column each by one row of the matrix.
 
-        row: bit patterns of floats of `width` bits. tops: patterns of the finite amax, one per tile. specials: flags
-        of NaN and Inf (uint8), one per tile.
+        row: bit patterns of floats of `width` bits. tops: one pattern per tile, replaced by the row's magnitude if that
+        is finite and larger. specials: one uint8 per tile, in which HAS_NAN or HAS_INFINITY is set for a NaN or Inf.
         """
         for i in range(row.size):
             magnitude = word(row[i] & mask)
@@ -106,9 +106,9 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     @scalar
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
-        """Return the code of an element, of which the encoder drops the sign.
+        """Return the code of an element's magnitude; the encoder drops the sign.
 
-        bits: its bit pattern. factor: what elements of its tile are divided by or multiplied with. random: a random
+        bits: the element's bit pattern. factor: the number that divides or multiplies it. random: a random
         uint32 in a word of `width` bits for stochastic rounding, else 0. f: the encoder's constants, an EncodeLayout.
         """
         x = word(bits).view(real)

@@ -62,15 +62,15 @@ DECODER = len(EncodeLayout._fields)  # index of the decoder in an array that hol
 
 
 def choice_words(e: Elements) -> ElementChoices:
-    """Return `e.choices` as a tuple of int64 numbers, or of zeros if it is None and loops read it at run time."""
+    """Return `e.choices` as int64 numbers; zeros if it is None, in which case the loop reads choices at run time."""
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
 def _rounds_by_sum(how: Elements) -> bool:
-    """Return whether elements are rounded by a floating-point addition (core/nearest.py), not by integer operations.
+    """Return whether a loop rounds elements by a floating-point addition (core/nearest.py), not by integer operations.
 
-    That needs constants and choices that are compiled in, and that `nearest.serves` accepts. how: the compile-time
-    choices of a loop.
+    how: the loop's compile-time choices. The rounding mode and the encoder's constants must be among them, not read at
+    run time, and `nearest.serves` must accept them.
     """
     if how.choices is None or how.frozen[0] is None:
         return False
@@ -179,8 +179,9 @@ def element_loop(how: Elements) -> Any:
 
 @scalar
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
-    """Return the `size` random uint32 words of flat indices first, first + 1, ..., as a view of `space`.
+    """Return `size` random uint32 words, for the elements with the flat indices first, first + 1, ...
 
+    The result is a view of `space`.
     space: scratch of at least size + 8 words, overwritten. k0, k1: the seed's low and high 32 bits.
     """
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used

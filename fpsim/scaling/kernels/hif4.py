@@ -106,10 +106,10 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 def hif4_elements_kernel() -> Any:
     """Return the loop (codes, levels, table, values, rows, columns) -> None that decodes HiF4 without scales.
 
-    It fills `values`, 2-D float32, with table[code] for the uint8 in `codes`, of the same shape, doubled once for the
-    set bit of the element's group of 8, and once for that of its group of 4. levels: a uint32 per tile of 64 elements,
-    with bits 0 .. 7 for groups of 8 and bits 8 .. 23 for groups of 4. table: float32 value of each code. rows, columns:
-    the size of a tile.
+    values: filled, 2-D float32. codes: uint8 of the same shape. table: float32 value of each code. levels: a uint32 per
+    tile of 64 elements, with one bit for each group of 8 elements (bits 0 .. 7) and of 4 (bits 8 .. 23). The value is
+    table[code], doubled if the bit of the element's group of 8 is set, and doubled (again) if that of its group of 4
+    is. rows, columns: the size of a tile.
     """
 
     def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:

@@ -70,7 +70,7 @@ def float32_bits(x: Any) -> Any:
 
 @scalar
 def level(k: Any, low: Any, step: Any) -> Any:
-    """Return the magnitude of level number k >= 0 of a tile, a float32 number as a float64; level 0 is 0.
+    """Return the magnitude that index k >= 0 stands for in a tile (0 for k = 0), a float32 number as a float64.
 
     low: log2 of level 1. step: the distance of neighbouring levels in log2.
     """

@@ -49,11 +49,11 @@ class DelayedScaling(_ScaleState):
       scaling: the scaling whose block is used, fp.scalings.TENSOR or another one with FP32 scales of one level, without
         zero points, amax_floor or smallest_scale.
       history: the number of entries, 1 to 2**20.
-      amax: "max" or "most_recent".
+      amax: the entry of the history that point 2 takes: "max", the largest, or "most_recent", the last.
       margin: integer, -126 to 126; max, the largest value of the format, is halved this many times.
       zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": the same as for any other tile,
-        like the source's kernel for one tensor and JAX. "skip": history and scale do not change, like the source's
-        kernel for many tensors, which PyTorch uses.
+        as in Transformer Engine's kernel for one tensor, which JAX uses. "skip": history and scale do not change, as in
+        its kernel for many tensors, which PyTorch uses.
 
     Raises:
       ValueError: scaling, amax, history, margin or zero_amax has another value than those above.

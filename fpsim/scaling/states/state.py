@@ -1,4 +1,4 @@
-"""The base of scales that persist over training steps: a step of encoding, its counts, saving and loading."""
+"""The base class of scales that persist over training steps: encoding a step, counting, saving and loading."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class _ScaleState:
 
     @with_element_keywords
     def quantize(self, x: npt.ArrayLike, **cast: Unpack[ElementKeywords]) -> Array:
-        """Quantise an array to float32 values as one step: `encode(x).decode()`, where possible in one pass.
+        """Quantise an array to float32 values, the result of `encode(x).decode()`, where possible in one pass.
+
+        Scales and counts are updated as by `encode`.
 
         Args, Raises: as for `encode`.
 

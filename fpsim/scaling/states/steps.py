@@ -1,4 +1,7 @@
-"""One step of encoding with scales that persist, and its counts. Imports numba, so it is loaded at the first step."""
+"""Functions for one step of encoding with scales that persist over training steps: encoding and counting.
+
+The module imports numba, so it is loaded at the first step.
+"""
 
 from __future__ import annotations
 
