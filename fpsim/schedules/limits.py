@@ -9,14 +9,14 @@ from fpsim.schedules.schedule import Schedule
 
 
 def refusals(call: Call) -> list[str]:
-    """Return the reasons why the library refuses a call, as sentences; an empty list if it supports the call."""
+    """Return the reasons, as sentences, why the library of a call's schedule refuses the call; [] if it supports it."""
     return [sentence for check in _library(call).refusals for sentence in check(call)]
 
 
 def remarks(schedule: Schedule, unit: MatrixUnit, m: int, n: int, k: int) -> list[str]:
-    """Return sentences on other kernels that the library uses for this shape; an empty list if there are none.
+    """Return sentences on other kernels that a schedule's library would use for a product; [] if there are none.
 
-    schedule: the library's schedule. unit: the matrix unit. m, n, k: rows and columns of the result, and terms.
+    schedule: the schedule. unit: the matrix unit. m, n, k: rows and columns of the result, and terms.
     """
     call = Call(schedule, unit, m, n, k)
     return [sentence for check in _library(call).remarks for sentence in check(call)]

@@ -98,10 +98,10 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 
 
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
-    """Return the number of consecutive terms of K that stay in one slice, for slicing rules that read `grain`.
+    """Return the number of consecutive terms of K that a schedule keeps in one slice: `slicing.grain` (see Slicing).
 
-    It is `slicing.grain`, or if that is 0 the number of terms that fill 1024 bits in operand a of `unit` (narrower ones
-    count as 8 bits).
+    If schedule.slicing.grain is 0, it is the number of elements of operand a of `unit` that fill 1024 bits: 64 of FP16;
+    128 of FP8, and of formats with fewer than 8 bits.
     """
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
@@ -109,7 +109,8 @@ def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
     """Return (the spans of K of every slice, the index after the last term that is added).
 
-    schedule: its `slicing` has the rule. unit: the matrix unit, which decides a grain of 0. k: number of terms.
+    schedule: its `slicing` has the rule. unit: the matrix unit, on whose operands the slices may depend. k: number of
+    terms.
     """
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
@@ -140,7 +141,11 @@ def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[S
 
 
 def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
-    """Return one tuple per slice: the span of K with its length; raise a ValueError if `lengths` don't add up to k."""
+    """Return the spans of K that each slice adds, one span per slice, for slices of the given lengths.
+
+    Raises:
+      ValueError: the lengths do not add up to k.
+    """
     stops = [*accumulate(lengths, initial=0)]
     if stops[-1] != k:
         few = ", ".join([*map(str, lengths[:6]), *["..."] * (len(lengths) > 6)])
@@ -149,9 +154,9 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 
 
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
-    """Return the Slice that consists of `runs`, with its blocks (one per partial sum) and its residue.
+    """Return the Slice (terms of K with a separate sum) that consists of `runs`, divided into partial sums.
 
-    The residue is (number of terms) mod `chain.residue`, or 0 if whole instructions add it. runs: spans of K, in the
+    Its residue is (number of terms) mod `chain.residue`, or 0 if that is a multiple of `step`. runs: spans of K, in the
     order in which they are added. chain: the order of instructions. interval: terms after which a partial sum ends, 0
     for one sum. step: terms of an instruction.
     """
@@ -170,7 +175,10 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Return the number of consecutive terms that a lane adds, as `Lanes.run` says, if K = k has `slices` slices."""
+    """Return the number of consecutive terms that a lane adds in its turn, if K = k is cut into `slices` slices.
+
+    It is lanes.run, or, if that is not positive, the number that `Lanes` gives for it.
+    """
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))

@@ -129,7 +129,9 @@ class SegmentLanes:
         return sum(self.lengths)
 
     def instruction_terms(self, length: int) -> int:
-        """Return the terms of an instruction in a segment of `length` terms; 0 for as many as its unit adds.
+        """Return the number of terms of an instruction in a segment of `length` terms; 0 for as many as its unit takes.
+
+        Only the lanes "equal_tiles" and "equal_half_tiles" have instructions of fewer terms.
 
         Example:
           >>> import fpsim as fp
@@ -215,7 +217,7 @@ def _holds(spans: Sequence[Span], index: int) -> bool:
 
 
 def _refuse_gaps(regions: Sequence[ResultRegion], m: int, n: int) -> None:
-    """Raise a ValueError unless every element of an m x n result is in exactly one region."""
+    """Raise a ValueError unless every element of an m x n result is in exactly one of `regions`."""
     rows = sorted({0, m, *(edge for region in regions for span in region.rows for edge in span)})
     columns = sorted({0, n, *(edge for region in regions for span in region.columns for edge in span)})
     if rows[0] < 0 or rows[-1] > m or columns[0] < 0 or columns[-1] > n:

@@ -152,8 +152,8 @@ class Epilogue:
 
     Args:
       scale_order: "product": fma(scale_a * scale_b, sum, 0); "a_first": (sum * scale_a) * scale_b; "b_first":
-        (sum * scale_b) * scale_a; "cublas": by the tiles of the scales: "a_first" where both sides have them per 1x128,
-        "b_first" per row and column, else "product", as cuBLAS 13.1 does on an H100.
+        (sum * scale_b) * scale_a. "cublas": as cuBLAS 13.1 does on an H100: "a_first" if both operands have a scale per
+        1x128 block, "b_first" if they have scales per row and per column, else "product".
       source: how beta * C is added, where y is the sum times scales and alpha, plus the bias. "added":
         fma(beta, C, y). "first": fma(alpha, sum, beta * C), to which the bias is added. "after_cast": y is cast to the
         output format, then fma(beta, C, y) is computed and cast.

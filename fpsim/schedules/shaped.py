@@ -104,8 +104,8 @@ class ShapedSchedule:
       layout: "nn": a and b in C order; "nt": b is the transpose of an array in C order, as the weights of a linear
         layer; "tn": a is such a transpose.
       source: the source of the rules.
-      own_transpose: the reason why a product of a matrix and its own transposed view is declined, a clause; "" if the
-        library adds it as any other product.
+      own_transpose: a clause that says why `fp.matmul` refuses a product of a matrix and its own transposed view; ""
+        if the library adds such a product as any other.
 
     Example:
       >>> import fpsim as fp
@@ -144,7 +144,7 @@ class ShapedSchedule:
         return self.choose(ProductShape(rows, columns, terms, known, self.layout))
 
     def declines(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> str:
-        """Return the reason, a sentence, why `at` knows no schedule for a product; "" if it knows one."""
+        """Return a sentence on why `at` knows no schedule for these arguments, explained there; "" if it knows one."""
         try:
             self.at(m, n, k, fmt)
         except DeclinedShape as reason:
@@ -179,7 +179,7 @@ def isa_of(isa: Isa) -> Isa:
 
 
 def cut(k: int, length: int) -> tuple[int, ...]:
-    """Return the lengths of segments of `length` terms that divide k terms; the last may be shorter.
+    """Return the lengths of the segments into which k terms are cut: `length` each, but the last may be shorter.
 
     Example:
       >>> from fpsim.schedules.shaped import cut

@@ -69,11 +69,12 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 
 
 class GemvRow(NamedTuple):
-    """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
+    """The order in which cuBLAS's gemv kernels (ALGO 13) add with one CUSTOM_OPTION.
 
-    run: consecutive terms that a lane adds before the next lane's turn, as in `Lanes`. lanes: number of lanes. chunk:
-    runs of a lane per partial sum, 0 for all. butterfly: True if lane l + count / 2 is added to lane l, then lane l +
-    count / 4, and so on; False if lanes are added one after the other.
+    lanes: number of lanes (partial sums of an output). run: consecutive terms that a lane adds before the next lane's
+    turn; a negative run as in `Lanes`. chunk: runs that a lane adds from +0 before their sum is added to its total, 0
+    for all. butterfly: True if lane l + lanes / 2 is added to lane l, then lane l + lanes / 4, and so on; False if
+    lanes are added one after the other.
     """
 
     run: int
@@ -83,7 +84,10 @@ class GemvRow(NamedTuple):
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
-    """Return gemv's parameters by CUSTOM_OPTION; chunks: option (0, 7 or 8) -> its `chunk` on this architecture."""
+    """Return the GemvRow (order of additions) of each CUSTOM_OPTION of cuBLAS's gemv kernels on one architecture.
+
+    chunks: the GemvRow.chunk of the options 0, 7 and 8, which differs between architectures.
+    """
     rows = {option: GemvRow(1, 1, chunks[option], False) for option in (0, 7, 8)}
     rows |= {option: GemvRow(1, 1, 0, False) for option in (6, 84)}
     rows[10] = GemvRow(4, 32, 0, True)

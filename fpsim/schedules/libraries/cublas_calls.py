@@ -109,9 +109,10 @@ def _outputs(call: Call) -> Iterator[str]:
 
 
 def _shapes(call: Call) -> Iterator[str]:
-    """Yield a sentence if cuBLAS's heuristic takes a CUTLASS kernel instead of nvjet for the shape of a call.
+    """Yield a sentence if the call's schedule is nvjet's, but cuBLAS's heuristic takes a CUTLASS kernel for its shape.
 
-    It does for row-major 16-bit operands if K or N is no multiple of 8. Nothing is said if the caller named nvjet.
+    The heuristic does so for row-major 16-bit operands if K or N is no multiple of 8. No sentence is yielded if the
+    caller asked for nvjet by name.
     """
     schedule = call.schedule
     if call.is_half and schedule.family == "nvjet" and not schedule.option(NAMED, 0) and (call.k % 8 or call.n % 8):

@@ -77,7 +77,7 @@ class CublasTable(NamedTuple):
       about: the GPU and the version of cuBLASLt, as a text.
       kernels: int32 (kernels, 5), a row for each distinct kernel: the fields that COLUMNS names.
       numbers: uint16 (calls, tokens, sides): the row of `kernels` for each product, or NOT_ASKED if cuBLASLt does not
-        support it. The axes follow `calls()`, TOKENS and `sides()`.
+        support it. The axes are in the order of `calls()`, TOKENS (numbers of tokens) and `sides()`.
     """
 
     about: str
@@ -94,9 +94,9 @@ def table() -> CublasTable:
 
 @cache
 def _places() -> tuple[dict[CublasCall, int], dict[int, int], dict[tuple[int, int], int]]:
-    """Return a dict for each axis of `CublasTable.numbers`, from what is recorded at an index to that index.
+    """Return three dicts, one for each axis of `CublasTable.numbers`, which give the index on that axis for a key.
 
-    The keys are a CublasCall in the first, a number of tokens in the second, and a pair of sides in the third.
+    The keys are CublasCalls for the first axis, numbers of tokens for the second, and pairs of sides for the third.
     """
     keys: tuple[Any, Any, Any] = (calls(), TOKENS, sides())
     first, second, third = ({key: place for place, key in enumerate(axis)} for axis in keys)
@@ -128,10 +128,11 @@ def recorded_kernel(
 
 
 def packed(answers: npt.NDArray[np.int32], about: str) -> CublasTable:
-    """Return a table that keeps, for every product, only the fields that affect the order of additions.
+    """Return the CublasTable of recorded algorithms, with only the fields that affect the order of additions.
 
-    answers: int32 (calls, tokens, sides, 9), the nine fields of each product's algorithm, negative where there is none;
-    the first three axes follow `calls()`, TOKENS and `sides()`. about: the GPU and the version of cuBLASLt, as a text.
+    answers: int32 (calls, tokens, sides, 9). An entry has the nine fields of the algorithm for one product, all
+    negative if cuBLASLt returned none; the first three axes are in the order of `calls()` (kinds of products), TOKENS
+    (numbers of tokens) and `sides()` (pairs of the other two sizes). about: text on the GPU and cuBLASLt's version.
     """
     kept = answers[..., COLUMNS]
     nvjet = kept[..., 0] == NVJET

@@ -47,8 +47,9 @@ def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128, 
     """Return the schedule of CUTLASS's blockwise FP8 kernels, which scale partial sums as they add them to a total.
 
     Args:
-      scale_order: "a_first": fma(partial * scale_a, scale_b, total), as GmmaFP8Accumulation does with two scales;
-        "b_first"; "product": fma(scale_a * scale_b, partial, total), as it does with one.
+      scale_order: how a partial sum is scaled and added. "a_first": fma(partial * scale_a, scale_b, total), as the
+        class GmmaFP8Accumulation does if it gets both scales. "b_first": fma(partial * scale_b, scale_a, total).
+        "product": fma(scale_a * scale_b, partial, total), as that class does if it gets the product of the scales.
       interval: terms of K that share a scale.
       fused: False for a compiler that does not contract partial * scale + total: the scaled partial sum is rounded
         before it is added.

@@ -18,15 +18,16 @@ LEAST_BLOCK = 16  # terms of K of a tl.dot
 def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Schedule:
     """Return the schedule of a Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc=...)` on Hopper's wgmma.
 
-    For FP8 operands, partial sums of max_num_imprecise_acc terms (whole instructions) start at +0 and are added to acc
-    in float32, as is the rest at the end of every block of K. Otherwise acc is one chain.
+    With FP8 operands and a max_num_imprecise_acc, partial sums of that many terms, rounded up to whole instructions,
+    start at +0 and are added to acc in float32, as is the rest at the end of every block of K. Otherwise acc is one
+    chain.
 
     Args:
-      block_k: BLOCK_K.
+      block_k: terms of K that one tl.dot adds, usually named BLOCK_K.
       max_num_imprecise_acc: as in tl.dot; None is Triton's own choice on Hopper, 2**30: no promotion.
 
     Raises:
-      ValueError: max_num_imprecise_acc above block_k (Triton refuses it) or below 32 (its compiler does).
+      ValueError: max_num_imprecise_acc is above block_k, or below 32; Triton refuses both.
 
     Source: triton-lang/triton, third_party/nvidia/lib/TritonNVIDIAGPUToLLVM/DotOpToLLVM/WGMMA.cpp; docs/schedules.md.
 

@@ -180,7 +180,8 @@ USUAL = {"lanes": 8, "block": 128, "window": 32, "fmt": FP32}
 def _name(maker: str, **fields: int | Format) -> str:
     """Return the text of the call of `maker` that creates a SumOrder, without arguments that equal their defaults.
 
-    Values of other kinds, which SumOrder refuses, are not compared: arrays have no truth.
+    fields: the arguments. Only integers and Formats are compared with the defaults; SumOrder refuses other values, and
+    `==` of an array is no bool.
     """
     known = {field for field, value in fields.items() if is_integer(value) or isinstance(value, Format)}
     words = [f"{field}={value}" for field, value in fields.items() if field not in known or value != USUAL[field]]
@@ -203,7 +204,7 @@ def _part_count(row: SumOrder, k: int) -> int:
 
 @lru_cache(maxsize=64)
 def _tree(row: SumOrder, k: int) -> Tree:
-    """Return the tree of a SumOrder for k terms, cached."""
+    """Return the tree of additions of k terms in the order `row`; cached."""
     how = Arithmetic("ieee", row.fmt)
     return Tree(k, RULES[row.rule](row, k, how) if k else zero(row.fmt))
 
@@ -258,8 +259,8 @@ def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
     """Return the sum of one lane in torch's order as a node: four chains, which are added from the first on.
 
     Term i of the lane belongs to chain i mod 4. Terms after the last whole round of four are added to the first chain
-    before the others. lane: first term. turns: number of terms. lanes: distance between them. how: the arithmetic of
-    each addition.
+    before the other chains are. lane: index of the lane's first term. turns: number of its terms. lanes: distance
+    between two of its terms. how: the arithmetic of each addition.
     """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
@@ -297,7 +298,10 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
 
 def _power(count: int) -> int:
-    """Return log2 of s, the number of terms after which `_totals` adds total 0 to total 1, for `count` terms in all."""
+    """Return log2(s) for the cascade of `count` terms, where s is the number of terms that each of its totals takes.
+
+    `_totals` explains the cascade. The result is 4, or more for more than 2**19 terms.
+    """
     return max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
 
 

@@ -165,10 +165,11 @@ class _Choice:
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K at which dividing K into slices changes the tree of any of the shapes; else None.
+        """Return the smallest K from 1 on at which slices of K change the tree of a product; None if there is none.
 
-        rows, columns: the shapes' numbers of rows, and of columns, of which the first and the last are tried. k:
-        largest K to try; if one schedule is used for all shapes, all K up to FURTHEST (16384) are tried in any case.
+        rows, columns: numbers of rows and of columns of the products; only the first and the last number of columns
+        are tried. k: the largest K to try. If one schedule is used for all shapes, it is tried with the last number of
+        columns alone, and for K up to FURTHEST (16384) at least.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]

@@ -95,9 +95,9 @@ class Box:
 
 
 def model_of(tree: Tree) -> tuple[Box, Box | None]:
-    """Return (the root box of a tree, a box for terms that are left out of the sum, or None).
+    """Return (root, lost): the box of the root of a tree, and a box for the terms that are left out of its sum.
 
-    The root box has boxes inside it, in as much detail as fits.
+    The root box has boxes inside it, as many as fit side by side. lost is None if no terms are left out.
     """
     for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
         root = _box(tree.root, detail)
@@ -111,9 +111,10 @@ def model_of(tree: Tree) -> tuple[Box, Box | None]:
 
 
 def _has_butterfly(node: Node) -> bool:
-    """Return whether a node, or a sum reached from it through first inputs, is a butterfly of at most 32 inputs.
+    """Return whether a node, or its first input, or the first input of that, ..., is a butterfly of up to 32 inputs.
 
-    So few inputs are drawn one by one.
+    A butterfly is a Sum that adds its upper half to its lower half, level by level. Up to 32 inputs are drawn one by
+    one.
     """
     if not isinstance(node, Sum):
         return _has_butterfly(node.input)
@@ -148,7 +149,7 @@ def _box(node: Node, detail: Detail) -> Box:
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of a node, or a single box for a run of consecutive additions.
+    """Return the box of `item`: of a node, or a single box for a run of additions of products.
 
     detail: how many boxes of a long row to draw.
     """
@@ -188,9 +189,9 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
 
 
 def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
-    """Return boxes for the additions in `runs`.
+    """Return boxes for the additions in `runs`: one for each of the first and last, and "8 more" for those between.
 
-    shown: (first additions, last additions) that get boxes of their own; (0, 0) for one box in all.
+    shown: (number of first additions, number of last additions) with a box each; (0, 0) for one box for all together.
     """
     count = sum(run.count for run in runs)
     first, last = shown
@@ -222,7 +223,7 @@ def _step(spans: Any) -> Box:
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
-    """Return the terms of several additions as text: "first..last", or, if there are gaps, the first runs."""
+    """Return the terms that additions add as text: "0..31", or, if there are gaps, the first few and "…"."""
     whole = [extent(run) for run in runs]
     terms, start, stop = sum(x.terms for x in whole), min(x.start for x in whole), max(x.stop for x in whole)
     if terms == stop - start:
@@ -240,9 +241,9 @@ def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """Return two descriptions of a sum for its box, such as ("chain of 8 instructions", "chain").
+    """Return (text of the box of the sum `node`, shorter text for a narrow box).
 
-    The second is for narrow boxes.
+    An example is ("chain of 8 instructions", "chain").
     """
     leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
@@ -264,7 +265,10 @@ def _words(node: Sum) -> tuple[str, str]:
 
 
 def _place(box: Box, left: float) -> None:
-    """Set the positions and levels of a box and of the boxes inside it; left: position of its left side, in slots."""
+    """Set the positions and levels of a box and of the boxes inside it.
+
+    left: position of the box's left side, in slots (the width of the smallest box).
+    """
     box.left, x = left, left
     for inner in box.inside:
         _place(inner, x)
@@ -276,7 +280,7 @@ def _place(box: Box, left: float) -> None:
 
 
 def levels_of(box: Box) -> int:
-    """Return the number of rows of boxes that a box is drawn as: more than 1 for a butterfly that is drawn in full."""
+    """Return the number of rows of rectangles that a box is drawn as: several for a butterfly drawn in full, else 1."""
     full = box.kind == "sum" and box.node.order == "butterfly" and len(box.inside) == len(box.node.inputs)
     return max(len(box.inside) - 1, 0).bit_length() if full else 1
 

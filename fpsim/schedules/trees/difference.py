@@ -88,7 +88,10 @@ def difference(x: Any, y: Any, names: tuple[str, str]) -> Comparison:
 
 
 def _differ(about: Extent, words: str, level: Level) -> Comparison:
-    """Return the Comparison of two trees that differ first in the terms `about`; words: the difference, a sentence."""
+    """Return the Comparison of two trees whose first difference is in the terms `about`.
+
+    words: a sentence on the difference. level: where it is, as in `Comparison.level`.
+    """
     return Comparison(False, f"{_terms(about)}: {words}", about, level)
 
 
@@ -112,7 +115,7 @@ def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, st
 
 
 def _about(operation: StackOperation) -> Extent:
-    """Return the range of terms of K that an operation of a tree adds or scales."""
+    """Return the range of terms of K that an operation on a tree's sums adds, scales or rounds."""
     if operation.kind in ("step", "push"):
         return joint(extent_of(span) for span in operation.spans)
     return extent(operation.node)

@@ -180,9 +180,9 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """Return the sentence on the first (terms mod `chain.residue`) terms of each slice, which fill no whole tile.
+    """Return the sentence on the first terms of each slice, which fill no whole tile of `chain.residue` terms.
 
-    plan: the order of additions for one number of terms.
+    chain: the order of instructions. plan: the terms of each slice for one number of terms.
     """
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"

@@ -90,7 +90,7 @@ class Steps:
 
 
 def terms_run(start: int, count: int, stride: int = 1) -> Steps:
-    """Return `count` additions of single products, of the terms start, start + stride, ..."""
+    """Return the Steps that add the products of `count` terms, start, start + stride, ..., one by one."""
     return Steps(start, 1, count, stride if count > 1 else 0)
 
 
@@ -122,11 +122,11 @@ class Round:
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """The partial sum `input` times the two scales of its block, which is then added to a total.
+    """The partial sum `input` times both operands' scales of its block; the result is then added to a total.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first": (sum * scale_b) *
-    scale_a; "cublas": "a_first" if both operands have scales per 1x128, else "product". fuses: the second
-    multiplication and the addition are one fused multiply-add; False rounds the product first.
+    scale_a; "cublas": "a_first" if both operands have scales per 1x128, else "product". fuses: True if the second
+    multiplication and the addition are one fused multiply-add; False if the product is rounded first.
     """
 
     order: str
@@ -136,7 +136,7 @@ class ScaledSum:
 
     @property
     def words(self) -> str:
-        """Description of the order of the two multiplications, and whether the second is rounded."""
+        """Description of the order in which both scales multiply the sum, and whether the scaled sum is rounded."""
         return self.order.replace("_", " ") + ("" if self.fuses else ", rounded before the addition")
 
     @property
@@ -235,12 +235,12 @@ class TrackedNode(NamedTuple):
 
 @cache
 def zero(fmt: Format) -> Sum:
-    """Return the node of +0 in a format, which is the sum of no terms."""
+    """Return the node of +0 in the format `fmt`: the sum of no terms."""
     return Sum(Arithmetic("ieee", fmt), "zero", "chain", ())
 
 
 def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
-    """Append the run `new` to `steps` in place, as part of the last run if possible, so that equal sums are equal."""
+    """Append `new` to `steps` in place, or lengthen its last run by it, so that equal orders give equal lists."""
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
@@ -284,10 +284,10 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the node that adds the nodes `parts`, without additions that change no bit, so that equal sums are equal.
+    """Return the node that adds the nodes `parts`; additions that change no bit are left out.
 
-    how: the arithmetic of each addition. from_zero: True if the sum starts at +0. order: "chain", "pairwise" or
-    "butterfly", as in `Sum`. Left out are a +0 before a part that is never -0, and a sum of one part.
+    Left out are +0s that are added to a value that is never -0, and the sum of a single part. how: the arithmetic of
+    each addition. from_zero: True if the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -311,7 +311,7 @@ def add(
 
 
 def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
-    """Return a node rounded to a format, or the node unchanged if it has that format or fmt is None."""
+    """Return the node `part` rounded to the format `fmt`, or unchanged if it has that format or fmt is None."""
     if fmt is None or part.node.fmt == fmt:
         return part
     if isinstance(part.node, Sum) and part.node == zero(part.node.fmt):

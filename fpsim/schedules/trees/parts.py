@@ -201,10 +201,11 @@ class LaneOrder(NamedTuple):
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
-    """Return the lanes of a tree that consists of lanes only; None if the tree also merges slices or has no terms.
+    """Return the LaneOrder of a tree that consists of lanes only; None if it also merges slices or has no terms.
 
-    root: the tree's root. lanes: the lanes of the schedule, partial sums of an output. plan: the order of its
-    additions. unit: only its operands matter. n: columns of the product, or None.
+    root: the tree's root. lanes: the schedule's lanes, partial sums of an output. plan: the terms of each slice. unit:
+    the matrix unit, of which only the operands' formats matter. n: columns of the product; None for any number
+    but 1.
     """
     if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
         return None
@@ -224,8 +225,8 @@ def is_coarse(a: Format, b: Format) -> bool:
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`: a list of nodes.
 
-    A lane is a partial sum of an output. unit: only its operands matter. n: columns of the product, or None; a thread
-    of cuBLAS's dot kernel has two chains if n is 1, else one.
+    A lane is a partial sum of an output. unit: the matrix unit, of which only the operands' formats matter. n: columns
+    of the product, or None; a thread of cuBLAS's dot kernel has two chains if n is 1, else one.
     """
     return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 
@@ -252,10 +253,11 @@ def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tu
 
 
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
-    """Return the sum of one lane of a slice as a node: one chain, or the total of several chains of `chunk` terms each.
+    """Return the sum of one lane (a partial sum of an output) of a slice of K as a node.
 
-    lanes: the lanes of the schedule, partial sums of an output. slice_: the terms of K. run: consecutive terms of a
-    lane. lane: its number. coarse: whether no product can underflow in float32.
+    It is one chain of the lane's terms, or, if lanes.chunk is not 0, the total of chains of that many terms. lanes: the
+    lanes of the schedule. slice_: the terms of the slice. run: consecutive terms that a lane takes in its turn. lane:
+    number of the lane. coarse: whether no product of nonzero values underflows to 0 in float32.
     """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
@@ -364,7 +366,7 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
 
 
 def accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
-    """Return the arithmetic by which an accumulator adds in the format `fmt`.
+    """Return the arithmetic of the additions of the accumulator `how` in the format `fmt`.
 
     k: number of terms of the sum, on which the random numbers of stochastic rounding depend.
     """

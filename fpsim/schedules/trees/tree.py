@@ -267,7 +267,7 @@ def _by_hand(
 
 
 def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:
-    """Return the matrix unit `accumulate`, or a schedule's default unit if that is None.
+    """Return the matrix unit `accumulate`, or the default unit of `schedule` if `accumulate` is None.
 
     Example:
       >>> import fpsim as fp
@@ -283,7 +283,7 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
 
 
 def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
-    """Return the unit itself, a name's unit, or a schedule's default unit; None for FLAT and accumulators."""
+    """Return the matrix unit of `how`: itself, by its name, or a schedule's default; None for FLAT and accumulators."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
     return None if isinstance(how, Accumulator) else _unit_named(how)

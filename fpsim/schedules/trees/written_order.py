@@ -51,7 +51,9 @@ class OpenSum:
         self.size += len(terms)
 
     def join(self, other: OpenSum, product: Arithmetic | None) -> None:
-        """Append the addition of another sum; product: the arithmetic that rounds its products, None if they are exact.
+        """Append the addition of the finished sum `other`.
+
+        product: the arithmetic that rounds the products in `other`, or None if they are exact.
 
         Raises:
           ValueError: sums are nested more than DEEPEST (200) levels deep.
@@ -66,12 +68,12 @@ class OpenSum:
             )
 
     def closed(self, product: Arithmetic | None) -> Sum:
-        """Return the sum as a node; product: the arithmetic that rounds its products, None if they are exact."""
+        """Return this sum as a node; product: the arithmetic that rounds its products, or None if they are exact."""
         return Sum(self.how, self.start, "chain", tuple(self.inputs), product)
 
 
 def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) -> tuple[int, Node]:
-    """Return the number of terms of an order, which nested tuples give, and the root node of its tree.
+    """Return (number of terms, root node of the tree) for an order of additions given as nested tuples of terms.
 
     k: the number of terms; None to take it from the order. how: Sequential, FusedMultiplyAdd or Pairwise, which add two
     numbers at a time; or a unit: an instruction adds the terms of a tuple and at most one sum, and a tuple of two sums
@@ -208,7 +210,7 @@ def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
 
 
 def program_of(order: Nested) -> list[int]:
-    """Return nested tuples of terms in reverse Polish notation: n >= 0 pushes term n, -c adds the last c numbers.
+    """Return `order`, nested tuples of terms, in reverse Polish notation: n >= 0 pushes term n, -c adds the last c.
 
     The tuples of a chain are nested as deep as it has terms, so they are walked without recursion, from the end.
 
