@@ -86,7 +86,7 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
     """Draw a row for each candidate into `ax`, with a tick at the SQNR deficit in dB of every operand.
 
     The deficit is how far the operand's SQNR is below that of the format on normal data (for integers, uniform data).
-    `required`: the least SQNR in dB; larger deficits than it allows are shaded.
+    `required`: the least SQNR in dB; a row is shaded where the deficit is so large that the SQNR is less.
     """
     names = [one.format for one in summaries]
     rows = [
@@ -171,7 +171,7 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
     """Return two pairs (title, matplotlib figure): one of the gain, one of the SQNR; [] if there are no `rows`.
 
     Each figure has a row for each format and rounding, and in it a tick for each operand at each training step. The
-    gain is the sum of x * result divided by the sum of x^2.
+    gain is the sum of x * (x rounded), divided by the sum of x^2.
     """
     if not rows:
         return []

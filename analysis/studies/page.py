@@ -113,13 +113,16 @@ def drawable() -> bool:
 
 
 def recommendation_table(report: StudyResults) -> str:
-    """Return a study's answer and its recommendations by group of tensors as HTML without styles, for a notebook."""
+    """Return a study's result in one sentence, and a table of its recommendations by group, as HTML without styles.
+
+    Notebooks show it for a report. A group is all tensors with the same role and recommendation.
+    """
     rows = ([c if isinstance(c, str) else c.text for c in _group_row(group).cells] for group in report.groups)
     return f"<p>{html.escape(report.answer)}</p>{html_table([title for title, _ in GROUP_HEADS], rows)}"
 
 
 def _lead(report: StudyResults) -> str:
-    """Return the line above a study's answer: the numbers of tensors, steps, values and candidates studied."""
+    """Return the first line of the page: what was studied, with the numbers of tensors, values and candidates."""
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
     tensors = plural(len(report.ranges_of), "tensor")
@@ -132,7 +135,8 @@ def _lead(report: StudyResults) -> str:
 def _hardest(report: StudyResults) -> str:
     """Return a sentence on the operand that is hardest to store; "" if there are no operands.
 
-    That is one without a good enough candidate, or else the one with the largest SQNR deficit.
+    Operands without a good enough candidate are the hardest. If there are none, the hardest is the one whose SQNR is
+    farthest below the SQNR that its recommended format has on normal data.
     """
     rows = hardest(report)
     if not rows:
@@ -238,8 +242,9 @@ TENSOR_HEADS = (
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
     """Return the table row of a tensor, given the recommendation `row` for it.
 
-    The row has the recommended format and scaling with their metrics and the reason, and the best other format of as
-    many bits. It also has the tensor's dtype, shape, amax, and number of NaN and Inf.
+    The row has the recommended format and scaling with their metrics and the reason, and the runner-up: the best
+    candidate in another format of equally many bits. It also has the tensor's dtype, shape and amax, and the number
+    of its NaN and Inf.
     """
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
@@ -275,7 +280,10 @@ def _step_row(course: Course) -> TableRow:
 
 
 def _candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
-    """Return a picture of SQNR deficits for each role (weights, activations, gradients) that has operands."""
+    """Return a picture for each role (weights, activations, gradients) with operands: their SQNR by candidate.
+
+    It shows SQNR deficits: how many dB an operand's SQNR is below that of the format on normal data.
+    """
     from fpsim.analysis.studies.figures import candidates_figure
 
     pictures = []
@@ -299,7 +307,10 @@ def _rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 
 
 def _range_pictures(report: StudyResults) -> list[Picture]:
-    """Return a picture for each role (weights, activations, gradients): the magnitudes of its 10 hardest tensors."""
+    """Return a picture of magnitudes for each role (weights, activations, gradients) that has operands.
+
+    It shows up to 10 tensors of the role: those that are hardest to store, in the order of `hardest`.
+    """
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
     formats = [fmt for fmt in report.formats if isinstance(fmt, Format)]

@@ -116,9 +116,9 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
 def _best(passing: Sequence[WorstMetrics]) -> WorstMetrics:
     """Return the best of the candidates that are good enough.
 
-    Of the candidates that need at most 5 % more bits than the fewest, the one of highest SQNR decides the format. Among
-    its scalings within 1 dB of that SQNR, the one of fewest bits wins. Bits include scales, since those of short rows
-    can need more bits than a wider format without scales.
+    Bits are bits per value, scales included. Of the candidates that need at most 5 % more bits than the one that needs
+    the fewest, that of highest SQNR decides the format. Of these candidates in that format whose SQNR is within 1 dB
+    of the highest, the one of fewest bits is returned. passing: the candidates, at least one.
     """
     least = min(candidate.bits_per_value for candidate in passing)
     width = [candidate for candidate in passing if candidate.bits_per_value <= DEAR_SCALES * least]
@@ -144,8 +144,8 @@ class Uniform(NamedTuple):
 
     Attributes:
       name: name of the candidate.
-      share: number of values in operands for which it is good enough, divided by the number in operands for which any
-        candidate is.
+      share: share (0 to 1) of the values that are in operands for which this candidate is good enough; values of
+        operands for which no candidate is good enough do not count.
       sqnr_db: its lowest SQNR, in dB, over the operands for which it is good enough.
     """
 

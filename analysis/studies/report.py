@@ -111,7 +111,7 @@ class StudyReport(StudyResults):
         return save(self, Path(folder))
 
     def _repr_html_(self) -> str:
-        """Return the answer and the recommendations by group as HTML for notebooks."""
+        """Return the result in one sentence and a table of recommendations by group, as HTML for notebooks."""
         from fpsim.analysis.studies.page import recommendation_table
 
         return recommendation_table(self)

@@ -42,7 +42,7 @@ class StudyResults:
 
     @property
     def judged_rounding(self) -> str:
-        """Name of the rounding on which recommendations are based: "nearest_even" if it was studied, else the first."""
+        """Name of the rounding that recommendations are based on: "nearest_even" if studied, else the first studied."""
         return "nearest_even" if "nearest_even" in self.roundings else self.roundings[0]
 
     @property
@@ -99,8 +99,8 @@ class StudyResults:
     def _worst(self) -> dict[str, list[WorstMetrics]]:
         """Tensor name -> its candidates, each with its worst metrics over the training steps.
 
-        Left out are tensors that are no operands of products or were not judged, and integer formats if the study has
-        activations or gradients.
+        Only operands of products that were judged are included. If the study has activations or gradients, candidates
+        of integer formats are left out.
         """
         worst = {}
         for row in self._each_alone:
@@ -242,9 +242,9 @@ def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
 
 
 def worst_candidates(report: StudyResults, tensor: str) -> list[WorstMetrics]:
-    """Return every candidate (format with a scaling) of a tensor, with its worst metrics over the training steps.
+    """Return a WorstMetrics for every candidate (format with a scaling): its worst metrics over a tensor's steps.
 
-    tensor: its name. Return [] if it has no finite value other than 0.
+    tensor: name of the tensor. Return [] if the tensor has no finite value other than 0.
     """
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []

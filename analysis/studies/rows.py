@@ -18,11 +18,11 @@ from fpsim.errors import shown
 class Requirements(NamedTuple):
     """The requirements that a recommended candidate (format with a scaling) must meet at every step of an operand.
 
-    Moreover, a format without scales must have a largest value of at least twice the tensor's.
+    Moreover, without scales, the format's largest value must be at least twice the tensor's largest magnitude.
 
     Attributes:
-      min_sqnr: least SQNR of the operand in dB; nine of ten of its rows and columns need an SQNR of at least this minus
-        3 dB.
+      min_sqnr: least SQNR of the operand in dB; nine of ten rows, and nine of ten columns, need an SQNR of at least
+        `min_sqnr` - 3 dB.
       max_lost: largest share (0 to 1) of the energy (sum of squares) in elements that become zero.
       budget_bits: most bits per value, scales included; None for any number.
     """

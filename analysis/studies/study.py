@@ -187,9 +187,10 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return a progress function for the part of the work from share `start` to share `stop` of the whole.
+    """Return the progress function of one part of the work: from `start` to `stop`, shares (0 to 1) of all the work.
 
-    Called with (share of the part, text), it calls `progress` with (share of the whole, text), unless this is None.
+    The returned function takes (share of the part that is done, text), and calls `progress` with (share of all the
+    work, text). It does nothing if `progress` is None. Example: 0.5 becomes 0.3 for a part from 0.2 to 0.4.
     """
     return (
         (lambda share, text: None)
@@ -313,7 +314,10 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
 
 
 def _with_file_name(report: StudyReport, file: str, repeated: Set[str]) -> StudyReport:
-    """Return the report with "FILE:" put before the name of each tensor in `repeated`, the names in several files."""
+    """Return the report with "FILE:" put before the name of each tensor whose name is in `repeated`.
+
+    file: the name of the tensors' file. repeated: the names that occur in several files.
+    """
 
     def named(row: Any) -> Any:
         return row._replace(tensor=f"{file}:{row.tensor}") if row.tensor in repeated else row

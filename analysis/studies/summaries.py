@@ -43,8 +43,8 @@ def operands(report: StudyResults) -> list[Recommendation]:
 def hardest(report: StudyResults) -> list[Recommendation]:
     """Return the recommendations of operands, the hardest to store first.
 
-    Operands without a good enough candidate come first. Then they are ordered by how far their SQNR is below that of
-    the format on normal data, the farthest first, then by lowest SQNR.
+    Operands without a good enough candidate come first. Within these, and within the others, the order is by how far
+    the SQNR is below that of the format on normal data, the farthest first; equal ones are ordered by rising SQNR.
     """
     return sorted(operands(report), key=lambda row: (row.met, -or_zero(row.deficit_db), row.sqnr_db))
 
@@ -200,8 +200,8 @@ class RoundingSummary(NamedTuple):
     Attributes:
       format, rounding: names of the format and of the rounding mode.
       scaling: "none" or "amax" (one scale per tensor).
-      sqnr_db, gain: an entry for each tensor and step measured; the gain is the sum of x * result divided by the sum of
-        x^2, below 1 where rounding shrinks values.
+      sqnr_db, gain: an entry for each tensor and step measured. The gain is the sum of x * (x rounded), divided by the
+        sum of x^2; it is below 1 if rounding shrinks values.
     """
 
     format: str
@@ -212,17 +212,17 @@ class RoundingSummary(NamedTuple):
 
     @property
     def median_db(self) -> float:
-        """Median of `sqnr_db`, in dB; NaN if it is empty."""
+        """Median over tensors and steps of the SQNR in dB; NaN if nothing was measured."""
         return statistics.median(self.sqnr_db) if self.sqnr_db else math.nan
 
     @property
     def median_gain(self) -> float:
-        """Median of `gain`; NaN if it is empty."""
+        """Median over tensors and steps of the gain; NaN if nothing was measured."""
         return statistics.median(self.gain) if self.gain else math.nan
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Return a summary for each format and rounding; [] if the study has only one rounding.
+    """Return the SQNR and gain of all operands for each format and rounding; [] if the study has only one rounding.
 
     Each format is summarised with one scale per tensor if that was studied, else without a scale; formats that were
     studied with a scale per tile alone are left out.
@@ -297,7 +297,10 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence with the median gain and SQNR of the first format in each rounding; "" without rows."""
+    """Return a sentence with the median gain and SQNR in each rounding of one format, that of the first row.
+
+    rows: summaries of formats in roundings; if there are none, "" is returned. A gain below 1 means shrunk values.
+    """
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]

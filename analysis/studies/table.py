@@ -18,7 +18,7 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 
 
 class _Missing:
-    """The type of MISSING, which marks a value that a row of a table lacks, since None may be a value."""
+    """The type of MISSING, the placeholder for a cell without a value in a table, where None can be a value."""
 
 
 MISSING = _Missing()

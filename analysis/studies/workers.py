@@ -59,8 +59,9 @@ def run_over(
       function: a function, lambda or closure. With one worker it runs in this process.
       workers: number of processes; None is one for each core that this process may use.
       client: a `dask.distributed.Client`, whose cluster computes instead.
-      retries: how often a task that ended its worker is tried again. A cluster tries as often as its scheduler is set
-        to, then (unless this is 0) once more while nothing else runs, since it suspects all tasks of the worker.
+      retries: how often a task that ended its worker is tried again. A cluster instead tries as often as its
+        scheduler is set to, and then, unless `retries` is 0, once more alone: when a worker dies, dask cannot tell
+        which of the worker's tasks killed it.
       progress: called with (share of tasks done, text such as "3 of 10").
     Yields:
       (index of the task, result), or a `Failure` as the result: the function raised, or ended its worker every time.
@@ -94,7 +95,7 @@ def run_over(
 
 
 def _reported(results: Results, count: int, progress: Progress | None) -> Results:
-    """Yield the results unchanged, and after each call progress(share done, text) unless it is None.
+    """Yield the results unchanged, and call progress(share done, text) after each result unless `progress` is None.
 
     results: pairs (index of the task, result). count: number of tasks.
     """
@@ -106,7 +107,7 @@ def _reported(results: Results, count: int, progress: Progress | None) -> Result
 
 
 def _attempt(function: Callable[[Any], Any], task: Any, caught: type[BaseException] = Exception) -> Any:
-    """Return function(task), or a Failure that describes the exception if it is an Exception or `caught`."""
+    """Return function(task); if the call raises an Exception or a `caught`, return a Failure that describes it."""
     try:
         return function(task)
     except (Exception, caught) as problem:
@@ -200,7 +201,7 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Block SIGINT (Ctrl-C) until the end of the `with` block, also for processes started in it; not on Windows."""
+    """Block SIGINT (Ctrl-C) during the `with` block, in this process and in those started there; no-op on Windows."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -267,7 +268,7 @@ def _begin(payload: bytes, parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
-    """Wait until the parent process, of the id `parent`, is gone, then end this process; on Windows wait for ever."""
+    """Wait until the parent process, whose id is `parent`, ends, then end this process; on Windows, wait for ever."""
     while os.name != "posix" or os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)
@@ -305,7 +306,8 @@ def _checked(client: Any) -> Any:
 def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
     """Call function(task) through a dask client; yield pairs (index of the task, result or Failure), in any order.
 
-    Unless `retries` is 0, tasks whose workers died run again, one by one: dask suspects all tasks of such a worker.
+    When a worker dies, dask cannot tell which of its tasks killed it. Therefore, unless `retries` is 0, all tasks
+    whose workers died run once more, one at a time.
     """
     suspects: list[int] = []
     with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as results:
@@ -322,7 +324,7 @@ def _submitted(
 ) -> Results:
     """Call function(task) through a dask client for the tasks at `indices`; yield (index, result or Failure).
 
-    Results come as they are finished. ahead: number of tasks that are submitted at once.
+    Results come as they are finished. ahead: number of tasks that are submitted before the first has finished.
     """
     if not indices:
         return

@@ -33,7 +33,7 @@ class WorstMetrics:
       channel_sqnr_db: the lowest over the steps of the SQNR in dB that nine of ten rows and columns reach or exceed.
       lost_energy: largest share (0 to 1) of the energy (sum of squares) in values that become 0.
       beyond_rate: largest share (0 to 1) of finite values that overflow or saturate.
-      headroom: the format's largest value divided by the tensor's; Inf with scales.
+      headroom: the format's largest value divided by the tensor's largest magnitude; Inf with scales.
       bits_per_value: bits per element, scales included.
     """
 
@@ -76,7 +76,7 @@ class WorstMetrics:
 
         Besides the numbers in `wanted`, nine of ten rows and columns must have an SQNR of at least `min_sqnr` - 3 dB.
         Without scales, moreover, no value may be beyond the format's range, and the format's largest value must be at
-        least twice the tensor's.
+        least twice the tensor's largest magnitude.
         """
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
@@ -97,9 +97,10 @@ class WorstMetrics:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return the SQNR in dB of the report's format on normal data minus `sqnr_db`, at least 0; NaN for integers.
+    """Return how many dB `sqnr_db` is below the SQNR that the report's format has on normal data; at least 0.
 
-    The normal data are N(0, 1) rounded to nearest even, without overflow or underflow.
+    Return NaN for integer formats. The normal data are N(0, 1), rounded to nearest even without overflow or underflow.
+    sqnr_db: the SQNR of a tensor in this format.
     """
     if not isinstance(report.fmt, Format):
         return math.nan
@@ -113,9 +114,10 @@ def or_zero(value: float) -> float:
 
 
 def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstMetrics]:
-    """Return every candidate (format with a scaling) of a tensor with its worst metrics over the steps.
+    """Return a WorstMetrics for every candidate (format with a scaling): its worst metrics over a tensor's steps.
 
-    `errors`: the tensor's errors at every step, all in one rounding. `amax`: its largest finite magnitude, above 0.
+    `errors`: the tensor's errors in every candidate at every training step, all in one rounding. `amax`: the tensor's
+    largest finite magnitude over all steps, above 0.
     """
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
@@ -141,9 +143,10 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstMetrics]:
 
 
 def rank(candidate: WorstMetrics) -> tuple[float, float]:
-    """Return a sort key that is the larger, the nearer a candidate is to being good enough.
+    """Return a sort key: of two candidates, the one nearer to meeting the requirements has the larger key.
 
-    It is (minus the share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf for NaN).
+    The key is a tuple. Its first item is minus the share of values beyond the format's range, or 0 if the candidate
+    has scales. Its second item is the SQNR in dB, or -Inf if that is NaN.
     """
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)

@@ -41,9 +41,9 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read and return `wanted` bytes of the open file `opened`, or fewer at its end.
+    """Read and return the next `wanted` bytes of the open file `opened`, or all that are left if these are fewer.
 
-    Files whose single reads return less are read several times.
+    If one call of `opened.read` returns fewer bytes than it was asked for, it is called again.
     """
     parts = []
     while wanted and (part := opened.read(wanted)):

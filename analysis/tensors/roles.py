@@ -147,9 +147,9 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
     """Return the role of a tensor that has only one axis longer than 1: "bias", "norm", "statistics" or "matrix".
 
-    Names that tell the role, such as those of biases and norms, decide first. A "weight" with axes of length 1 is a
-    matrix. Others are norms if called "weight", "w", "g" or "scale" and biases if called otherwise, or matrices if they
-    are `flat` or belong to no module.
+    These rules apply in turn. A name that tells the role, such as "bias" or "norm", decides. A "weight" with further
+    axes, of length 1, is a matrix. A tensor that is `flat` or belongs to no module is a matrix. Of the rest, those
+    called "weight", "w", "g" or "scale" are norms, all others biases.
 
     name: the tensor's lower-case name. neighbours: names of the other tensors of its module. flat: whether the tensor
     is so long that it is assumed to be a flattened matrix. in_matrix: whether it also has axes of length 1.

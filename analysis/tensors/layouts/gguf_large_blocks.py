@@ -1,8 +1,8 @@
 """Values of GGUF's blocks of 256 elements (types K and IQ4_XS), of IQ4_NL, and of MXFP4 and NVFP4.
 
-A function takes blocks of bytes, (blocks, bytes) uint8, and returns float32 values, (blocks, elements). d and dmin are
-float16 numbers of a block; docstrings say which bytes hold what. Each product and sum is rounded to float32. Formulas:
-ggml 0.13.1, whose files are read with the same bits.
+Each function decodes one type: it takes the bytes of blocks, (blocks, bytes) uint8, and returns float32 values,
+(blocks, elements). d and dmin are the float16 scales stored in a block. Each product and sum is rounded to float32, so
+that the values equal in bits those that ggml 0.13.1 reads.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _q3_k(blocks: Array) -> Array:
 def _q5_k(blocks: Array) -> Array:
     """Return the values of Q5_K blocks, (blocks, 176) uint8, as float32 (blocks, 256).
 
-    Bytes 0 to 15: scales and minima, as `_with_minima` decodes them. Bytes 16 to 47: fifth bits of codes. Bytes 48 to
-    175: lower four bits of codes, in the order of `_four_bits`.
+    Bytes 0 to 15: scales and minima, as `_with_minima` decodes them. Bytes 16 to 47: fifth bits of codes; bit j of byte
+    16 + l belongs to element 32 j + l. Bytes 48 to 175: lower four bits of codes, in the order of `_four_bits`.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j

@@ -66,8 +66,9 @@ def packed_rows(parts: WeightParts) -> Tensor:
 def _bits_of_rows(parts: WeightParts, n: int, k: int) -> int:
     """Return the bits of a code in compressed-tensors' packed layout; 0 if no number of bits fits the codes' shape.
 
-    Several numbers may fit a weight of few inputs. Those that fit the zero points too come first, then those of the
-    configuration, then 4 bits. parts: the stored tensors of the weight. n, k: its outputs and inputs.
+    If the weight has few inputs, several numbers of bits may fit. Preferred are numbers that also fit the shape of the
+    zero points; of these, one that the configuration names; and then 4. parts: the stored tensors of the weight.
+    n, k: its numbers of outputs and inputs.
     """
     columns, zeros, groups = parts.codes.shape[1], parts.beside.get("zero_point"), parts.settings.get("config_groups")
     schemes = groups.values() if isinstance(groups, Mapping) else ()
@@ -134,8 +135,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
 
-    parts: the stored tensors of the weight. bits: bits of a code, as the shapes of the tensors show. Raises a
-    LayoutError unless these are 4 and the inputs are whole groups.
+    parts: the stored tensors of the weight. bits: bits of a code, inferred from the shapes of the tensors. Raises a
+    LayoutError unless `bits` is 4 and the number of inputs is a multiple of the number of groups.
     """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
@@ -207,7 +208,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
 
 def read_zero_points(parts: WeightParts, bits: int, n: int) -> dict[int, Array]:
-    """Return a dictionary, version of GPTQ (1 or 2) -> zero points that this version reads, (groups, n) uint8.
+    """Return the zero points as each version of GPTQ decodes them: version (1 or 2) -> (groups, n) uint8.
 
     parts: the stored tensors of the weight. bits: bits of a code. n: number of outputs.
     """

@@ -1,8 +1,7 @@
-"""Checks on statistics of codes, which detect wrong zero points, and wrong versions of GPTQ and orders of AWQ's
-columns.
+"""Checks of zero points against mean codes, which also detect a wrong version of GPTQ and a wrong order of AWQ.
 
-Weights have a mean near zero, so that the mean code of a group is near its zero point. A single group shows little; the
-median over many groups differs from zero by a small fraction of a code.
+Weights have a mean near zero, so that the mean code of a group is near its zero point. The distance of the two in a
+single group shows little; its median over many groups is only a small fraction of a code, if the zero points are right.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ class Offsets(NamedTuple):
 
     @property
     def is_blind(self) -> bool:
-        """True if zero points that are wrong by one would not show.
+        """True if these statistics could not show that zero points are wrong by one code.
 
-        There are fewer than 24 groups, 4 standard errors exceed 0.5 codes, or `limit` is 1 code or more.
+        This is so if there are fewer than 24 groups, if 4 * error exceeds 0.5 codes, or if `limit` is 1 code or more.
         """
         return self.groups < ENOUGH or SURE * self.error > OFF or self.limit >= 1
 
@@ -103,9 +102,10 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:
     """Yield findings on GPTQ zero points that contradict the configured version, or the mean codes of their groups.
 
-    Equal zero points are compared with the middle code; others with the mean codes, in the configured version and in
-    the other one. A note tells of zero points of 0 in version 1, which some readers misread. `bits`: bits of a code.
-    `group_of`: index of the group of each input. one: the weight, with its stored tensors and layout.
+    If all zero points are equal, they should be the middle code. Otherwise they are decoded as GPTQ v1 and as v2, and
+    those of the configured version should be near the mean codes. A note tells of zero points of 0 in v1, which some
+    readers misread. `bits`: bits of a code. `group_of`: index of the group of each input. one: the weight, with its
+    stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
@@ -147,9 +147,9 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
     """Yield a finding on a GPTQ weight whose groups all have the same zero point, which should be the middle code.
 
-    The finding says that no version of GPTQ stores the middle code so, or that another version than the configured one
-    does. name: name of the weight. bits: bits of a code. stored: the stored zero point. said: the configured version (1
-    or 2), 0 if unknown.
+    The middle code of 4 bits is 8; version 2 of GPTQ stores it as 8, version 1 as 7. The finding says that `stored` is
+    neither, or that it is that of another version than the configured one. name: name of the weight. bits: bits of a
+    code. stored: the stored zero point. said: the configured version (1 or 2), 0 if unknown.
     """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)
@@ -162,10 +162,11 @@ def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterato
 
 
 def awq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if the codes or zero points of an AWQ weight are in plain order, or else if zero points are off.
+    """Yield a finding if codes or zero points of an AWQ weight are packed in plain order, or zero points are wrong.
 
-    Their order is judged plain if the groups' mean codes are then at least 20 % nearer to the zero points than in AWQ's
-    order of nibbles. one: the weight, with its stored tensors and layout.
+    AWQ's order of the nibbles in a word is 0 2 4 6 1 3 5 7. The codes (or the zero points) are judged to be in plain
+    order if the mean codes of the groups, so read, are at least 20 % nearer to the zero points. If neither are, the
+    zero points are compared with the mean codes. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
@@ -195,9 +196,9 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield a finding if zero points of compressed-tensors' packed integers are wrong, by the codes of their groups.
+    """Yield a finding if zero points of compressed-tensors' packed integers are far from the mean codes of groups.
 
-    They count as wrong if there are 24 groups or more, and the median over the groups of (mean code - zero point) is
+    They are too far if there are 24 groups or more, and the median over the groups of (mean code - zero point) is
     above three limits in magnitude: 0.5 codes, 0.15 standard deviations of a group's codes, and 4 standard errors of
     the median. Yield a note instead if these data could not show an error of one code. At most 512 rows are checked.
 
@@ -214,7 +215,7 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if the zero points of an HQQ weight differ from the mean codes of their groups.
+    """Yield a finding if the zero points of an HQQ weight are too far from the mean codes of their groups.
 
     Groups whose zero point is more than 1 below or above all codes are left out: their weights all have one sign, so
     that their mean is not near 0. one: the weight, with its stored tensors and layout.

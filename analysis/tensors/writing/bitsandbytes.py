@@ -113,7 +113,7 @@ def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def _state(weight: WeightToWrite, **nested: Any) -> Array:
     """Return the quantisation state that bitsandbytes stores with a weight, as uint8: the bytes of its JSON.
 
-    nested: further fields, on the scales of scales.
+    nested: further fields of the JSON, name -> value, which describe quantised scales ("double quantisation").
     """
     state = {"quant_type": "nf4", "blocksize": BLOCK, "dtype": weight.dtype, "shape": list(weight.shape), **nested}
     return np.frombuffer(json.dumps(state).encode(), np.uint8)

@@ -72,7 +72,8 @@ def _with_minima(blocks: Array, bits: int) -> tuple[Array, ...]:
 def _q8_0(blocks: Array) -> tuple[Array, ...]:
     """Return the fields of Q8_0 blocks for float32 values (blocks, 32).
 
-    They are steps amax / 127, float16 (blocks, 1), and codes x / step with ties away from 0, int8 (blocks, 32).
+    They are (steps, codes). A block's step is amax / 127, stored as float16 (blocks, 1). A code is x / step, with the
+    float32 step, rounded to nearest with ties away from 0: int8 (blocks, 32).
     """
     amax = block_amax(blocks, BLOCK)[:, 0]
     step = amax / np.float32(127)
@@ -82,10 +83,10 @@ def _q8_0(blocks: Array) -> tuple[Array, ...]:
 
 
 def _packed(codes: Array, bits: int) -> tuple[Array, ...]:
-    """Return codes of 4 or 5 `bits`, uint8 (blocks, 32), packed into bytes: fifth bits (only of 5), and low four bits.
+    """Return codes, uint8 (blocks, 32), packed into bytes: (low bits,) for 4 `bits`, (fifth bits, low bits) for 5.
 
-    Fifth bits: (blocks, 4), the first code's in the lowest bit. Low four bits: (blocks, 16), those of codes 0 to 15 in
-    the low halves of the bytes, those of codes 16 to 31 in the high halves.
+    Fifth bits: the highest bit of each code, (blocks, 4), code 0 in the lowest bit of byte 0. Low bits: the lower four
+    bits of each code, (blocks, 16), codes 0 to 15 in the low halves of the bytes, codes 16 to 31 in the high halves.
     """
     fifths = (np.packbits(codes >> np.uint8(4), axis=1, bitorder="little"),) if bits == 5 else ()
     nibbles = codes & np.uint8(15)
@@ -93,7 +94,7 @@ def _packed(codes: Array, bits: int) -> tuple[Array, ...]:
 
 
 def _inverse(step: Array) -> Array:
-    """Return 1 / step for each block; 0 for a step of 0, that of a block of zeros."""
+    """Return 1 / step for the step of each block; 0 where the step is 0, as in a block of zeros."""
     with np.errstate(divide="ignore"):
         return np.where(step == 0, np.float32(0), np.float32(1) / step)
 

@@ -74,11 +74,11 @@ def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
 
 
 def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
-    """Write the codes of consecutive groups into their bits of the bytes `packed`, (rows, group size), in place.
+    """Pack the codes of consecutive groups into the byte array `packed`, (rows, group size) uint8, in place.
 
-    The codes of group g are in row g % rows, at the bits from 8 - bits * (g // rows + 1) on, so that the first groups
-    have the highest bits. `codes`: (groups, group size), each of `bits` bits. `first`: index of the first of these
-    groups in the weight.
+    The codes of group g are stored in row g % rows, shifted left by 8 - bits * (g // rows + 1) bits, so that the
+    first groups have the highest bits. `codes`: (groups, group size), each of `bits` bits. `first`: the number g of
+    the first row of `codes`, counted in the whole weight.
     """
     height = len(packed)
     while len(codes):
