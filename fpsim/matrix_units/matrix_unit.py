@@ -95,7 +95,7 @@ class MatrixUnit:
     Args:
       name: `<arch>_<a>[x<b>]_<d>`.
       arch: the architecture of the chips.
-      a, b: element formats of the operands, each an `Element`. d: that of the accumulator and the result.
+      a, b, d: the number types (Element) of both operands, and of the accumulator and result.
       rule: how a step adds its terms (docs/matrix-units.md).
       terms: products of one step.
       fraction_bits: bits kept below the largest exponent when terms are aligned; 0 if nothing is truncated.

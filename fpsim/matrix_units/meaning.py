@@ -87,8 +87,8 @@ def _scales(unit: Described) -> Iterator[str]:
 def _cut(unit: Described) -> Iterator[str]:
     """Yield a sentence for each bound that a MatrixUnit exceeds, for rules that align terms and truncate them.
 
-    The significands of both operands may have PRODUCT_BITS (62) bits together. fraction_bits plus the
-    bit length of `terms` may be at most SUM_BITS (60).
+    The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits plus the bit
+    length of `terms` may be at most SUM_BITS (60).
     """
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
@@ -104,8 +104,8 @@ def _cut(unit: Described) -> Iterator[str]:
 def _scaled(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.SCALED` that a MatrixUnit breaks.
 
-    Scales must be UE8M0, and `block` must be a multiple of `terms`. The significands of both operands may have 62 bits
-    (PRODUCT_BITS) together. fraction_bits plus the bit length of `terms` may be at most 60 (SUM_BITS).
+    Scales must be UE8M0, and `block` must be a multiple of `terms`. The significands of both operands may have at most
+    62 bits (PRODUCT_BITS) together. fraction_bits plus the bit length of `terms` may be at most 60 (SUM_BITS).
     """
     yield from _cut(unit)
     if unit.scale != "ue8m0":
@@ -118,8 +118,8 @@ def _scaled(unit: Described) -> Iterator[str]:
 def _grouped(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.GROUPED` that a MatrixUnit breaks.
 
-    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that, plus the bit
-    length of `terms`, are at most 50 (SUM_BITS - GROUP_BITS).
+    Operands must be E2M1, and `terms` and `block` multiples of 16. fraction_bits plus the bit length of `terms` may be
+    at most 50 (SUM_BITS - GROUP_BITS).
     """
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
@@ -135,8 +135,8 @@ def _two_passes(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a MatrixUnit breaks.
 
     FP16 must hold all values of both operands, and each operand's `carrier` (the format of its codes) must be its
-    `fmt`. The significands of both operands may have 62 bits (PRODUCT_BITS) together. fraction_bits plus the bit length
-    of `terms` may be at most 60 (SUM_BITS). `terms` must be a multiple of 4.
+    `fmt`. The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits plus the
+    bit length of `terms` may be at most 60 (SUM_BITS). `terms` must be a multiple of 4.
     """
     yield from _cut(unit)
     for element in (unit.a, unit.b):
@@ -155,8 +155,8 @@ def _uncut(unit: Described) -> Iterator[str]:
 def _flushed_tree(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a MatrixUnit breaks.
 
-    They are float32 results with all mantissa bits, no fraction bits, a power of two of terms, and operands whose
-    values FP32 holds.
+    Results must be float32 with all mantissa bits, fraction_bits 0, `terms` a power of two, and operands of formats
+    whose values FP32 holds.
     """
     yield from _in_float32(unit)
     if unit.terms & (unit.terms - 1):
@@ -166,7 +166,7 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 def _in_float32(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement that a MatrixUnit breaks, for the rules that add in float32.
 
-    These rules need float32 results with all mantissa bits, no fraction bits, and operands whose values FP32 holds.
+    Results must be float32 with all mantissa bits, fraction_bits 0, and operands of formats whose values FP32 holds.
     `Rule.TWO_CHAINS` also needs an even number of terms.
     """
     yield from _uncut(unit)
@@ -183,8 +183,8 @@ def _in_float32(unit: Described) -> Iterator[str]:
 def _pair(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a MatrixUnit breaks.
 
-    They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and steps of 2
-    terms.
+    Results must be float32 with all mantissa bits, fraction_bits 0, `terms` 2, and operands of formats whose values
+    FP32 holds.
     """
     yield from _in_float32(unit)
     if unit.terms != 2:
@@ -194,7 +194,7 @@ def _pair(unit: Described) -> Iterator[str]:
 def _separate(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a MatrixUnit breaks.
 
-    The significands of both operands may have 62 bits (PRODUCT_BITS) together. fraction_bits may be at most 32
+    The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits may be at most 32
     (SEPARATE_BITS), and at most 60 (SUM_BITS) minus the bit length of `terms`.
     """
     yield from _cut(unit)

@@ -34,7 +34,7 @@ class Spec(NamedTuple):
     random_bits: int
 
     def keywords(self, seed: int | None) -> dict[str, Any]:
-        """Return the cast's keyword arguments for `fpsim.encode_scaled`; seed: that of stochastic rounding, or None."""
+        """Return the cast's keyword arguments for `fpsim.encode_scaled`; seed: for stochastic rounding, or None."""
         words: dict[str, Any] = {
             "rounding": self.rounding, "subnormals": self.subnormals, "seed": seed, "random_bits": self.random_bits,
         }  # fmt: skip

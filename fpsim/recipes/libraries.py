@@ -77,7 +77,7 @@ def scaling_in(recipe: Any, field: str) -> Scaling | None:
 def _kind(scaling: Scaling | None, axis: int) -> str:
     """Return the granularity of an operand's scales along K as text, such as "scales per 128 terms".
 
-    scaling: the operand's; None if it has no scales. axis: the operand's axis of K, 0 or 1.
+    scaling: the operand's scaling; None if it has no scales. axis: the operand's axis of K, 0 or 1.
     """
     if scaling is None:
         return TENSOR

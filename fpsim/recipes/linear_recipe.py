@@ -391,8 +391,8 @@ def _short(value: Any) -> str:
 def key_of(seed: int, name: str, role: str) -> int:
     """Return the random key of an operand of a layer: 62 bits, so that key + steps never overflows int64.
 
-    seed: the recipe's. name: the layer's. role: "input", "weight" or "grad", or this with " back" for a separate cast
-    in the operand's second product; also "hadamard", for the signs of the transform.
+    seed: the recipe's seed. name: the layer's name. role: "input", "weight" or "grad", or this with " back" for a
+    separate cast in the operand's second product; also "hadamard", for the signs of the transform.
     """
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

@@ -40,10 +40,10 @@ def encode_four_or_six(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
-    fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast. known_scales: the
-    caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them. Return five counts
-    of tiles (amax of 0, NaN, Inf, scale raised to the smallest, lowered to the largest), as if all tiles used 6, and
-    the scale of the whole array, or None.
+    fill: the arrays to fill. source_fmt: the format of source. options: the options of the elements' cast.
+    known_scales: the caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them.
+    Return five counts of tiles (amax of 0, NaN, Inf, scale raised to the smallest, lowered to the largest), as if all
+    tiles used 6, and the scale of the whole array, or None.
     """
     scaling = fill.scaling
     tiles = tiling(source.shape, scaling.block)
@@ -80,9 +80,9 @@ def encode_if4(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
-    fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast to IF4. The sign
-    bit of a scale's code marks a tile of integers. Return five counts of tiles (amax of 0, NaN, Inf, scale raised to
-    the smallest, lowered to the largest), and the scale of the whole array, or None.
+    fill: the arrays to fill. source_fmt: the format of source. options: the options of the elements' cast to IF4. The
+    sign bit of a scale's code marks a tile of integers. Return five counts of tiles (amax of 0, NaN, Inf, scale raised
+    to the smallest, lowered to the largest), and the scale of the whole array, or None.
     """
     fmt = options.fmt
     assert isinstance(fmt, TwoTableFormat)

@@ -164,7 +164,7 @@ def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastO
 def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling) -> Array:
     """Return the caller's scales in float32, C-contiguous, broadcast to one per tile (elements that share a scale).
 
-    shape: that of the array to encode. scaling: the recipe, whose block is the size of a tile.
+    shape: shape of the array to encode. scaling: the recipe, whose block is the size of a tile.
 
     Raises:
       ValueError: the shape does not broadcast to one scale per tile, or a scale is neither positive and finite nor NaN.

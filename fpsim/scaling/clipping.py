@@ -1,4 +1,4 @@
-"""Clipped elements: those that a cast saturates because they are too large to round to their format's maximum."""
+"""Clipped elements: elements that round to a number beyond their format's maximum, which a cast saturates to it."""
 
 from __future__ import annotations
 

@@ -169,8 +169,8 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
     """Return whether codes of `element` can be decoded by shifts, without a table of values; cached.
 
-    They are decoded to the floats in which elements are divided by scales: float32 or float64, as `arithmetic_width`
-    chooses by source_fmt, the format of the elements.
+    The values are floats of the width in which elements are divided by scales: float32 or float64, as
+    `arithmetic_width` chooses by source_fmt, the format of the array to encode.
     """
     from fpsim.core.layouts import decode_plan
 
@@ -184,7 +184,7 @@ def tile_plan(
     """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`.
 
     A TilePlan holds the constants of loops that encode arrays of one format with one scaling, without a seed. element:
-    the element format. options: those of the elements' cast.
+    the element format. options: the options of the elements' cast.
     """
     if options.seed is not None:  # a seed may differ in every call, so it is no part of the cached plan
         options = options.with_seed(None)
@@ -197,8 +197,8 @@ def _tile_plan(
 ) -> Any:
     """Return the `TilePlan` (loop constants) that encodes arrays of format `source_fmt`; cached.
 
-    element, scaling: the format and the recipe of the result. options: those of the cast, without a seed. back: True
-    for a plan that writes code * scale, False for one that writes codes.
+    element, scaling: the format and the recipe of the result. options: the options of the cast, without a seed. back:
+    True for a plan that writes code * scale, False for one that writes codes.
     """
     from fpsim.scaling.plan import element_plan, scale_plan
 

@@ -187,7 +187,7 @@ def _bytes(x: Array) -> memoryview:
 def _opened(path: Path, text: bytes | str) -> Envelope:
     """Return the envelope (a dict of version, sha256 and header) of a file from its JSON text.
 
-    path: that of the file, for the message.
+    path: the file's path, for the message.
 
     Raises:
       ScaledFileError: a later version of fpsim wrote the file.

@@ -129,7 +129,8 @@ class ScalePlan(NamedTuple):
     def factors(self, scales: Array) -> Array:
         """Return the factors of elements for given scales, float32: the scales if elements are divided, else inverses.
 
-        They are floats of self.width bits. An inverse that overflows is the largest float, so that zeros stay zeros.
+        A factor is the number that divides or multiplies the elements of a tile, a float of self.width bits. An inverse
+        that overflows becomes the largest float, so that zeros stay zeros.
         """
         _, real, _ = FLOATS[self.width]
         with np.errstate(all="ignore"):
@@ -192,8 +193,8 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
     """Return the plan of the scales for elements up to `largest`; cached.
 
-    scaling: the recipe. mantissa_bits: those of the element format. width: bits, 32 or 64, of the float in which
-    elements are divided by scales.
+    scaling: the recipe. mantissa_bits: mantissa bits of the element format. width: bits, 32 or 64, of the float in
+    which elements are divided by scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word, real, _ = FLOATS[width]
@@ -251,8 +252,8 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
     """Return the constants of the encoder from scaled floats of `width` bits to codes.
 
-    options: those of the elements' cast. integer: True for codes of integers, in which -0 becomes 0; False for codes of
-    a float format.
+    options: the options of the elements' cast. integer: True for codes of integers, in which -0 becomes 0; False for
+    codes of a float format.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)

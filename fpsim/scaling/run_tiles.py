@@ -278,8 +278,8 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
     """Return (the entries of `tops` for the tiles in `piece`, the number of columns of a tile within `piece`).
 
-    piece: a part of `place`. place: a part of a matrix. columns: those of a whole tile. tops: one entry per tile of
-    `place`.
+    place: a part of a matrix. piece: a part of `place`. columns: number of columns of a whole tile. tops: one entry per
+    tile of `place`.
     """
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)

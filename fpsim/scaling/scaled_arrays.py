@@ -26,9 +26,9 @@ ArrayT = TypeVar("ArrayT")
 class EncodedTargets(NamedTuple):
     """Arrays that encoding fills, and the format and recipe of the result.
 
-    codes: of the array's shape. scales: float32, one per tile (block of elements with one scale). fmt: the element
-    format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or None.
-    zero_points: one per tile, or None; LogFMT and HiF4 store other numbers in it, as `fpsim.Scaled` describes.
+    codes: array of the encoded array's shape. scales: float32, one per tile (block of elements with one scale). fmt:
+    the element format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format,
+    or None. zero_points: one per tile, or None; LogFMT and HiF4 store other numbers in it, as `fpsim.Scaled` describes.
     """
 
     codes: Any
@@ -203,7 +203,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
         Args:
           scaling: the scaling of the result.
-          fmt: element format of the result, by name, dtype or object; None: that of this object.
+          fmt: element format of the result, by name, dtype or object; None for this object's format.
           cast: keywords of `encode_scaled`.
 
         Example:

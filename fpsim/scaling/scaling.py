@@ -317,7 +317,8 @@ def _checked_block(block: Any) -> tuple[int, ...]:
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
     """Return the value as a finite float, or raise a ValueError.
 
-    name: of the argument, for the message. value: any object. lowest: the lower limit, or None.
+    name: the argument's name, for the message. value: any object. lowest: the smallest value allowed, or None for no
+    limit.
     """
     value = float(value) if isinstance(value, np.floating) else value  # NumPy would cast the limit to float16
     number = isinstance(value, (int, float, np.integer)) and not isinstance(value, bool)

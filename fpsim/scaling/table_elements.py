@@ -25,8 +25,9 @@ def quotient_plan(
 ) -> TilePlan:
     """Return the `TilePlan` by which `quotients` computes x / s, element over scale, without further rounding; cached.
 
-    largest: the value to which a tile's largest magnitude is scaled. source_fmt: the format of x. mantissa_bits: those
-    of the elements, which the scale rule "even" needs. width: bits of x / s, 32 or 64; 0 for as few as x allows.
+    largest: the value to which a tile's largest magnitude is scaled. source_fmt: the format of x. mantissa_bits:
+    mantissa bits of the element format, which the scale rule "even" needs. width: bits of x / s, 32 or 64; 0 for as few
+    as x allows.
     """
     width = width or (64 if source_fmt == FP64 else 32)
     options = cast_options(FP64 if width == 64 else FP32)
@@ -54,7 +55,7 @@ def quotients(
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:
     """Round `numbers`, float32 or float64, to the values of a table format, and fill `codes` with their codes.
 
-    numbers: elements divided by the scales of their tiles. options: those of the cast, its format included. codes: of
-    the same shape, in the format's storage dtype.
+    numbers: elements divided by the scales of their tiles. options: the options of the cast, its format included.
+    codes: array of the same shape, in the format's storage dtype.
     """
     run_stages(encoding(FP32 if numbers.dtype == np.float32 else FP64, options), words(numbers), codes)

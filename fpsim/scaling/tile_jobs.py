@@ -47,9 +47,9 @@ class TileTargets(NamedTuple):
 class TilePlan:
     """The plan for encoding arrays of one format to one element format with one scaling.
 
-    source_fmt: the format of the arrays. scales: the plan of the scales. options: those of the elements' cast, without
-    a seed. encoder: the constants by which scaled floats become codes. integer: True for an integer format. back: True
-    writes the values of codes (code * scale), not the codes.
+    source_fmt: the format of the arrays. scales: the plan of the scales. options: the options of the elements' cast,
+    without a seed. encoder: the constants by which scaled floats become codes. integer: True for an integer format.
+    back: True writes the values of codes (code * scale), not the codes.
     """
 
     source_fmt: Format
@@ -93,7 +93,8 @@ class TileJob(NamedTuple):
     """One array to encode to codes, or to values, and the array to fill.
 
     source: bit patterns, shape (batch, rows, columns), of any memory layout. out: codes, or uint32 patterns of float32
-    values, of the same shape in C order. tiling: its tiles. how: the plan. seed: that of stochastic rounding, or None.
+    values, of the same shape in C order. tiling: the tiles of the source. how: the plan. seed: the seed of stochastic
+    rounding, or None.
     """
 
     source: Array  # words, batch x rows x columns, of any layout
@@ -207,7 +208,7 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
     step: (rows, columns); parts start at multiples of it, counted from the corner of `place`. A part has at least one
     step, even if that is more than PIECE elements. A place that kernels can read without a copy is yielded whole. job:
-    the job to whose array the matrix belongs.
+    the job that encodes the matrix.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:

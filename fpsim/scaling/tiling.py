@@ -49,8 +49,8 @@ def block_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
 def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
     """Return the size of a tile (block of elements with one scale) along each axis of an array.
 
-    shape: that of the array. block: as in `Scaling.block`, for the last axes; -1 for a whole axis. Along other axes the
-    size is 1, or the whole axis if block[0] is -1. No size exceeds the axis or is below 1.
+    shape: shape of the array. block: as in `Scaling.block`, for the last axes; -1 for a whole axis. Along other axes
+    the size is 1, or the whole axis if block[0] is -1. No size exceeds the axis or is below 1.
     """
     sizes = block_sizes(shape, block)
     return tuple(max(min(size, length), 1) for size, length in zip(sizes, shape, strict=True))

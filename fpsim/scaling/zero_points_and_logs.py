@@ -52,9 +52,9 @@ def encode_affine(
 ) -> Array:
     """Encode an array to integers with zero points, and count tiles.
 
-    fill: the arrays to fill. source_fmt: the format of source. options: those of the elements' cast. known_scales: the
-    caller's scales, one per tile, or None to compute them. Return five int64 counts of tiles: with an amax of 0, NaN,
-    Inf, a scale raised to the smallest, one lowered to the largest.
+    fill: the arrays to fill. source_fmt: the format of source. options: the options of the elements' cast.
+    known_scales: the caller's scales, one per tile, or None to compute them. Return five int64 counts of tiles: with an
+    amax of 0, NaN, Inf, a scale raised to the smallest, one lowered to the largest.
     """
     element, scaling, tiling = fill.fmt, fill.scaling, tiling_of(source.shape, fill.scaling.block)
     assert isinstance(element, IntegerFormat)

@@ -65,9 +65,9 @@ def amax_loop(width: int, shape: int) -> Any:
     """Return the inlined loop (row, tops, columns, space) -> None that raises `tops` to the amax of each tile in a row.
 
     The amax is the largest magnitude of a tile, a block of elements with one scale. row: bit patterns of floats of
-    `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and Inf included. columns: those of a
-    tile. space: scratch, a quarter as many words as the row has. shape: `columns` if that is 1, 16, 32, 64 or 128, to
-    be compiled in, else ANY.
+    `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and Inf included. columns: number of
+    columns of a tile. space: scratch, a quarter as many words as the row has. shape: `columns` if that is 1, 16, 32, 64
+    or 128, to be compiled in, else ANY.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)

@@ -100,9 +100,9 @@ def element_loop(how: Elements) -> Any:
 
     Its arguments are (row, factors, scales, out, columns, ahead, words, rules). row: bit patterns of floats of
     how.width bits. factors: per tile of the row, what elements are divided by or multiplied with. scales: the decode
-    scales of these tiles. out: filled with codes, or with bit patterns of values. columns: those of a tile. ahead:
-    distance in words to the data that is prefetched. words: a random word per element (stochastic mode). rules: an
-    ElementRules.
+    scales of these tiles. out: filled with codes, or with bit patterns of values. columns: number of columns of a tile.
+    ahead: distance in words to the data that is prefetched. words: a random word per element (stochastic mode). rules:
+    an ElementRules.
     """
     word: Any = word_of(how.width)
     shape, back = how.shape, how.back

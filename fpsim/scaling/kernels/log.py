@@ -199,8 +199,8 @@ def encode_kernel(width: int) -> Any:
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
         """Fill the codes of a tile with given levels; NaN becomes the largest level, without a sign.
 
-        tile: 2-D bit patterns. codes: of the same shape. low: log2 of the lowest nonzero level. step: the distance of
-        levels in log2. level_count: the number of nonzero levels.
+        tile: 2-D bit patterns. codes: array of the tile's shape. low: log2 of the lowest nonzero level. step: the
+        distance of levels in log2. level_count: the number of nonzero levels.
         """
         count = level_count if step > 0.0 else 1  # without a step all levels are the first
         top = level(count, low, step)

@@ -293,7 +293,7 @@ def _plain(scaling: Scaling) -> bool:
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
     """Return `value`, an argument, as an int, or raise a ValueError unless it is an integer in lowest .. highest.
 
-    name: of the argument, for the message. highest: None for no limit.
+    name: the argument's name, for the message. highest: None for no limit.
     """
     if not is_integer(value) or value < lowest or (highest is not None and value > highest):
         valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
@@ -304,7 +304,7 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
 def _checked_counts(values: Any, name: str) -> ScaleCounts:
     """Return the counts in `values`, an int64 array of a saved state, in the order of the fields of `ScaleCounts`.
 
-    name: of the array, for the message.
+    name: the array's name, for the message.
 
     Raises:
       ValueError: the array has another dtype or shape, or holds a negative number.
@@ -320,7 +320,7 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
 def _checked_tiles(values: Any, name: str) -> Array:
     """Return a copy of `values`, an array of a saved state, or raise a ValueError if it is not float32.
 
-    name: of the array, for the message.
+    name: the array's name, for the message.
     """
     array = np.asarray(values)
     if array.dtype != np.float32:

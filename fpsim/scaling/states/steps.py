@@ -70,7 +70,7 @@ class EncodingStep(NamedTuple):
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
         """Return the `TileJob` (arrays, tiles, plan and seed) that writes codes, or values if `back`, into `target`.
 
-        target: of the source's shape. Without a target, the job can only be used to read the source.
+        target: array of the source's shape. Without a target, the job can only be used to read the source.
         """
         assert not isinstance(self.element, (LogFMT, TableFormat))
         how = tile_plan(self.element, self.scaling, self.options, self.source_fmt, back)
