@@ -36,8 +36,8 @@ TILE = "[1024 x i8]"
 def text_of(row: AnyInstruction) -> str:
     """Return LLVM code of a function `run` that applies an instruction to consecutive blocks of its operands.
 
-    A block fills one register of each operand. The arguments of `run` are pointers to the result and the operands (for
-    AMX then one to the tile configuration), and the number of blocks.
+    A block fills one register of each operand. The arguments of `run` are pointers to the result, to each operand and,
+    for AMX, to the tile configuration, and then the number of blocks.
     """
     if isinstance(row, TileInstruction):
         return _tile_text(row)
@@ -103,9 +103,9 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
 def compiled(name: str) -> Function:
     """Return the compiled function that applies the instruction `name` to consecutive blocks of its operands; cached.
 
-    A block fills one register of each operand. The function's arguments are the addresses of the result and the
-    operands (for AMX then that of the tile configuration), and the number of blocks. Raises a CpuError if the
-    processor does not have the instruction, or LLVM does not compile it.
+    A block fills one register of each operand. The function's arguments are the addresses of the result, of each
+    operand and, for AMX, of the tile configuration, and then the number of blocks. Raises a CpuError if the processor
+    does not have the instruction, or LLVM does not compile it.
     """
     instruction = named(name)
     require(instruction)  # before anything is compiled or run

@@ -1,7 +1,7 @@
 """AMD's matrix units, one table row each; docs/matrix-units.md explains the columns.
 
-L: terms of K that one instruction adds; F: fraction bits kept below the largest exponent; floor: the exponent of a zero
-term; bits: mantissa bits of the result.
+L: terms of K that one instruction adds; F: fraction bits kept below the largest exponent; floor: the smallest exponent
+to which terms are aligned; bits: mantissa bits of the result.
 """
 
 from __future__ import annotations

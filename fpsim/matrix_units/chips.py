@@ -119,7 +119,7 @@ class NamedChip(NamedTuple):
 def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> NamedChip:
     """Return the chip of a name in any of its spellings; every function with an argument `chip` calls this.
 
-    If several chips share the name, such as an architecture, it is the first in the table.
+    If several chips share the name, for example an architecture, the first of them in the table is returned.
 
     Args:
       name: in any case: a chip as it is sold ("H100", "NVIDIA H100 80GB HBM3"), its architecture ("hopper"), a

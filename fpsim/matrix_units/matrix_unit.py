@@ -99,7 +99,7 @@ class MatrixUnit:
       rule: how a step adds its terms (docs/matrix-units.md).
       terms: products of one step.
       fraction_bits: bits kept below the largest exponent when terms are aligned; 0 if nothing is truncated.
-      floor_exponent: the exponent that a zero term has when terms are aligned, so that no finer grid is used.
+      floor_exponent: the smallest exponent to which terms are aligned, even if all of them are below it.
       result_bits: mantissa bits of the result; 13 sets the low 10 bits of a float32 to zero.
       scale: format of the block scales: "ue8m0", "ue4m3" or None.
       block: terms that share a scale; 0 without scales.

@@ -172,7 +172,7 @@ def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product
 def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tuple[Recipe, tuple[str, ...]]:
     """Return a training recipe that uses a chip's matrix units, and a sentence for each schedule that was left out.
 
-    A ValueError is raised if there is no such chip, or it or the recipe has no unit for a product.
+    A ValueError is raised if there is no such chip, it has no unit for a product, or no product uses a matrix unit.
 
     Args:
       chip: a chip by any of its names, alone or with a library, or "this CPU" for torch.mm on this machine's processor.

@@ -355,7 +355,7 @@ class LinearRecipe:
         """Return a recipe that casts operands of products and rounds nothing else.
 
         Results are not rounded to `out_fmt`, and the weight gradient casts the original x rather than the forward
-        product's quantised one. It is what emulators compute that cast only before products.
+        product's quantised one. Emulators that cast only before products compute this.
 
         Example:
           >>> recipe = fp.torch.DEEPSEEK_V3.operands_only()
@@ -389,7 +389,7 @@ def _short(value: Any) -> str:
 
 
 def key_of(seed: int, name: str, role: str) -> int:
-    """Return the random key of an operand of a layer: 62 bits, so that key + steps never overflows int64.
+    """Return the random key of an operand of a layer: 62 bits, so that key + number of steps fits an int64.
 
     seed: the recipe's seed. name: the layer's name. role: "input", "weight" or "grad", or this with " back" for a
     separate cast in the operand's second product; also "hadamard", for the signs of the transform.

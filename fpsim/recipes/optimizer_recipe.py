@@ -108,8 +108,8 @@ class OptimizerRecipe:
     def lr_at(self, step: int, steps_total: int) -> float:
         """Return the learning rate of a step, counted from 0, in a run of `steps_total` steps.
 
-        During warmup it is lr * (step + 1) / warmup. With the schedule "cosine" it then falls along half a cosine to
-        final_lr_share * lr, which step number `steps_total`, after the last, would have.
+        During warmup it is lr * (step + 1) / warmup. With the schedule "cosine" it then falls along half a cosine
+        towards final_lr_share * lr, the value at step number `steps_total`, the first after the run.
         """
         require_integer("step", step, 0)
         require_integer("steps_total", steps_total, 0)

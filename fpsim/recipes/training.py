@@ -20,18 +20,18 @@ TRAINING: dict[str, Recipe] = {}
 def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recipe:
     """Add a training recipe to the table TRAINING and return it.
 
-    name, source: its name, and the library or paper that it comes from. of: its linear recipe, or the name of one.
-    fields: further fields of `Recipe`.
+    name: name of the recipe. source: the library or paper that it comes from. of: its linear recipe, or the name of
+    one. fields: further fields of `Recipe`.
     """
     TRAINING[name] = Recipe(name, of, source=source, **fields)
     return TRAINING[name]
 
 
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
-    """Add a recipe that casts all linear layers, as torch.autocast does, to the table TRAINING and return it.
+    """Add to the table TRAINING a recipe that casts all linear layers, as torch.autocast does, and return it.
 
-    Other recipes leave the head, the model's last linear layer, in float32. name, source: its name, and the library or
-    paper that it comes from. of: the name of its linear recipe. fields: further fields of `Recipe`.
+    Other recipes leave the head, the model's last linear layer, in float32. name: name of the recipe. source: the
+    library or paper that it comes from. of: name of its linear recipe. fields: further fields of `Recipe`.
     """
     return _row(name, source, of, keep=(), **fields)
 

@@ -108,8 +108,8 @@ class Recipe:
         """Return a recipe that rounds only the operands of linear layers' products, with the head in float32.
 
         Results are not rounded to `out_fmt`, each operand is rounded once from its original, and activations are kept
-        unrounded. It is what emulators compute that cast only before products. Overrides and the controller's levels
-        are changed the same way; optimizer, loss scaling and reduction are not changed.
+        unrounded. Emulators that cast only before products compute this. Overrides and the controller's levels are
+        changed the same way; optimizer, loss scaling and reduction are not changed.
 
         Example:
           >>> from fpsim.train import recipes
@@ -134,8 +134,9 @@ class Recipe:
     def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
         """Return the linear recipe that a layer's product follows at a step, counted from 0, of a run of `steps` steps.
 
-        It is that of the last override that applies, else FP32 for a layer that `keep` names, else `linear`. The
-        controller is ignored. layer: the layer's name. product: "fprop", "dgrad" or "wgrad".
+        The last override that applies gives the recipe. Without one it is FP32 for a layer that matches `keep`, and the
+        field `linear` for others. The controller is ignored. layer: the layer's name. product: "fprop", "dgrad" or
+        "wgrad".
         """
         linear = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
         for override in self.overrides:

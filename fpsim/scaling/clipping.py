@@ -93,10 +93,10 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
     """Return whether computed scales surely clip no finite element of a float32 or narrower array; False if unsure.
 
-    They clip none if every scale is at least amax / max, where amax is the largest magnitude of the tile and max the
-    largest value of the element format. That holds for E8M0 scales that are rounded up. FP32 scales may be smaller by
-    the rounding errors of one or two operations; `rounding`, the cast's mode, must absorb these. Scalings of two levels
-    and a max below 2 give False.
+    No element is clipped if every scale is at least amax / max, where amax is the largest magnitude of the tile and max
+    the largest value of the element format. E8M0 scales that are rounded up fulfil this. FP32 scales may be smaller by
+    the rounding errors of one or two operations, which do no harm if `rounding`, the cast's mode, rounds them away.
+    Scalings of two levels and a max below 2 give False.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -120,7 +120,7 @@ def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
 def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
     """Return the lowest and the highest float of `width` bits (32 or 64) that round to a finite value of `fmt`.
 
-    rounding: the mode; in stochastic mode, those that may round to one.
+    rounding: the rounding mode; in stochastic mode, the floats are the extreme ones that may round to such a value.
 
     Example:
       >>> import fpsim as fp

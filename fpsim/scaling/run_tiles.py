@@ -166,7 +166,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, of fewer than FUSED elements, by loops for amax, scales and codes.
+    """Encode matrix number `batch` of a job, if it has fewer than FUSED elements, in three loops: amax, scales, codes.
 
     Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """

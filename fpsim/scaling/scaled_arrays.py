@@ -102,7 +102,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         return {name: array for name, array in arrays.items() if array is not None}
 
     def _per_tile(self) -> dict[str, Any]:
-        """Return the arrays with one element per tile that are not None, as a dict by name: all but the codes."""
+        """Return those of scales, scale_codes and zero_points that are not None, as a dict by name."""
         return {name: array for name, array in self._arrays().items() if name != "codes"}
 
     @staticmethod

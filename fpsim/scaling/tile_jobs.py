@@ -81,7 +81,7 @@ class TilePlan:
     def layouts(self) -> tuple[Array, Array]:
         """Constants of the elements' encoder and decoder in one array, and `choices` as an int64 array.
 
-        The decoder's are all 0 if codes are written, as nothing is decoded then.
+        The decoder's constants are all 0 if the plan writes codes, because nothing is decoded then.
         """
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64

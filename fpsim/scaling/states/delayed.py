@@ -38,7 +38,8 @@ class DelayedScaling(_ScaleState):
 
     1. the tile's amax (largest magnitude), NaN ignored, is appended to the history, whose first entry is dropped;
     2. a is the largest entry of the history, or with amax="most_recent" the last one;
-    3. if a is finite and not 0, e becomes (max * 2^-margin) / a, at most the largest float32. Otherwise e stays.
+    3. if a is finite and not 0, e becomes (max * 2^-margin) / a, at most the largest float32, where max is the largest
+       value of the format. Otherwise e stays.
 
     So an Inf in x prevents changes of the scale for as long as the history holds it. After point 2 the first entry of
     the history is set to 0, where Transformer Engine collects the next amax. Of the scaling only the block is used:
@@ -50,7 +51,7 @@ class DelayedScaling(_ScaleState):
         zero points, amax_floor or smallest_scale.
       history: the number of entries, 1 to 2**20.
       amax: the entry of the history that point 2 takes: "max", the largest, or "most_recent", the last.
-      margin: integer, -126 to 126; max, the largest value of the format, is halved this many times.
+      margin: integer, -126 to 126; point 3 scales a to 2**-margin times max.
       zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": the same as for any other tile,
         as in Transformer Engine's kernel for one tensor, which JAX uses. "skip": history and scale do not change, as in
         its kernel for many tensors, which PyTorch uses.

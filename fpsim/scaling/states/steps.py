@@ -57,7 +57,7 @@ class EncodingStep(NamedTuple):
 
     source: the float array. source_fmt: the format that its dtype stores. element: the element format. scaling: the
     recipe of tiles and scales. options: the checked options of the elements' cast. keywords: the keywords from which
-    they were made.
+    `options` was made.
     """
 
     source: Array
