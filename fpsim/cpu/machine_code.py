@@ -128,7 +128,7 @@ def compiled(name: str) -> Function:
 def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
     """Return LLVM's target machine: a baseline x86-64 processor with the features that the instruction requires.
 
-    triple: the system to compile for, as "x86_64-unknown-linux-gnu"; None for this system, whose code can be run.
+    triple: the system to compile for, such as "x86_64-unknown-linux-gnu"; None for this system, whose code can be run.
     """
     from llvmlite import binding
 

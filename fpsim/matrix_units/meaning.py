@@ -155,8 +155,8 @@ def _uncut(unit: Described) -> Iterator[str]:
 def _flushed_tree(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a MatrixUnit breaks.
 
-    Results must be float32 with all mantissa bits, fraction_bits 0, `terms` a power of two, and operands of formats
-    whose values FP32 holds.
+    Required are float32 results with all mantissa bits, fraction_bits = 0, a power of two as `terms`, and operand
+    formats whose values FP32 holds.
     """
     yield from _in_float32(unit)
     if unit.terms & (unit.terms - 1):
@@ -166,7 +166,7 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 def _in_float32(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement that a MatrixUnit breaks, for the rules that add in float32.
 
-    Results must be float32 with all mantissa bits, fraction_bits 0, and operands of formats whose values FP32 holds.
+    Required are float32 results with all mantissa bits, fraction_bits = 0, and operand formats whose values FP32 holds.
     `Rule.TWO_CHAINS` also needs an even number of terms.
     """
     yield from _uncut(unit)
@@ -183,7 +183,7 @@ def _in_float32(unit: Described) -> Iterator[str]:
 def _pair(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a MatrixUnit breaks.
 
-    Results must be float32 with all mantissa bits, fraction_bits 0, `terms` 2, and operands of formats whose values
+    Required are float32 results with all mantissa bits, fraction_bits = 0, terms = 2, and operand formats whose values
     FP32 holds.
     """
     yield from _in_float32(unit)

@@ -238,8 +238,8 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
 def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
     """Return (the bit pattern of the finite amax, uint8 flags of NaN and Inf) of each tile of `place`, as 1-D arrays.
 
-    job: the array to read and its plan. place: a part of a matrix within one row of tiles. count: its number of tiles.
-    tile_columns: the columns of a tile. Flags are sums of HAS_NAN and HAS_INFINITY.
+    job: the array to read and its plan. place: a part of a matrix within one row of tiles. count: number of tiles in
+    `place`. tile_columns: number of columns of a tile. Flags are sums of HAS_NAN and HAS_INFINITY.
     """
     word, _, infinity = FLOATS[job.width]
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)

@@ -23,9 +23,9 @@ def look_kernel(width: int) -> Any:
 
     The amax is the largest magnitude of a tile, a block of elements with one scale. The loop's arguments are (matrix,
     tops, specials, rows, columns, top, left). matrix: the part, which starts at (top, left) of the whole matrix, as bit
-    patterns of floats of `width` bits. tops: for every tile of the whole matrix, the bit pattern of its finite amax,
-    which is raised. specials: for every tile, a uint8, the sum of the flags HAS_NAN and HAS_INFINITY, which are set.
-    rows, columns: the size of a tile.
+    patterns of floats of `width` bits. tops: a bit pattern for every tile of the whole matrix, replaced where the part
+    has a larger finite magnitude. specials: a uint8 for every tile, in which the flag HAS_NAN is set for a NaN and
+    HAS_INFINITY for an Inf. rows, columns: the size of a tile.
     """
     word: Any = np.uint32 if width == 32 else np.uint64
     mask = word((1 << (width - 1)) - 1)
