@@ -256,7 +256,7 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return the operand of a conversion to `of.edge`: `count` numbers halfway between two values, or next to such.
+    """Return operands of a conversion to `of.edge`: `count` numbers at, or next to, midpoints of neighbouring values.
 
     rng: the generator. of: formats; the operand is an array of codes of of.formats[0], in a tuple of one.
     """

@@ -148,7 +148,7 @@ def replay(path: str | Path) -> CpuReport:
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
     """Return the metadata of a recording, opened as `data` from `path`: the dict that `store` describes.
 
-    Raises a ValueError if there is none, or if its format is another one.
+    Raises a ValueError if there is none, or if the file has another version of the format.
     """
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
     if meta.get("format") != FORMAT:

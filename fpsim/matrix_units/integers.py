@@ -1,7 +1,8 @@
 """Integer matrix units, one table row per instruction; docs/integer-products.md explains the columns.
 
-Every pair of operand types of an instruction is a unit, and its saturating form another one, `_sat`. L is the number of
-terms of K that one instruction adds, for the instruction with the largest K; only sums that saturate depend on it.
+Every pair of operand types of an instruction is a unit; its saturating form is another unit, whose name ends in `_sat`.
+L is the number of terms of K that one instruction adds, for the instruction with the largest K; only sums that saturate
+depend on it.
 """
 
 from __future__ import annotations

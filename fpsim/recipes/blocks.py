@@ -14,8 +14,8 @@ STRICT = "fp.train and Transformer Engine"
 def block_of(linear: LinearRecipe, product: str) -> int:
     """Return the number of consecutive terms of K that share a scale or that a transform mixes; 1 for none.
 
-    If the two operands differ, it is the least common multiple. product: "fprop" (y = x w^T), "dgrad" (dx = dy w) or
-    "wgrad" (dw = dy^T x).
+    If the two operands have different numbers, return their least common multiple. product: "fprop" (y = x w^T),
+    "dgrad" (dx = dy w) or "wgrad" (dw = dy^T x).
 
     Example:
       >>> from fpsim.recipes.blocks import block_of

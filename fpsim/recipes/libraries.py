@@ -62,8 +62,8 @@ def scales_of(recipe: Any, name: str) -> str:
 def scaling_in(recipe: Any, field: str) -> Scaling | None:
     """Return the scaling that a LinearRecipe uses for one of its fields, such as "grad_scaling_backward".
 
-    If the field is "same", it is the scaling of the forward field; for a recipe with delayed scales, one scale per
-    tensor. None for an operand without scales.
+    For a backward field that is "same", return the scaling of the forward field; for a recipe with delayed scales, a
+    scaling with one scale per tensor; for an operand without scales, None.
     """
     if recipe.delayed is not None:
         return ONE_SCALE

@@ -55,7 +55,7 @@ def find(spec: RecipeLike) -> Recipe:
 def find_linear(spec: LinearLike) -> LinearRecipe:
     """Return the linear recipe for a name, an object, a TOML file or a plan.
 
-    For a training recipe it is the field `linear`; overrides, and the layers that `keep` leaves in float32, are
+    For a training recipe, its field `linear` is returned; overrides, and the layers that `keep` leaves in float32, are
     ignored. A name is looked up among linear recipes first.
 
     Args:

@@ -193,7 +193,7 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> tu
     """Return the loops that compute amaxes, scales and codes of a matrix of fewer than FUSED elements; cached.
 
     how: the plan of the encoding. of_columns: True if tiles are one column wide. tiles: the number of tiles. short:
-    True to encode by one general loop, which reads the rounding mode at run time, instead of one compiled for it.
+    True to encode by one general loop, which reads the rounding mode at run time, not by a loop compiled for the mode.
     """
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)

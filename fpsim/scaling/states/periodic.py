@@ -62,7 +62,7 @@ class PeriodicScaling(_ScaleState):
 
         Returns:
           The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-          per tile; the dict {"scales": decode scales} for the next step; and whether they are new.
+          per tile; the dict {"scales": decode scales} for the next step; and whether this step computed these scales.
         """
         from fpsim.scaling.states import steps
 
