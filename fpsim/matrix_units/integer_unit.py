@@ -88,10 +88,10 @@ class IntegerUnit:
     Args:
       name: `<arch>_<a>[x<b>]_<d>`, with `_sat` at the end if sums saturate.
       arch: the architecture of the chips.
-      a, b, d: elements of the operands and of accumulator and result.
+      a, b, d: the integer types (IntegerElement) of both operands, and of the accumulator and result.
       terms: products of one step.
       saturates: whether the sum of a step becomes the nearest end of d's range if it is beyond; else it wraps.
-      pair: element to whose range the sum of every two products saturates first, s16 for VPMADDUBSW; None for none.
+      pair: integer type to whose range the sum of every two products saturates first, s16 for VPMADDUBSW; or None.
       instruction: the instructions that behave like this.
       source: source of these facts.
       evidence: "hardware" (compared with real output), "inferred" (from the vendor's specification) or "simulated",

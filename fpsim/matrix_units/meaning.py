@@ -51,8 +51,8 @@ def _accumulator(unit: Described) -> Iterator[str]:
     """Yield a sentence for each reason why a unit's accumulator cannot be computed.
 
     unit: a MatrixUnit. Its result format must be signed, with subnormals and IEEE 754's Inf and NaN, and be FP64 or a
-    format whose values FP32 holds. The results' carrier must be that format itself (TF32's, for instance, is
-    FP32), and result_bits must not exceed its mantissa bits.
+    format whose values FP32 holds. The carrier of the results (the format of their codes) must be that format itself,
+    which excludes TF32, whose carrier is FP32. result_bits must not exceed the format's mantissa bits.
     """
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):

@@ -292,7 +292,7 @@ class LinearRecipe:
         }[product]
 
     def accumulator(self, product: str) -> MatrixUnit | Accumulator | None:
-        """Return the matrix unit or accumulator that adds "fprop", "dgrad" or "wgrad"; None if torch multiplies.
+        """Return the matrix unit or accumulator of a product, "fprop", "dgrad" or "wgrad"; None if torch multiplies.
 
         Raises:
           ValueError: the unit does not take the operands' formats, or the chip has no unit that does.

@@ -1,4 +1,4 @@
-"""cos and powers of float64 numbers, correctly rounded by mpmath; those of C libraries differ in the last bit."""
+"""cos and powers of float64 numbers, correctly rounded by mpmath; results of C libraries may differ in the last bit."""
 
 from __future__ import annotations
 

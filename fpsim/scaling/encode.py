@@ -147,7 +147,7 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
     """Return the width in bits, 32 or 64, of the floats in which elements are divided by scales.
 
     It is 64 if source_fmt, the format that the array's dtype stores, is FP64, or if float32 is too narrow to be rounded
-    to `fmt`, the format of the quotients; else 32.
+    to `fmt`, the format to which quotients are rounded; else 32.
     """
     from fpsim.core.layouts import source_width
 

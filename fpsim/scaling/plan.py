@@ -127,7 +127,7 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def factors(self, scales: Array) -> Array:
-        """Return the factors of elements for given scales, float32: the scales if elements are divided, else inverses.
+        """Return a factor for each of `scales`, float32: the scale if elements are divided by it, else its inverse.
 
         A factor is the number that divides or multiplies the elements of a tile, a float of self.width bits. An inverse
         that overflows becomes the largest float, so that zeros stay zeros.

@@ -4,7 +4,7 @@ Both loops compute a tile's levels from its two float32 numbers, step and low, b
 the levels that encoding chose from. log2 and exp2 are those of the system's libm in float64, which may differ in their
 last bit: a float32 then differs about once in 2**28 times. All other operations are exact or rounded by integers.
 
-The midpoints of ideal levels have equal distances in log2: the logarithm of an element gives its level by itself. Only
+The midpoints of ideal levels have equal distances in log2, so the logarithm of an element alone gives its level. Only
 if it is so close to a midpoint that the rounding of step and low could matter are levels searched and compared.
 """
 
