@@ -122,13 +122,16 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """The warning sentence with which a report begins if `is_minor`; else ""."""
+        """The warning that a report shows first if it covers less than half of the model (`is_minor`); else ""."""
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A tuple of str(self) alone; () if a report begins with the `headline` instead, or if there are no parts."""
+        """The sentence str(self) on the coverage, as a tuple of one, for the notes of a report.
+
+        The tuple is empty if the report begins with this sentence (see `headline`), or if there are no parts.
+        """
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:

@@ -87,9 +87,9 @@ def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
 
 
 def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
-    """Return a loss as a function of (model, batch) that returns the loss.
+    """Return `loss` as a function that takes a model and a batch and returns the value of the loss.
 
-    loss: a function of (model, batch), which is returned unchanged; or a torch criterion, which is a module such as
+    loss: such a function, which is returned unchanged; or a torch criterion, which is a module such as
     `torch.nn.CrossEntropyLoss()` or a function of torch.nn.functional. A criterion is called with the model's output
     for all but the last element of a batch, and with the last element. Raises a TypeError for anything else.
 

@@ -1,6 +1,6 @@
 """Numbers of multiplications in calls of torch functions that add up products.
 
-Each counter is passed a call's positional arguments `args`, keyword arguments `kwargs` and result `y`.
+Each function that counts is passed a call's positional arguments `args`, keyword arguments `kwargs` and result `y`.
 """
 
 from __future__ import annotations
@@ -70,19 +70,21 @@ def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return the counter of a torch function whose sums run over the last axis of one operand.
+    """Return the function that counts multiplications in calls of a torch function such as matmul.
 
-    The counter returns the number of the result's elements times the length of that axis. The operand is the positional
-    argument number `place`, or the keyword argument called one of `names`.
+    Such a torch function sums over the last axis of one operand. The count is the number of the result's elements times
+    the length of that axis. The operand is the positional argument number `place`, or the keyword argument called one
+    of `names`.
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
 def _by_weight(place: int) -> Count:
-    """Return the counter of a torch function that uses all of one row, weight[i], for each element of its result.
+    """Return the function that counts multiplications in calls of a torch function such as conv2d.
 
-    An example is conv2d, whose rows are filters. The counter returns the number of the result's elements times the
-    number of a row's elements. The weight is the positional argument number `place`, or the keyword argument "weight".
+    Each element of the result of such a torch function is a sum over all of one weight[i], such as a filter. The count
+    is the number of the result's elements times the size of weight[0]. The weight is the positional argument number
+    `place`, or the keyword argument "weight".
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, "weight")[0].numel()
 

@@ -85,9 +85,9 @@ def patches(x: torch.Tensor, conv: Convolution) -> torch.Tensor:
 
 
 def matrices(conv: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Return the operands of a convolution as matrix products, for each group of channels (patches, weights, bias).
+    """Return the operands (patches, weights, bias) of a convolution as matrix products, one for each group of channels.
 
-    The group's result is patches @ weights.T + bias, with patches (N * positions, K), weights (outputs, K) and bias
+    The result of a group is patches @ weights.T + bias, with patches (N * positions, K), weights (outputs, K) and bias
     (outputs,) or None. K is positions in the filter times channels of the group; the channel varies fastest.
     """
     channels, outputs = conv.x.shape[1] // conv.groups, conv.weight.shape[0] // conv.groups

@@ -159,6 +159,7 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 def _style(met: bool, kept: bool) -> str:
     """Return the terminal style of a recommendation, such as "green".
 
-    met: whether it meets the requirements. kept: whether the tensor keeps its dtype, as no format does.
+    met: whether the recommended format meets the requirements. kept: whether the tensor should keep its own dtype,
+    because no format meets them.
     """
     return "green" if met else "yellow" if kept else "dim"

@@ -92,7 +92,11 @@ def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
 
 
 def _named(unit: Unit, operands: str) -> str:
-    """Return a unit's name in which the text `operands` replaces its operands' formats, if these have up to 8 bits."""
+    """Return the name of a unit in which the text `operands` replaces the formats of its operands.
+
+    For "<a>", for example, "hopper_e4m3_f32" becomes "hopper_<a>_f32". Names stay unchanged if the operands have more
+    than 8 bits.
+    """
     end = f"_{unit.d.name}_sat" if unit.name.endswith("_sat") else f"_{unit.d.name}"
     mixed, same = f"_{unit.a.name}x{unit.b.name}{end}", f"_{unit.a.name}{end}"
     bits = unit.a.bits if isinstance(unit, IntegerUnit) else unit.a.fmt.bits

@@ -99,7 +99,7 @@ def first_divergence(
       first, second: the products of both runs, in the order in which they were computed.
       names: names of the two runs in the explanation.
       step: the training step; None if the runs have no steps.
-      after: name of the last product or tensor before these that was compared and equal; "" if there was none.
+      after: for the explanation, name of the last equal product or tensor before the two sequences; "" for none.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -209,7 +209,7 @@ class _Place(NamedTuple):
 
 
 def _of_step(step: int | None, then: str) -> str:
-    """Return "step 3: " for (3, ": "), where `then` is a separator; "" if the step is None."""
+    """Return the step and the separator `then` as text, such as "step 3: " for (3, ": "); "" if the step is None."""
     return "" if step is None else f"step {step}{then}"
 
 

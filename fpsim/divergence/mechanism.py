@@ -40,7 +40,7 @@ class OperandLike(Protocol):
 
     @property
     def fmt(self) -> Format | None:
-        """Format of the codes; None for a Scaled or an operand that was not cast."""
+        """Format of the codes in `encoded`; None for a Scaled (which has its own), or an operand that was not cast."""
 
     @property
     def values(self) -> Array:
@@ -48,7 +48,7 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Protocol of a product's arithmetic, like `fpsim.torch.plan.Adds`; torch's has neither unit nor accumulator."""
+    """Protocol of the arithmetic that computes a product, such as `fpsim.torch.plan.Adds`."""
 
     @property
     def unit(self) -> MatrixUnit | None:
@@ -167,7 +167,7 @@ def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | 
 
 
 def repeated(x: Any, axis: int, times: int) -> Any:
-    """Return one row (axis 0) or column (axis 1), codes or a Scaled, `times` times along that axis, with its scales."""
+    """Return x, one row (axis 0) or column (axis 1) of codes or a Scaled, repeated `times` times along that axis."""
     if not isinstance(x, Scaled):
         return np.repeat(x, times, axis)
     block = x.scaling.block[axis]
@@ -177,12 +177,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(product: Product, row: int, column: int, *, finished: bool = True) -> Array:
-    """Compute element (row, column) again, as float32 (1,); finished: also add the bias and round to `out_fmt`."""
+    """Compute element (row, column) of a product again, float32 (1,); finished: with bias and rounding to `out_fmt`."""
     return _multiplied(product.adds, operands_of(product, row, column), finished)[0, :1]
 
 
 def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
-    """Return operands.a @ operands.b by `adds`, float32; finished: also add the bias and round to `adds.out_fmt`."""
+    """Return the product of `operands`, added as `adds` says, float32; finished: with bias, rounded to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, operands.bias) if finished else (None, None)
     if adds.unit is None:
         total = _float32(matmul(operands.a, operands.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -205,7 +205,10 @@ def _float32(codes: Array, fmt: Format) -> Array:
 
 
 class FirstTerm(NamedTuple):
-    """The first term, with index k, after which two running sums differ; the sum before it, and both sums after it."""
+    """The first term of K, with index k, after which the running sums of two products differ.
+
+    before: the sum of terms 0 .. k - 1 of both products. first, second: each product's sum of terms 0 .. k.
+    """
 
     k: int
     before: float
@@ -243,10 +246,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return two float32 arrays, one per product: sums of terms 0 .. stop - 1 of one element for each of `stops`.
-
-    both: each product, with the operands of the element. stops: ascending.
-    """
+    """Return for each product of `both` one element's sums of terms 0 .. stop - 1, for ascending `stops`, float32."""
 
     def cut(operands: LinePair) -> LinePair:
         return operands._replace(a=_cut_rows(operands.a, stops), b=_cut_columns(operands.b, stops[-1]))
@@ -336,7 +336,7 @@ def _adds_clause(product: Product, name: str) -> str:
 
 
 def _stray_sentences(product: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [a sentence] if the emulator does not reproduce the element that the run `name` recorded, else []."""
+    """Return [a sentence] if element (row, column), computed again, differs from that of the run `name`, else []."""
     if not product.is_emulated:
         return []
     alone = result_of(product, row, column)
@@ -354,7 +354,10 @@ def _rounding_clause(product: Product, name: str) -> str:
 
 
 def schedule_of(product: Product) -> Schedule:
-    """Return a unit's recorded schedule, else one that begins a chain at each promotion or scale block along K."""
+    """Return the recorded order in which a product's matrix unit adds along K.
+
+    Without one, return the order that begins a chain of additions every `promote` terms, else at each scale block.
+    """
     if product.adds.schedule is not None:
         return product.adds.schedule
     assert product.adds.unit is not None
@@ -369,7 +372,7 @@ def schedule_of(product: Product) -> Schedule:
 
 
 def tree_of(product: Product) -> Tree | None:
-    """Return the tree of the additions in one element; None if torch adds, or if it has over 2**20 parts."""
+    """Return the tree of the additions in one element of a product; None if torch adds, or for over 2**20 nodes."""
     how: Schedule | Accumulator = product.adds.accumulator
     unit = product.adds.unit
     if unit is not None:

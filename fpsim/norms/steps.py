@@ -86,7 +86,7 @@ class Method(NamedTuple):
     def along(self, values: Values, name: str) -> Values:
         """Return an operand (n,), such as a weight for n elements along the axis, reshaped to broadcast with x.
 
-        name: argument in the error.
+        name: what the error calls the operand, such as "weight".
 
         Raises:
           ValueError: the operand has another shape.

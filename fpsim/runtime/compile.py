@@ -83,7 +83,7 @@ def _helper(function: Any, **options: Any) -> Any:
 def _scalar(plain: Any) -> Any:
     """Return numba's dispatcher of a scalar function that kernels call, cached; plain: the Python function.
 
-    LLVM is made to inline it, unless PRIVATE is None.
+    LLVM is made to inline it, unless numba's private objects that this needs are missing (PRIVATE is None).
     """
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
@@ -141,9 +141,10 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Return a context in which kernels are compiled; if that takes long, a sentence on stderr says so, on a terminal.
+    """Return a context for compiling kernels that tells the user on stderr, if it is a terminal, when this takes long.
 
-    It is written once per process, after PATIENCE (2) seconds of compiling, those before this context included.
+    The sentence is written once per process, after PATIENCE (2) seconds of
+    compiling in all contexts together.
     """
     if _said or not _is_terminal():
         yield

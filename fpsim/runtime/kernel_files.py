@@ -99,8 +99,8 @@ class KernelFiles:
     def path(self, signature: Any) -> Path | None:
         """Return the path of the file of the function compiled for some argument types.
 
-        None if nothing can be stored on disk: there is no cache folder, or the function has no key. signature: numba's
-        types of the arguments.
+        The result is None if nothing can be stored on disk, as there is no cache folder, or the function's code cannot
+        be described by a key. signature: numba's types of the arguments.
         """
         folder = base_folder()
         if folder is None or self._key is None:

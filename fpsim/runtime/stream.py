@@ -133,14 +133,14 @@ def streamable(out: Any) -> Any:
 
 
 def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
-    """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of arrays.
+    """Return a function `(sources, target, facts)` for kernels, which fills an array block by block by calling `fill`.
 
-    sources: a 1-D array or a tuple of 1-D arrays; target: 1-D array, written in place; facts: passed on to `fill`.
+    sources: a 1-D array or a tuple of 1-D arrays. target: 1-D array, written in place. facts: constants of the
+    computation, such as a layout, which are passed on to `fill`.
 
     Args:
-      fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
-        count - 1 into target[:count]; facts: constants of the computation, such as a layout; state: what the previous
-        call returned, 0 at first.
+      fill: function `(sources, start, count, target, facts, state) -> state`, which writes the results of elements
+        start .. start + count - 1 to target[:count]. state: the value that the previous call returned, 0 at first.
       streamed: results bypass the caches, BLOCK at a time.
       block: if not streamed, elements per call of `fill`; 0 for all at once.
     """

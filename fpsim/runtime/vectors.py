@@ -174,17 +174,23 @@ def smaller(builder: Any, x: Any, y: Any) -> Any:
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit (llvmlite's `builder`) and return x * y + z of vectors of 16 float32, in the processor's rounding mode."""
+    """Emit with llvmlite's `builder` and return x * y + z of LLVM vectors of 16 float32, rounded once.
+
+    The rounding mode is the processor's.
+    """
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit (llvmlite's `builder`) and return x * y + z of vectors of 16 float32, rounded toward zero; needs AVX-512."""
+    """Emit with llvmlite's `builder` and return x * y + z of LLVM vectors of 16 float32, rounded once, toward zero.
+
+    It needs AVX-512.
+    """
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Emit (llvmlite's `builder`) and return x + y of vectors of 16 float32, rounded toward zero; needs AVX-512."""
+    """Emit with llvmlite's `builder` and return x + y of vectors of 16 float32, rounded toward zero; needs AVX-512."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
@@ -199,7 +205,7 @@ def product_down(builder: Any, x: Any, y: Any) -> Any:
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Emit (llvmlite's `builder`) and return x, a vector of 16 float32, rounded down, as 16 int32; needs AVX-512."""
+    """Emit with llvmlite's `builder` and return a vector of 16 float32, x, rounded down to 16 int32; needs AVX-512."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
@@ -207,7 +213,8 @@ def floor_of(builder: Any, x: Any) -> Any:
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
     """Emit and return x + y of LLVM vectors of eight float64, rounded to odd; needs AVX-512.
 
-    Rounding that to fewer bits (51 at most) equals rounding the exact sum. builder: llvmlite's IRBuilder.
+    An inexact sum becomes the neighbour whose last bit is 1. Rounding the result to at most 51 bits then gives the same
+    as rounding the exact sum. builder: llvmlite's IRBuilder.
     """
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
@@ -215,9 +222,10 @@ def odd_sum(builder: Any, x: Any, y: Any) -> Any:
 
 
 def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded to odd, which may be rounded again to 22 bits.
+    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded to odd; needs AVX-512.
 
-    Needs AVX-512. builder: llvmlite's IRBuilder.
+    An inexact result becomes the neighbour whose last bit is 1. Rounding it to at most 22 bits then gives the same as
+    rounding the exact value. builder: llvmlite's IRBuilder.
     """
     name = "llvm.x86.avx512.vfmadd.ps.512"
     below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
@@ -254,12 +262,18 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit (llvmlite's `builder`) and return x, a vector of 16 int32, as 16 float32 toward zero; needs AVX-512."""
+    """Emit with llvmlite's `builder` and return a vector of 16 int32, x, converted to float32.
+
+    Integers that float32 does not hold are rounded toward zero. It needs AVX-512.
+    """
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit (llvmlite's `builder`) and return x, a vector of 8 float64, as 8 float32 toward zero; needs AVX-512."""
+    """Emit with llvmlite's `builder` and return a vector of 8 float64, x, rounded toward zero to 8 float32.
+
+    It needs AVX-512.
+    """
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 

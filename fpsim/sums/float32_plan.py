@@ -102,7 +102,7 @@ def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]
 
 @lru_cache(maxsize=4096)
 def exactly(fmt: Format) -> CastOptions:
-    """Return the options of a cast to `fmt` whose input values are values of `fmt`, so that nothing is rounded."""
+    """Return the options of a cast to `fmt` that rounds nothing, as its inputs are values of `fmt` already."""
     return CastOptions(fmt, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
 
 

@@ -109,12 +109,14 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 
 
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
-    """Return a short C-ordered array's sum, a scalar of the accumulator's dtype; None if this path does not apply.
+    """Return the sum of a short C-ordered array by a quick path in float32, or None where this path does not apply.
 
-    It does not apply inside a block of `general_loops`, or in one of these cases: float32 cannot reproduce the
-    accumulator's sums or decodes x by a table; x is empty or has more than SHORT (16384) elements; the processor
-    flushes subnormals or does not round to nearest; sums may leave the range in which float32 is exact; the dtype of x
-    has integers that are no codes of the format. fmt: format of x if it holds codes; None if it holds floats.
+    The sum is a scalar of the accumulator's dtype. The path does not apply inside a block of
+    `general_loops`, or in one of these cases: float32 cannot reproduce the accumulator's sums or decodes x by a table;
+    x is empty or has more than SHORT (16384) elements; the processor flushes subnormals or does not round to nearest;
+    sums may leave the range in which float32 is exact; the dtype of x has integers that are no codes of the format.
+
+    fmt: format of x if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
@@ -127,7 +129,7 @@ def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
 
 
 def _in_c_order(x: Array, codes: np.dtype[Any]) -> Array:
-    """Return x, an array of codes or of floats of their format, in C order with the dtype `codes`."""
+    """Return x in C order with the unsigned dtype `codes`; floats of the format are viewed as their codes."""
     return np.ascontiguousarray(x if x.dtype is codes else x.view(codes))
 
 

@@ -152,8 +152,8 @@ class WatchedModules:
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
 
-        It adds a note, and counts the module's products as not seen. forward: the module's forward pass. args, kwargs:
-        positional and keyword arguments of the pass.
+        The recording gets a note on the module, whose products are counted as not seen. forward: the
+        module's forward pass. args, kwargs: positional and keyword arguments of the pass.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
@@ -167,7 +167,7 @@ class WatchedModules:
 
     @contextmanager
     def _outside(self) -> Iterator[None]:
-        """Return a context manager that leaves the torch function mode inside its block."""
+        """Return a context manager inside which products are not observed: it leaves the torch function mode."""
         self._mode.__exit__(None, None, None)
         self._suspended = True
         try:

@@ -16,7 +16,7 @@ LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Tally:
-    """Counts of a model's multiplications while it runs, and of the weights that they read; see `coverage`.
+    """Counts of a model's multiplications while it runs, and the weights that they read; `coverage` returns both.
 
     Args:
       model: a torch.nn.Module.
