@@ -1,4 +1,4 @@
-"""Built-in tensors of `fp.analysis.study`: the linear layers of a small transformer that learns Python's manual."""
+"""Tensors that `fp.analysis.study` reads if given none: linear layers of a transformer that learns Python's manual."""
 
 from __future__ import annotations
 

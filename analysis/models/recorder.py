@@ -102,9 +102,9 @@ def record(
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
     """Return a context manager that records a model into `recording`, and at its end warns of what is missing.
 
-    model: a torch.nn.Module. settings: the arguments of `Watch` after model and recording: the layers, the measure, the
-    recorded steps, the first step's number, the loss scaler, and whether to keep outputs. There are warnings of
-    unrecorded products, of missing parts of the model, and of layers with few inputs.
+    model: a torch.nn.Module. settings: the arguments of `Watch` after model and recording: the layers, the function
+    that measures tensors, the recorded steps, the first step's number, the loss scaler, and whether to keep outputs.
+    There are warnings of unrecorded products, of missing parts of the model, and of layers with few inputs.
     """
     from fpsim.analysis.models.watching.watch import Watch
 

@@ -26,7 +26,7 @@ def probe(
     b: Annotated[str | None, typer.Option("--b", help="The format of b.", show_default="the same as a")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A .json file to which the model is saved.")] = None,
 ) -> None:
-    """Reveal how a function adds: its order, its rounding, its unit or schedule. The exit code is 1 if nothing fits."""
+    """Reveal how a function adds: its order, rounding, unit or schedule. The exit code is 1 if no known order fits."""
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
     if out is not None:

@@ -89,8 +89,9 @@ def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None,
 def _normalised(method: Method, x: Values, scale: Values | None, shift: Values | None, eps: float) -> Any:
     """Return x / sqrt(mean(x * x) + eps) * scale + shift as an array of the caller's library.
 
-    Each operation is rounded to the intermediate format, the last one to that of the result. scale, shift: operands of
-    one element for each along the axis; None leaves the operation out.
+    Each operation is rounded to the intermediate format, the last one to that of the result. method: the checked call,
+    with its axis, formats and accumulator. x: the operand, for layer_norm minus its mean. scale, shift: the weight and
+    the bias, one element for each along the axis; None leaves the multiplication or the addition out.
     """
     following = []
     if scale is not None:

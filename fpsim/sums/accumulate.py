@@ -169,7 +169,7 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the codes (M, N) of the sums, computed in float32 by `plan`.
+    """Return the sums of `problem`, computed in float32 by `plan`, as (M, N) codes of the accumulator's result format.
 
     Blocks of the result whose sums may leave the range of float32 are computed in 64 bits instead.
     """
@@ -191,7 +191,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the codes (M, N) of the sums, computed in float64 or in 64-bit integers."""
+    """Return the sums of `problem`, computed in float64 or 64-bit integers, as (M, N) codes of the result format."""
     way, outer_way = ways(seedless(accumulator), problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -209,9 +209,9 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the codes (M, N) of the sums, which are held as codes or float64 values in 64-bit words.
+    """Return the sums of `problem`, computed in one representation in 64 bits, as (M, N) codes of the result format.
 
-    way, outer_way: representations of sums and of Chunked's outer sums, as for `_loop_of`.
+    way, outer_way: representations of sums and of Chunked's outer sums, codes or float64 values, as for `_loop_of`.
     """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
@@ -267,7 +267,7 @@ def _with_products(problem: SumProblem) -> SumProblem:
 
 
 def _exact(accumulator: Exact, problem: SumProblem) -> Array:
-    """Return the codes (M, N) of the exact sums, each rounded once."""
+    """Return the exact sums of `problem`, each rounded once to the accumulator's format, as (M, N) codes."""
     plan = exact_plan(seedless(accumulator), problem.formats, problem.c.size > 0)
     large = max(problem.a.size, problem.b.size) > NARROW
     a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))

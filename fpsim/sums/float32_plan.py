@@ -272,11 +272,11 @@ def strips_kernel(how: int) -> Any:
     """Return the compiled kernel for the step number `how` that computes the sums of strips of the result.
 
     A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. Arguments: `(a,
-    panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels. c, out: (M, N) float32
-    bits, c may be empty. given_up: 1-D uint8, one element per strip, set to 1 if float32 cannot compute the strip,
-    whose part of `out` stays as it was, else to 0. first, stop: strips first .. stop - 1 are computed. facts: uint64
-    constants of the accumulator, the fields of StripFacts. The kernel returns the number of strips that float32 cannot
-    compute.
+    panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels. c: (M, N) float32 bits that
+    are added, or empty. out: (M, N) float32 bits, written. given_up: 1-D uint8, one element per strip, set to 1 if
+    float32 cannot compute the strip, whose part of `out` stays as it was, else to 0. first, stop: the first strip to
+    compute, and the one after the last. facts: uint64 constants of the accumulator, the fields of StripFacts. The
+    kernel returns the number of strips that float32 cannot compute.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
@@ -287,9 +287,9 @@ def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: 
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
     A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. way: arguments of the
-    kernels. operands: a and b, decoded. c: (M, N) float32 bits, or empty. out: (M, N). given_up: 1-D uint8, one element
-    per strip, set to 1 if sums may leave the range in which float32 is exact, else to 0. The part of `out` of a strip
-    marked 1 stays as it was.
+    kernels. operands: a and b, decoded. c: (M, N) float32 bits that are added, or empty. given_up: 1-D uint8, one
+    element per strip, set to 1 if sums may leave the range in which float32 is exact, else to 0. The part of `out` of a
+    strip marked 1 stays as it was.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -42,10 +42,11 @@ def pairs_kernel(how: int) -> Any:
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
     panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a: (rows, terms)
-    float32, padded. panels: (P, terms, width) float32. ranges: as in Panels of float32_plan.py. c, out: (M, N) float32
-    bits, c may be empty. given_up: 1-D uint8, one element per block, set to 1 if float32 cannot compute the block,
-    whose part of `out` then stays as it was, else to 0; `lost` is the number of ones. facts: uint64 constants of the
-    accumulator, the fields of StripFacts. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
+    float32, padded. panels: (P, terms, width) float32. ranges: as in Panels of float32_plan.py. c: (M, N) float32 bits
+    that are added, or empty. out: (M, N) float32 bits, written. given_up: 1-D uint8, one element per block, set to 1 if
+    float32 cannot compute the block, whose part of `out` then stays as it was, else to 0; `lost` is the number of ones.
+    facts: uint64 constants of the accumulator, the fields of StripFacts. how: PAIRS for formats shorter than FP32,
+    PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 

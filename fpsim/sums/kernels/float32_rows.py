@@ -274,10 +274,10 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
     panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a, panels, ranges: as in
-    Panels of float32_plan.py; the rows of a are a multiple of ROWS, its terms of STEPS. c, out: (M, N) float32 bits, c
-    may be empty. given_up: 1-D uint8, one element per block, set to 1 if float32 cannot compute the block, whose part
-    of `out` then stays as it was, else to 0; `lost` is the number of ones. facts: uint64 constants of the accumulator,
-    the fields of StripFacts.
+    Panels of float32_plan.py; the rows of a are a multiple of ROWS, its terms of STEPS. c: (M, N) float32 bits from
+    which sums start, or empty for 0. out: (M, N) float32 bits, written. given_up: 1-D uint8, one element per block, set
+    to 1 if float32 cannot compute the block, whose part of `out` then stays as it was, else to 0; `lost` is the number
+    of ones. facts: uint64 constants of the accumulator, the fields of StripFacts.
 
     how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:
     "avx512" or "avx2" uses vector_rows.py, for ROUNDED only; "" does not.

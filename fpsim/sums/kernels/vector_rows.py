@@ -1,4 +1,4 @@
-"""Vector code for the step ROUNDED of float32_rows.py, which specifies its bits: sums of four rows, in registers.
+"""Vector code that adds products to sums of four rows in registers, with the bits of float32_rows.py's step ROUNDED.
 
 The processor must have AVX-512 or AVX2 (`has_avx2`). Measured: docs/performance.md.
 """
