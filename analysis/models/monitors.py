@@ -91,7 +91,7 @@ class Monitors:
         return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Return the effects in both monitors as one Monitors.
+        """Return the effects in this Monitors and in `other` as one Monitors.
 
         Two updates of one step and parameter count once if all their fields are equal, as those of data-parallel ranks
         are; otherwise their sums of squares and numbers of elements are added.

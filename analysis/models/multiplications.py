@@ -128,7 +128,7 @@ def _cell(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _rows(x: torch.Tensor) -> int:
-    """Return the number of vectors along the last axis of a tensor."""
+    """Return the number of vectors along the last axis of x, such as 6 for the shape (2, 3, 8)."""
     return x.numel() // max(x.shape[-1], 1)
 
 

@@ -101,7 +101,7 @@ def matrices(conv: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.
 
 
 def places(conv: Convolution) -> tuple[int, ...]:
-    """Return the spatial sizes of a convolution's result, one per axis."""
+    """Return the spatial sizes of the result of a convolution, one per spatial axis."""
     room = zip(conv.x.shape[2:], conv.padding, conv.weight.shape[2:], conv.dilation, conv.stride, strict=True)
     return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
 

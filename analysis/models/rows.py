@@ -55,7 +55,7 @@ class RecordedRow:
         return self.step, self.layer, self.tensor
 
     def merge(self, other: RecordedRow) -> RecordedRow:
-        """Return one row for the calls of both rows, with ranges and errors merged."""
+        """Return one row for the calls of this row and of `other`, with their ranges and errors merged."""
         return replace(
             self,
             calls=self.calls + other.calls,

@@ -61,7 +61,7 @@ def claims(
 
 
 def _print_names(console: Console) -> None:
-    """Print number, name and statement of every claim."""
+    """Print number, name and statement of every claim of fpsim to rich's console."""
     from fpsim.analysis.systems.claims.catalogue import CLAIMS
 
     table = _table("number", "name", "claim")

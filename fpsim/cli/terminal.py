@@ -31,7 +31,7 @@ def echo_lines(text: str) -> None:
 
 
 def print_line(console: Console, line: str, style: str = "") -> None:
-    """Print one line of untrusted text, which the terminal wraps."""
+    """Print one line of untrusted text to rich's console in a style, such as "bold"; the terminal wraps the line."""
     console.print(Text(shown(line), style=style), soft_wrap=True)
 
 

@@ -131,7 +131,7 @@ def first_divergence(
 
 
 def equal(x: Product, y: Product) -> bool:
-    """Return whether two products are equal bit for bit: names, operands, bias and result."""
+    """Return whether the products x and y are equal bit for bit: names, operands, bias and result."""
     return (
         _of_order(x, y, ("", ""), 0) is None
         and all(_same_operand(p, q) for p, q in ((x.a, y.a), (x.b, y.b)))
@@ -260,7 +260,7 @@ def _largest(x: Array, y: Array) -> float:
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
     """Return a divergence of cause "order" if products x and y differ in name or shape, or one is None; else None.
 
-    step: the training step; None if the runs have no steps.
+    names: names of the runs. step: the training step; None if the runs have no steps.
     """
     descriptions = [_described(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
@@ -283,8 +283,8 @@ def _described(x: Product | None) -> str:
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
     """Return the first difference between two products of one name and shape, or None if they are equal.
 
-    step: the training step; None if the runs have no steps. after: name of the last product or tensor before these,
-    which was equal in both runs; "" if there is none.
+    x, y: the products. names: names of the runs. step: the training step; None if the runs have no steps. after: name
+    of the last product or tensor before these, which was equal in both runs; "" if there is none.
     """
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
@@ -309,7 +309,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return "Everything up to AFTER was equal", where AFTER names a product; "It is the first product" for ""."""
+    """Return "Everything up to fc1 was equal" if `after`, the name of a product, is "fc1"; if "", another text."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 

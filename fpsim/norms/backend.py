@@ -61,7 +61,7 @@ class NormBackend(Protocol):
         """Return the operand x rounded to nearest even to the format `fmt`."""
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, whose length becomes 1.
+        """Return the largest element of x along an axis, whose length becomes 1.
 
         It is NaN if an element is NaN; +0 if the largest elements are zeros of both signs.
         """
@@ -75,5 +75,5 @@ class NormBackend(Protocol):
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
         """Return the sums of elements of x along an axis, in the accumulator's result format, without the axis.
 
-        squares: True adds the squares of the elements instead.
+        accumulate: the accumulator. squares: True adds the squares of the elements instead.
         """

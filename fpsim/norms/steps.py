@@ -79,7 +79,7 @@ class Method(NamedTuple):
         return sums if sums.fmt == self.intermediate else self.backend.rounded(sums, self.intermediate)
 
     def divided_by_count(self, total: Values) -> Values:
-        """Return sums divided by the number of elements along the axis, rounded to the intermediate format."""
+        """Return the sums `total` / number of elements along the axis, rounded to the intermediate format."""
         count = Values(encode(np.float64(self.length), FP32), FP32)  # exact
         return self.step("divide", total, count)
 
@@ -142,7 +142,10 @@ def read(
 
 
 def _checked_axis(name: str, x: Values, axis: Any) -> int:
-    """Return the axis, counted from 0; raise ValueError unless x has 1 to 2**24 elements along this axis."""
+    """Return the axis, counted from 0; raise ValueError unless x has 1 to 2**24 elements along this axis.
+
+    name: name of the function, for the error.
+    """
     along = checked_axis(axis, len(x.shape))
     if along is None or not x.shape:
         raise ValueError(f"{name} works along one axis of x; got axis={shown(axis)} and shape {x.shape}.")
@@ -152,7 +155,10 @@ def _checked_axis(name: str, x: Values, axis: Any) -> int:
 
 
 def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
-    """Return the intermediate format; raise ValueError unless it is FP32, or signed with up to 16 bits and a zero."""
+    """Return the intermediate format; raise ValueError unless it is FP32, or signed with up to 16 bits and a zero.
+
+    name: name of the function, for the error.
+    """
     fmt = format_argument("intermediate", intermediate)
     if not (fmt.signed and fmt.has_zero and (fmt == FP32 or fmt.bits <= 16)):
         raise ValueError(

@@ -84,7 +84,7 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
     """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order.
 
-    run, shape: as for `run_elementwise`.
+    run, sources, targets, shape: as for `run_elementwise`.
     """
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0

@@ -111,7 +111,7 @@ def _private_names() -> PrivateNames:
 
 
 def _check(item: Any, attributes: tuple[str, ...]) -> None:
-    """Raise an AttributeError unless an object of numba has all attributes with the given names."""
+    """Raise an AttributeError unless `item`, an object of numba, has all attributes with the given names."""
     for attribute in attributes:
         getattr(item, attribute)
 
@@ -132,7 +132,8 @@ def own_numbers(private: PrivateNames) -> Iterator[None]:
     """Return a context in which numba gives functions numbers that no other process uses; it holds the compiler's lock.
 
     numba names machine code by functions and their numbers, which begin at 1 in every process. Two kernels loaded from
-    disk whose helpers had the same names would both call the helper that was loaded first, whatever its code.
+    disk whose helpers had the same names would both call the helper that was loaded first, whatever its
+    code. private: numba's private objects.
     """
     with private.lock:
         before = private.identity._unique_ids

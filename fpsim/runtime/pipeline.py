@@ -75,7 +75,7 @@ def wrapping() -> AbstractContextManager[Any]:
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order.
+    """Fill `target` from `source` by the stages, a block at a time; both may have gaps or a foreign byte order.
 
     first: flat index of the source's first element in the whole array.
     """

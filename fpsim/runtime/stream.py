@@ -124,7 +124,7 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """Return (start, stop) of the part of a contiguous 1-D array to which stores may bypass the caches.
+    """Return (start, stop) of the part of `out`, a contiguous 1-D array, to which stores may bypass the caches.
 
     It consists of whole blocks of BLOCK (128) elements, the first of which starts at a cache line.
     """

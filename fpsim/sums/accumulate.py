@@ -118,7 +118,10 @@ def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
 
 
 def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> None:
-    """Raise a ValueError if operands are FP64 and the accumulator is neither Exact nor in FP64."""
+    """Raise a ValueError if two operands have the `formats`, one of them FP64, and the accumulator cannot add them.
+
+    Exact and accumulators in FP64 can add products of FP64. A single operand (a format is None) is always accepted.
+    """
     if FP64 not in formats:
         return
     double = accumulator.fmt == accumulator.result_format == FP64
@@ -130,7 +133,7 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Return codes, in the format's storage dtype, in which every NaN is replaced by the format's canonical NaN."""
+    """Return codes of `fmt` in its storage dtype, with every NaN replaced by the canonical NaN of the format."""
     if fmt.nan_code is None:
         return codes.astype(fmt.storage, copy=False)
     magnitude = codes & fmt.storage.type(fmt.top_magnitude)
@@ -191,7 +194,10 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the sums of `problem`, computed in float64 or 64-bit integers, as (M, N) codes of the result format."""
+    """Return the sums of `problem`, computed in 64-bit words, as codes of the accumulator's result format, (M, N).
+
+    The words are float64 values if these hold all that is needed, else codes.
+    """
     way, outer_way = ways(seedless(accumulator), problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -209,7 +215,7 @@ def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the sums of `problem`, computed in one representation in 64 bits, as (M, N) codes of the result format.
+    """Return the sums of `problem`, computed in 64-bit words, as codes of the accumulator's result format, (M, N).
 
     way, outer_way: representations of sums and of Chunked's outer sums, codes or float64 values, as for `_loop_of`.
     """

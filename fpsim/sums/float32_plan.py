@@ -107,7 +107,7 @@ def exactly(fmt: Format) -> CastOptions:
 
 
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
-    """Return the arguments of the kernels that compute sums in float32, or None if float32 cannot reproduce them.
+    """Return the arguments of the kernels that compute an accumulator's sums in float32; None if float32 cannot.
 
     formats: those of a and b; None for a means that a is all ones.
     """
@@ -147,7 +147,7 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
 
 
 def _can_round_to(fmt: Format) -> bool:
-    """Return whether the float32 kernels can round sums to a format.
+    """Return whether the float32 kernels can round sums to the format `fmt`.
 
     They can for FP32, and for signed formats of 8 to 11 significand bits whose values float32 holds and whose smallest
     exponent of normal values is not below float32's.

@@ -83,7 +83,7 @@ def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
 
 
 def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
-    """Return the sums of 2-D operands (rows, K), one per row, as 1-D codes of the accumulator's result format.
+    """Return the sums of `lines`, 2-D operands (rows, K), one per row, as codes of the accumulator's result format.
 
     first: index of the first sum, on which random numbers depend.
     """
@@ -96,7 +96,7 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 
 
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
-    """Return 2-D operands (rows, K), whose rows are to be summed, as a SumProblem with one column of results.
+    """Return a SumProblem with one column of results, the sums of `lines`, 2-D operands (rows, K), one per row.
 
     first: index of the first sum, on which random numbers depend. c: (rows,) codes from which sums start, or None for
     0.

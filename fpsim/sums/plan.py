@@ -80,9 +80,10 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
-    """Return whether float64 has enough bits and range for sums, rounded to odd, that are then rounded to `fmt`.
+    """Return whether float64 has enough bits and range for sums that the accumulator rounds to `fmt`.
 
-    The second rounding, to `fmt`, then equals a single rounding of the exact sum.
+    The kernels round a sum to odd in float64, then to `fmt`. With enough bits that equals one rounding of the exact
+    sum.
     """
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
@@ -121,7 +122,7 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """Return the constants by which loops round float64 to a format, as four uint64: the fields of `Settling`."""
+    """Return the constants by which loops round float64 with `options`, as four uint64: the fields of `Settling`."""
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # else ties are decided by the code
     plain = plain and lowest_place(fmt) <= 0  # else a small float64, in units of the last place, would underflow to 0
@@ -165,17 +166,20 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 
 
 def lowest_place(fmt: Format) -> int:
-    """Return the exponent of the largest power of two of which every value of the format is a multiple."""
+    """Return the exponent of the largest power of two of which every value of `fmt` is a multiple."""
     return fmt.min_exponent - fmt.mantissa_bits
 
 
 def highest_place(fmt: Format) -> int:
-    """Return the exponent of the smallest power of two that exceeds every finite value of the format."""
+    """Return the exponent of the smallest power of two that exceeds every finite value of `fmt`."""
     return int(np.frexp(fmt.max)[1])
 
 
 def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomness:
-    """Return the rounding mode and seed by which sums of `terms` terms are rounded; first: index of the first sum."""
+    """Return an accumulator's rounding mode and seed as a Randomness, for kernels that add sums of `terms` terms.
+
+    first: index of the first sum, on which random numbers depend.
+    """
     # random words of products, of sums and of outer sums (docs/accumulators.md), each padded to a multiple of 4
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0

@@ -83,8 +83,8 @@ def accumulator_product(
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
     """Yield (slice of rows, slice of columns) for the blocks into which the result is cut to limit memory.
 
-    With stochastic rounding, blocks have whole rows, as random numbers follow the outputs' indices in C order. shape:
-    (M, N) of the result. terms: K.
+    If the accumulator rounds stochastically, blocks have whole rows, as random numbers follow the outputs' indices in C
+    order. shape: (M, N) of the result. terms: K.
     """
     side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
     wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side

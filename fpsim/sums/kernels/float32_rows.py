@@ -100,7 +100,7 @@ strip_facts = fields_of(StripFacts)
 
 @scalar
 def float_of(word: Any) -> Any:
-    """Return the float64 with these bits, a uint64."""
+    """Return the float64 whose bits are `word`, a uint64."""
     return u64(word).view(f64)
 
 

@@ -65,6 +65,7 @@ def _float_lanes(way: str) -> LaneSteps:
         """Round t[i, :n], float64 patterns, in place by encoding and decoding them; rounded values do not change.
 
         words[w, j]: 32-bit random number for t[i, j]. target: constants of the format that sums/plan.py makes.
+        mode: a Rounding, used if the mode is not compiled in.
         """
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode

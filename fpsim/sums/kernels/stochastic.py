@@ -198,7 +198,7 @@ def largest_of_tiles(b: Any, largest: Any) -> None:
 
 @inner_loop
 def _largest(t: Any) -> Any:
-    """Return the largest magnitude of float64 patterns, as a float64; NaN counts as larger than all."""
+    """Return the largest magnitude in t, an array of float64 patterns, as a float64; NaN counts as larger than all."""
     most = u64(0)
     for j in range(t.size):
         most = max(most, u64(t[j] & MAGNITUDE))
@@ -207,14 +207,14 @@ def _largest(t: Any) -> Any:
 
 @inner_loop
 def _times(t: Any, factor: Any) -> None:
-    """Multiply an array of float64 patterns in place by `factor`, a float64."""
+    """Multiply t, an array of float64 patterns (bits as uint64), in place by `factor`, a float64."""
     for j in range(t.size):
         t[j] = f64(u64(t[j]).view(f64) * factor).view(u64)
 
 
 @inner_loop
 def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
-    """Return the largest magnitude of float64 patterns; NaN if one is NaN or inexact times `scale` = 1 / inverse."""
+    """Return the largest magnitude in a, float64 patterns; NaN if one is NaN or inexact times `scale` = 1 / inverse."""
     most = f64(0)
     for k in range(a.size):
         x = u64(a[k]).view(f64)
