@@ -314,7 +314,7 @@ def _before(after: str) -> str:
 
 
 class _OperandCodes(NamedTuple):
-    """An operand after its cast: format (None: not cast), scaling or None, codes (or uncast values), scales or None."""
+    """An operand after its cast: fmt (None: not cast), scaling or None, codes (values if not cast), scales or None."""
 
     fmt: Any
     scaling: Any

@@ -19,8 +19,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class NormKeywords(CastKeywords, total=False):
     """The keyword arguments of softmax, log_softmax, rms_norm and layer_norm.
 
-    Those inherited from CastKeywords set the rounding of the result. The text ENDING in this file describes all
-    keywords; `with_norm_keywords` appends it to the docstrings of the functions.
+    The keywords of CastKeywords set the rounding of the result. The text ENDING, which `with_norm_keywords` appends to
+    the docstrings of these functions, says more.
+
+    Attributes:
+      axis: the axis along which the function is computed.
+      fmt: format of operands that are codes, or a tuple with a format for each operand.
+      out_fmt: format of the result; None for that of x.
+      intermediate: format of intermediate results.
+      accumulate: order and format of sums.
     """
 
     axis: int

@@ -32,9 +32,10 @@ def allows_general_loops() -> bool:
 
 
 def replaces(loop: Any, work: int) -> bool:
-    """Return whether a general loop may do some work in place of `loop`, which is not compiled yet; count that work.
+    """Return whether a general loop, which handles every format, may do some work in place of `loop`; if so, count it.
 
-    True only inside `general_loops`, up to a total of MOST (2**25) multiply-adds for each loop. work: multiply-adds.
+    It may inside `general_loops` if `loop`, a kernel for a single format, is not compiled yet, until the work that was
+    counted for `loop` exceeds MOST (2**25) multiply-adds. work: number of multiply-adds.
 
     Example:
       >>> from fpsim.runtime.general_loops import general_loops, replaces
