@@ -269,14 +269,14 @@ def panels_of(
 
 @lru_cache(maxsize=64)
 def strips_kernel(how: int) -> Any:
-    """Return the compiled kernel for the step number `how` that computes the sums of strips of the result.
+    """Return the compiled kernel that computes strips of the result by the step number `how`.
 
-    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. Arguments: `(a,
-    panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels. c: (M, N) float32 bits that
-    are added, or empty. out: (M, N) float32 bits, written. given_up: 1-D uint8, one element per strip, set to 1 if
-    float32 cannot compute the strip, whose part of `out` stays as it was, else to 0. first, stop: the first strip to
-    compute, and the one after the last. facts: uint64 constants of the accumulator, the fields of StripFacts. The
-    kernel returns the number of strips that float32 cannot compute.
+    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. The kernel is `(a,
+    panels, c, out, given_up, ranges, first, stop, facts) -> lost` and computes strips first .. stop - 1.
+
+    a, panels, ranges: as in Panels. c: (M, N) float32 bits that are added, or empty. out: (M, N) float32 bits, written.
+    given_up: 1-D uint8, set to 1 for each strip that float32 cannot compute and whose part of `out` stays as it was,
+    else to 0. lost: the number of ones. facts: constants of the accumulator, the fields of StripFacts.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)

@@ -20,9 +20,9 @@ i64, u64 = np.int64, np.uint64
 def exact_kernel() -> Any:
     """Return the kernel (x, out, first, stop, plan, r) -> None that computes exact sums, each rounded once.
 
-    It writes outputs first .. stop - 1, in C order, of `out`, (M, N) uint64 codes. x: a Rows with the operands' codes.
-    plan: an ExactPlan, the range of exponents of the sums, and how codes are read and written. If its layout of a is
-    all zero, x.a stands for ones, and the terms are the elements of b. r: a Randomness, rounding mode and seed.
+    The kernel writes the sums first .. stop - 1, counted in C order, to `out`, (M, N) uint64 codes. x: a Rows with the
+    operands' codes. plan: an ExactPlan, which says how sums are held and rounded. If the layout of a in `plan` is all
+    zero, a is all ones, and the terms are the elements of b. r: a Randomness, rounding mode and seed.
     """
 
     def exact(x: Rows, out: Any, first: int, stop: int, plan: Any, r: Randomness) -> None:

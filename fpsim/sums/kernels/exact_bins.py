@@ -139,11 +139,11 @@ def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
 def strips_kernel() -> Any:
     """Return the kernel that computes exact sums in float64, for blocks of up to 64 rows by 64 columns of the result.
 
-    Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. x: a Rows with the operands' codes. a (M, K), b (K, N):
-    float64 values of x.a and x.b. out: (M, N) uint64 codes, written. first, stop: blocks first .. stop - 1, counted
-    along rows of blocks, are computed. spans: (2, 2): for a and b the exponents of their formats' smallest values, then
-    their precisions. plan: an ExactPlan, the range of exponents of the sums, and how codes are read and written. r: a
-    Randomness, rounding mode and seed.
+    The kernel is `(x, a, b, out, first, stop, spans, plan, r)`, and computes blocks first .. stop - 1, counted along
+    rows of blocks. x: a Rows with the operands' codes. a (M, K), b (K, N): float64 values of x.a and x.b. out: (M, N)
+    uint64 codes, written. spans: (2, 2); the first row has the exponents of the smallest values of the formats of a and
+    b, the second their precisions. plan: an ExactPlan, which says how sums are held and rounded. r: a Randomness,
+    rounding mode and seed.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

@@ -40,13 +40,16 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 def pairs_kernel(how: int) -> Any:
     """Return the kernel that computes Pairwise sums in float32, for blocks of the result.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
-    panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a: (rows, terms)
-    float32, padded. panels: (P, terms, width) float32. ranges: as in Panels of float32_plan.py. c: (M, N) float32 bits
-    that are added, or empty. out: (M, N) float32 bits, written. given_up: 1-D uint8, one element per block, set to 1 if
-    float32 cannot compute the block, whose part of `out` then stays as it was, else to 0; `lost` is the number of ones.
-    facts: uint64 constants of the accumulator, the fields of StripFacts. how: PAIRS for formats shorter than FP32,
-    PLAIN_PAIRS for FP32.
+    The kernel is `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows
+    of a times one panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed.
+
+    a, panels, ranges: as in Panels of float32_plan.py. c: (M, N) float32 bits that are added at the end, or empty. out:
+    (M, N) float32 bits, written. given_up: 1-D uint8, set to 1 for each block that float32 cannot compute and whose
+    part of `out` stays as it was, else to 0. lost: the number of ones. facts: constants of the accumulator, the fields
+    of StripFacts.
+
+    Args:
+      how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 

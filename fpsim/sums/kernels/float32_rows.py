@@ -227,10 +227,10 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 def pack_kernel() -> Any:
     """Return the kernel that decodes operands into the float32 arrays that the other kernels read.
 
-    Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b the
-    constants by which they are decoded (fields of DecodeLayout). floats is filled with a, and beyond its rows and
-    columns with `padding`, the bits of a zero. panels (P, K or more, width), zero at first, is filled with the columns
-    of b. ranges (2, rows of floats + P) is filled as Panels of float32_plan.py describes.
+    The kernel is `(a, b, floats, panels, ranges, padding, of_a, of_b)`. It reads a (M, K) and b (K, N), codes, and
+    fills floats, panels and ranges, the arrays of a Panels of float32_plan.py. floats gets the values of a; the rows
+    and terms beyond them get `padding`, the bits of a zero. panels (P, K or more, width), zero at first, gets the
+    columns of b. of_a, of_b: constants by which codes of a and b are decoded (fields of DecodeLayout).
     """
 
     @scalar
@@ -272,15 +272,17 @@ def pack_kernel() -> Any:
 def rows_kernel(how: int, vectors: str = "") -> Any:
     """Return the kernel that computes sums in term order in float32, for blocks of the result.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
-    panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a, panels, ranges: as in
-    Panels of float32_plan.py; the rows of a are a multiple of ROWS, its terms of STEPS. c: (M, N) float32 bits from
-    which sums start, or empty for 0. out: (M, N) float32 bits, written. given_up: 1-D uint8, one element per block, set
-    to 1 if float32 cannot compute the block, whose part of `out` then stays as it was, else to 0; `lost` is the number
-    of ones. facts: uint64 constants of the accumulator, the fields of StripFacts.
+    The kernel is `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows
+    of a times one panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed.
 
-    how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:
-    "avx512" or "avx2" uses vector_rows.py, for ROUNDED only; "" does not.
+    a, panels, ranges: as in Panels of float32_plan.py; a has a multiple of ROWS rows and of STEPS terms. c: (M, N)
+    float32 bits from which sums start, or empty for 0. out: (M, N) float32 bits, written. given_up: 1-D uint8, set to 1
+    for each block that float32 cannot compute and whose part of `out` stays as it was, else to 0. lost: the number of
+    ones. facts: constants of the accumulator, the fields of StripFacts.
+
+    Args:
+      how: the step that multiplies, adds and rounds: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL.
+      vectors: "avx512" or "avx2" to use the code of vector_rows.py, for ROUNDED only; "" not to.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 
