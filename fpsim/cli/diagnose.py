@@ -63,7 +63,7 @@ def diagnose(
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """Return the model, the batches and the loss (or None) from calling the user's function, named MODULE:FUNCTION.
+    """Call the user's function, at the path MODULE:FUNCTION, and return its model, its batches and its loss or None.
 
     Raises:
       ValueError: the function raises an error, or returns something else.
@@ -87,7 +87,7 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
 
 
 def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
-    """Print the answer, a table with a row for each layer, and the names of the files that were written.
+    """Print the answer of a diagnosis, a table with a row for each layer, and the names of the files that were written.
 
     diagnosis: the result of `fp.analysis.diagnose`. files: the page first, then the others.
     """

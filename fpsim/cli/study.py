@@ -112,7 +112,7 @@ def study(
 
 
 def _print_study(console: Console, report: Any) -> None:
-    """Print the answer, recommendations for groups of tensors, and the operands that are hardest to store.
+    """Print the answer of a report, recommendations for groups of tensors, and the operands that are hardest to store.
 
     report: a StudyReport. The hardest operands have no good format, or the largest deficit: how far their SQNR is below
     that of normally distributed numbers in the same format.

@@ -336,7 +336,7 @@ def _adds_clause(product: Product, name: str) -> str:
 
 
 def _stray_sentences(product: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [a sentence] if element (row, column), computed again, differs from that of the run `name`, else []."""
+    """Return [a sentence] if a product's element, computed again, differs from the one in the run `name`, else []."""
     if not product.is_emulated:
         return []
     alone = result_of(product, row, column)

@@ -56,7 +56,7 @@ def spent() -> float:
 
 
 def _start_anew() -> None:
-    """Reset the clock's lock and its count of contexts in a forked child, where only the forking thread's are left."""
+    """Reset the clock's lock and count of open contexts in a forked child, which has only the thread that forked."""
     global _lock, _compiling
     _lock, _compiling = threading.Lock(), getattr(_own, "blocks", 0)
 

@@ -41,9 +41,9 @@ Dispatcher: Any = object if PRIVATE is None else PRIVATE.dispatcher
 
 
 class Helper(Dispatcher):  # type: ignore[misc]
-    """numba's dispatcher of a function inside kernels; Python calls it as plain Python.
+    """numba's dispatcher of a function that kernels call; a call from Python runs the function as plain Python.
 
-    Compiling it for calls from Python would take as long as compiling it for kernels.
+    Compiling the function for calls from Python would take as long as compiling it for kernels.
     """
 
     def __call__(self, *args: Any) -> Any:
@@ -141,10 +141,9 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Return a context for compiling kernels that tells the user on stderr, if it is a terminal, when this takes long.
+    """Return a context for compiling kernels in which a message appears on stderr, if a terminal, when it takes long.
 
-    The sentence is written once per process, after PATIENCE (2) seconds of
-    compiling in all contexts together.
+    The message is written once per process, after PATIENCE (2) seconds of compiling in all contexts together.
     """
     if _said or not _is_terminal():
         yield

@@ -115,7 +115,7 @@ class KernelFiles:
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """Return the compiled kernel for argument types, or None if its file is absent, damaged or not readable.
 
-        signature: numba's types of the arguments. target_context: numba's description of the target.
+        signature: numba's types of the arguments. target_context: numba's description of the processor.
         """
         path = self.path(signature)
         if path is None:

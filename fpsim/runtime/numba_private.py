@@ -132,8 +132,9 @@ def own_numbers(private: PrivateNames) -> Iterator[None]:
     """Return a context in which numba gives functions numbers that no other process uses; it holds the compiler's lock.
 
     numba names machine code by functions and their numbers, which begin at 1 in every process. Two kernels loaded from
-    disk whose helpers had the same names would both call the helper that was loaded first, whatever its
-    code. private: numba's private objects.
+    disk whose helpers had the same names would both call the helper that was loaded first, whatever its code.
+
+    private: numba's private objects, as `names` returns them.
     """
     with private.lock:
         before = private.identity._unique_ids

@@ -169,9 +169,9 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts) for all i.
+    """Return a function `(source, target, facts)` for kernels that sets target[i] to convert(source[i], facts), all i.
 
-    source, target: 1-D arrays. convert: scalar function; facts: its second argument, such as a layout. streamed:
+    source, target: 1-D arrays. convert: function of one element and of `facts`, constants such as a layout. streamed:
     whether results bypass the caches.
     """
     convert = scalar(convert)
