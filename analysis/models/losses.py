@@ -69,7 +69,7 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
-    """Raise a TypeError if the arguments are a model, batches and a loss in another order than this.
+    """Raise a TypeError if a model, batches and a loss were passed in another order than (model, batches, loss).
 
     A model is a torch.nn.Module, batches cannot be called, and a loss can.
     """

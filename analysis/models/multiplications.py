@@ -90,9 +90,10 @@ def _by_weight(place: int) -> Count:
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays.
+    """Return the number of multiplications M * N * K of torch.tensordot.
 
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    It is computed from the numbers of elements M * K, K * N and M * N of the operands and the result. args, kwargs, y:
+    positional arguments, keyword arguments and result of the call.
     """
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
@@ -203,9 +204,10 @@ def _letters(text: str) -> list[Any]:
 
 
 def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
-    """Return `labels` with Ellipsis replaced by a label (Ellipsis, i) for each axis for which it stands.
+    """Return the axis labels of an einsum operand or result, with a label (Ellipsis, i) for each axis of an Ellipsis.
 
-    axes: number of axes of the operand. inputs: labels of all operands, if `labels` are those of the result.
+    labels: the labels before. axes: number of axes of the operand. inputs: labels of all operands, if `labels` are
+    those of the result.
     """
     if Ellipsis not in labels:
         return labels

@@ -275,9 +275,9 @@ class Recording:
         tensor and format. The first columns are step, layer, tensor, role, shape, dtype and calls.
 
         With by="tensor", the columns count, zeros, infinities, nans, amax, smallest and median of all elements follow.
-        Then follow, for each format, metrics of the sample, such as E4M3_sqnr_db, and the shares of elements below the
-        format's range, subnormal, normal, and above its range, without a scale, such as E4M3_below. With by="format",
-        the format's name and every metric of `fp.analysis.error` for the sample follow.
+        Then follow, for each format, metrics of the sample, such as E4M3_sqnr_db, and shares such as E4M3_below: of
+        the elements that, without a scale, are below the format's range, subnormal, normal, or above its range. With
+        by="format", the format's name and every metric of `fp.analysis.error` for the sample follow.
 
         Args:
           by: "tensor" or "format".

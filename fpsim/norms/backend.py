@@ -33,8 +33,8 @@ class NormBackend(Protocol):
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
         """Return (codes of x with their format, whether x has a float dtype).
 
-        fmt: format of x if it holds codes; None if its float dtype determines the format. name: what
-        errors call x, such as "weight".
+        fmt: format of x if it holds codes; None if its float dtype determines the format. name: what errors call
+        x, such as "weight".
 
         Raises:
           ValueError, TypeError: x has another format, or is not an array in this backend's memory.

@@ -1,4 +1,4 @@
-"""A sum in 32 lanes in float32: an order of additions that a GPU's warp and a CPU's vector registers can share."""
+"""Sums in float32 in lanes, 32 by default: an order of additions that GPU warps and CPU vector registers can share."""
 
 from __future__ import annotations
 

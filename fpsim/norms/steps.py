@@ -169,12 +169,12 @@ def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
 
 
 def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
-    """Return the accumulator unchanged, after checking it for terms of the format `fmt`.
+    """Return `accumulate` unchanged, after checking that it can add terms of the format `fmt`.
 
     Raises:
-      TypeError: it is no accumulator.
-      ValueError: it is a LaneSum and float32 does not hold `fmt`, or it is an Accumulator whose result format has more
-        than 32 bits.
+      TypeError: accumulate is neither a LaneSum nor an Accumulator.
+      ValueError: accumulate is a LaneSum, and float32 does not hold the values of `fmt`; or accumulate is an
+        Accumulator, and its result format has more than 32 bits.
     """
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(

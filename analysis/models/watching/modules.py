@@ -58,7 +58,7 @@ class WatchedModules:
     def wait_for_recomputation(self) -> None:
         """Remember that the running module will run again in the backward pass, as inside torch.utils.checkpoint.
 
-        Its forward pass builds no graph now, so that the hooks on gradients can be added only then.
+        Its forward pass builds no autograd graph now, so hooks on gradients can be added only in the second run.
         """
         if self._stack:
             self._recomputed[id(self._stack[-1])] = self._stack[-1]
@@ -152,8 +152,8 @@ class WatchedModules:
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
 
-        The recording gets a note on the module, whose products are counted as not seen. forward: the
-        module's forward pass. args, kwargs: positional and keyword arguments of the pass.
+        The recording gets a note on the module, whose products are counted as not seen. forward: the module's forward
+        pass. args, kwargs: positional and keyword arguments of the pass.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__

@@ -98,7 +98,7 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes that become warnings: all but those on functions that are never recorded, such as "einsum"."""
+        """Notes of the recording that become warnings: all but those on functions never recorded, such as "einsum"."""
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
