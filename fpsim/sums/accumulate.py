@@ -196,7 +196,8 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
     """Return the sums of `problem`, computed in 64-bit words, as codes of the accumulator's result format, (M, N).
 
-    The words are float64 values if these hold all that is needed, else codes.
+    The words are float64 values if these hold all products and sums and the loop for them need not be compiled first
+    (see `general_loops`), else codes.
     """
     way, outer_way = ways(seedless(accumulator), problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):

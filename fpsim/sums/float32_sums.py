@@ -111,10 +111,10 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     """Return the sum of a short C-ordered array by a quick path in float32, or None where this path does not apply.
 
-    The sum is a scalar of the accumulator's dtype. The path does not apply inside a block of
-    `general_loops`, or in one of these cases: float32 cannot reproduce the accumulator's sums or decodes x by a table;
-    x is empty or has more than SHORT (16384) elements; the processor flushes subnormals or does not round to nearest;
-    sums may leave the range in which float32 is exact; the dtype of x has integers that are no codes of the format.
+    The sum is a scalar of the accumulator's dtype. The path does not apply inside a block of `general_loops`, or in
+    one of these cases: float32 cannot reproduce the accumulator's sums or decodes x by a table; x is empty or has more
+    than SHORT (16384) elements; the processor flushes subnormals or does not round to nearest; sums may leave the range
+    in which float32 is exact; the dtype of x has integers that are no codes of the format.
 
     fmt: format of x if it holds codes; None if it holds floats.
     """

@@ -67,7 +67,7 @@ def _exponent(bits: Any) -> Any:
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """Return 2**exponent as a float64, for a normal result."""
+    """Return 2**exponent as a float64; the exponent must be that of a normal float64."""
     return u64(u64(exponent + BIAS) << MANTISSA_BITS).view(f64)
 
 

@@ -94,7 +94,7 @@ def _rounded(x: Any, word: Any, u: DrawPlace) -> Any:
 def _step(t: Any, a: Any, b: Any, of_product: Any, of_sum: Any, u: DrawPlace) -> Any:
     """Return t + a * b, product and sum each rounded stochastically, a float64.
 
-    t, a: float64. b: bit pattern of one. of_product, of_sum: 32-bit random draws. u: the bits that are kept.
+    t, a: float64. b: bits of a float64, as uint64. of_product, of_sum: 32-bit random draws. u: the bits that are kept.
     """
     product = _rounded(f64(a * u64(b).view(f64)), of_product, u)
     return _rounded(f64(t + product), of_sum, u)
@@ -104,7 +104,7 @@ def _step(t: Any, a: Any, b: Any, of_product: Any, of_sum: Any, u: DrawPlace) ->
 def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
     """Return t + a * b, rounded stochastically once, a float64.
 
-    t, a: float64. b: bit pattern of one. of_sum: 32-bit random draw. u: the bits that are kept.
+    t, a: float64. b: bits of a float64, as uint64. of_sum: 32-bit random draw. u: the bits that are kept.
     """
     return _rounded(f64(fma(a, u64(b).view(f64), t)), of_sum, u)
 
