@@ -93,9 +93,10 @@ def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUni
 
 
 def _other_sign(unit: IntegerUnit, name: str) -> str:
-    """Return a sentence naming the unit of the same architecture whose operand `name` has the other sign than `unit`'s.
+    """Return a sentence naming the unit that differs from `unit` only in the signedness of operand `name`, or "".
 
-    That is unsigned integers (u8) for signed ones (s8), or the reverse. The sentence is "" if there is none.
+    Both are of one architecture. For an operand of signed integers (s8) the named unit has unsigned ones (u8), or the
+    reverse. The sentence is "" if there is no such unit.
     """
     changed = {
         field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"

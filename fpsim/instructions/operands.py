@@ -106,8 +106,8 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
     """Return the scale codes of an operand's blocks as an unsigned array; zeros (uint8) for units without block scales.
 
-    codes: the caller's scales, or None. shape: the shape that scales must have, (..., blocks along K). name: the
-    argument that errors name.
+    codes: the caller's scales, or None. shape: the shape that scales must have, (..., blocks along K). unit: the matrix
+    unit. name: the argument that errors name.
 
     Raises:
       ValueError: scales are missing, unwanted, or of another shape.

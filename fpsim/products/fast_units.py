@@ -99,11 +99,12 @@ def _is_float32(unit: MatrixUnit) -> bool:
 
 
 def _fused(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels.
+    """Return whether the fast kernels can compute a unit of `Rule.FUSED`, or of a rule built from it.
 
-    They are: 4, 8, 16 or 32 terms (per pass for `Rule.TWO_PASSES`); 1 .. 26 fraction bits, at least as many as the
-    result's mantissa has; products of at most 24 bits; FP32 sums, or FP16 sums with all mantissa bits; and a floor
-    exponent from -900 to the largest that cuts no bits off an accumulator to which only zeros are added.
+    Such a unit has 4, 8, 16 or 32 terms (per pass for `Rule.TWO_PASSES`); 1 .. 26 fraction bits, at least as many as
+    the result's mantissa has; products of at most 24 bits; FP32 sums, or FP16 sums with all mantissa bits; and a floor
+    exponent (that of a zero term) from -900 to the largest that cuts no bits off an accumulator to which only zeros are
+    added.
     """
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
@@ -119,10 +120,11 @@ def _fused(unit: MatrixUnit) -> bool:
 
 
 def _scaled(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels.
+    """Return whether the fast kernels can compute a unit of `Rule.SCALED`.
 
-    They are those of `Rule.FUSED`, and: one block of scales per instruction; formats with exponents within -20 .. 20;
-    and fraction bits so few that 2**(fraction bits - smallest exponent of a scaled product) is a normal float32.
+    Such a unit is within the bounds of `_fused`. It also has one block of scales per instruction; formats with
+    exponents within -20 .. 20; and fraction bits so few that 2**(fraction bits - smallest exponent of a scaled product)
+    is a normal float32.
     """
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
@@ -132,9 +134,9 @@ def _scaled(unit: MatrixUnit) -> bool:
 
 
 def _exact(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.EXACT` is within the bounds of its kernels.
+    """Return whether the fast kernels can compute a unit of `Rule.EXACT`.
 
-    These compute fused multiply-adds (one term) in float64 or float32, and exact sums of up to 4 FP16 or 2 BF16
+    They compute fused multiply-adds (one term) in float64 or float32, and exact sums of up to 4 FP16 or 2 BF16
     products, as CDNA1's instructions have.
     """
     a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
@@ -147,19 +149,19 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _separate(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels.
+    """Return whether the fast kernels can compute a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD`.
 
-    They are: float32 sums with all mantissa bits, 24 fraction bits, and a floor exponent of -126, float32's smallest
-    exponent.
+    Such a unit has float32 sums with all mantissa bits, 24 fraction bits, and a floor exponent (that of a zero term) of
+    -126, float32's smallest exponent.
     """
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 
 def _flushed_chain(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS` is within the bounds of its kernels.
+    """Return whether the fast kernels can compute a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS`.
 
-    They are: float32 sums with all mantissa bits, and products of at most 24 bits. For such products float64 shows
-    which results are below 2**-126.
+    Such a unit has float32 sums with all mantissa bits, and products of at most 24 bits. For such products float64
+    shows which results are below 2**-126.
     """
     # float64 shows which results of such products are below 2**-126
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision

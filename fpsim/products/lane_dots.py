@@ -123,8 +123,8 @@ def _halved(sums: Floats, left: int) -> Floats:
 def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return dot products as cuBLAS's dot_kernel and reduce_1Block_kernel add them (docs/schedules.md), (m, n) float32.
 
-    In `u`, groups are thread blocks of 128 threads, and lanes are the chains of additions of a block's threads. The
-    order, where "by halves" adds the upper half of the sums to the lower half:
+    x: (m, K), y: (n, K). In `u`, groups are thread blocks of 128 threads, and lanes are the chains of additions of a
+    block's threads. The order, where "by halves" adds the upper half of the sums to the lower half:
 
     1. A thread adds its chains in order. A block adds its threads' sums by halves to one sum, and adds that to the zero
        u.lanes_start (+0 or -0).

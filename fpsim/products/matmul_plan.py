@@ -39,14 +39,14 @@ class PassedFinish(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatmulPlan:
-    """The plan of all products by one unit with the same shapes, tiles of scales, schedule and result format.
+    """How one unit computes all products that have the same shapes, tiles of scales, schedule and result format.
 
     Attributes:
       unit: the matrix unit.
-      left, right: shapes of a and b, and tiles of their scales.
+      left, right: shapes of a and b, each with the tile (block of elements) that shares a scale.
       passed: flags for the epilogue's operands that the call passes.
       schedule: the call's schedule, or the default one.
-      along_k: the order in which that schedule adds this K.
+      along_k: the order in which that schedule adds the K terms.
       scale_order: "product", "a_first" or "b_first", the order in which scales multiply, as in `fpsim.matmul`.
       out_fmt: the argument of `fpsim.matmul`, None if it was not passed.
       fmt: format of the result.
@@ -127,11 +127,11 @@ class MatmulPlan:
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
     """Return the plan of a product, and warn (UserWarning) of each remark on a schedule that the caller passed.
 
-    unit: the matrix unit. left, right: shapes of a and b, and tiles of their scales. request: the call's keyword
-    arguments. has_c: whether the call passes c.
+    unit: the matrix unit. left, right: shapes of a and b, each with the tile (block of elements) that shares a scale.
+    request: the call's keyword arguments. has_c: whether the call passes c.
 
     Raises:
-      ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
+      ValueError: shapes that do not match, sums that the schedule cannot add, products that its library refuses.
     """
     passed = PassedFinish(has_c, request.alpha is not None, request.beta is not None, request.bias is not None)
     words: tuple[Any, ...] = request.schedule, request.promote, request.scale_order, request.out_fmt, request.strict
@@ -153,11 +153,13 @@ def _cached_plan(
 ) -> MatmulPlan:  # fmt: skip
     """Return the plan of a product, from a cache, as programs repeat most products many times.
 
-    unit: the matrix unit. left, right: shapes of a and b, and tiles of their scales. passed: flags for the epilogue's
-    operands that the call passes. schedule, promote, scale_order, out_fmt, strict: keyword arguments of `fp.matmul`.
+    unit: the matrix unit. left, right: shapes of a and b, each with the tile (block of elements) that shares a scale.
+    passed: flags for the epilogue's operands that the call passes. schedule, promote, scale_order, out_fmt, strict:
+    keyword arguments of `fp.matmul`.
 
     Raises:
-      ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses if `strict`.
+      ValueError: shapes that do not match; sums that the schedule cannot add; if `strict`, products that its library
+        refuses.
     """
     refuse_shapes(left.shape, right.shape)
     (m, k), n = left.shape, right.shape[1]
@@ -179,7 +181,7 @@ def _default_schedule(
     """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
 
     A shorter chain has `promote` terms, or, if that is None, as many as share a scale along K. With neither there is
-    one chain. promote, scale_order: as in `fp.matmul`. sides: the shapes of a and b, and tiles of their scales.
+    one chain. promote, scale_order: as in `fp.matmul`. sides: the shapes of a and b, with the tiles that share a scale.
 
     Raises:
       ValueError: the unit or the operands cannot have that `promote` or order of scales.

@@ -25,12 +25,12 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales are passed
 
 
 class OperandShape(NamedTuple):
-    """The shape of an operand and of the tiles that share a scale; the plan of a product depends on nothing else of it.
+    """The shape of an operand and its tile (a block of elements that share a scale): all that plans of products read.
 
     Attributes:
       name: "a" or "b".
       shape: (M, K) of a, (K, N) of b.
-      tile: (rows, columns) of the operand that share a float32 decode scale; (0, 0) without such scales.
+      tile: (rows, columns) of elements that share a float32 decode scale (their factor); (0, 0) without such scales.
       along_k: number of terms of K that share a decode scale; None if scales do not change along K, or there are none.
       factors: number of float32 decode scales of the operand; None without them.
       has_tensor_scale: True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
@@ -137,6 +137,8 @@ def accumulator_matrices(
     a: Any, b: Any, fmt: Formats, backend: Backend
 ) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
     """Return both operands of a product by an accumulator, as `accumulator_codes` does, after a check of their shapes.
+
+    a, b, fmt, backend: as for `accumulator_codes`.
 
     Raises:
       ValueError: a and b are not (M, K) and (K, N), or as for `accumulator_codes`.

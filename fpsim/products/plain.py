@@ -79,7 +79,7 @@ def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
 
 
 class PlainUnit(NamedTuple):
-    """The cached plan of all plain products by one matrix unit, with partial sums of one length or none.
+    """The cached plan of products of plain arrays by one matrix unit, for one value of matmul's argument `promote`.
 
     Attributes:
       loop: the compiled kernel of `fused_product` for the unit.
@@ -142,7 +142,7 @@ def _by_unit(
 
 @lru_cache(maxsize=4096)
 def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
-    """Return the plan of plain products by a unit; None if no single loop computes its products in float32.
+    """Return the plan of products of plain arrays by a unit; None if no single loop computes them in float32.
 
     promote: terms of K after which a partial sum is added to a float32 total; None for no promotion.
     """

@@ -47,8 +47,9 @@ def refuse_conflicts(request: Request) -> None:
     request: the call's keyword arguments.
 
     Raises:
-      ValueError: a conflict, or an order of additions, which runs on the CPU only.
-      TypeError: `schedule` is something else.
+      ValueError: `promote` or `scale_order` is passed with a schedule; or `schedule` is an order of additions, such as
+        nested tuples, which products on a GPU cannot follow.
+      TypeError: `schedule` is an object of another class.
     """
     if request.schedule is None:
         return

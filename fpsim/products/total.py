@@ -87,7 +87,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of the only slice of K, which start at c if `starts` is True, else at a zero.
+        """Return the sums of the only slice of K; they start at c if the enclosing `starts` is True, else at a zero.
 
         The zero is -0 if a schedule takes the first partial sum as it is, since adding to -0 keeps all bits; else +0.
         """

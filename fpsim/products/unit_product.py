@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Factors(NamedTuple):
-    """Decode scales of partial sums, and how they are applied.
+    """Decode scales (factors of the stored operands) of partial sums, and how partial sums are multiplied by them.
 
     Attributes:
       rows, columns: float32 scales of rows, (M, parts), and of columns, (parts, N); without elements for none.

@@ -1,4 +1,4 @@
-"""split_matmul: float32 products from products of narrow parts, with the order and roundings of a recipe."""
+"""split_matmul: float32 products from products of narrow parts such as BF16, in the order of a recipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ processor = deferred("fpsim.runtime.processor")  # imports numba
 
 
 def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
-    """Split float32 numbers into the narrow parts of a recipe.
+    """Split float32 numbers into parts in a narrow format, such as BF16, as a recipe does.
 
     Args:
       x: array of a float dtype whose values float32 can represent.
@@ -55,7 +55,7 @@ def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
 def split_matmul(
     a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike | None = None, *, split: str | Split = "CUTLASS_BF16X9"
 ) -> npt.NDArray[np.float32]:
-    """Return a @ b + c in float32, computed from products of narrow parts in the order of a split.
+    """Return a @ b + c in float32, computed from products of narrow parts, such as BF16, as a recipe does.
 
     Args:
       a, b: (M, K) and (K, N), of float dtypes whose values float32 can represent.

@@ -1,4 +1,4 @@
-"""Recipe of a split: how float32 numbers are split into narrow parts, and the order in which products are added."""
+"""Recipe of a split: how float32 numbers are split into parts such as BF16, and how products of parts are added."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Group(NamedTuple):
 
     Attributes:
       bands: pairs of parts (of a, of b) in the order of additions, grouped into bands of equal weight. Within a band,
-        the pairs alternate, one instruction each. Between two bands, the accumulator is multiplied by 2**-shift of the
-        split.
+        the pairs alternate, one instruction each. Between two bands, the accumulator is multiplied by 2**-shift, where
+        `shift` is a field of the Split.
       interval: number of instructions along K, counted for one pair, after which the accumulator is added to a float32
         total (rounded to nearest even) and starts again at +0; None for a single accumulator over all of K, which
         requires a single band.
@@ -47,7 +47,7 @@ class Group(NamedTuple):
 @reloadable
 @dataclass(frozen=True)
 class Split:
-    """A recipe for a float32 product that is computed from products of narrow parts.
+    """A recipe for computing a float32 product from products of narrow parts: numbers in a format of up to 16 bits.
 
     Part 0 of a number x is x rounded to `fmt`. The remainder, (x - part 0) * 2**shift, is split in the same manner, so
     that x is about part 0 + 2**-shift * (part 1 + 2**-shift * (...)).
@@ -146,7 +146,7 @@ class Split:
 
     @property
     def products(self) -> int:
-        """Number of narrow products that one float32 product requires."""
+        """Number of products of two parts by which one float32 product is replaced."""
         return sum(len(group.pairs) for group in self.groups)
 
     def replace(self, **changes: Any) -> Split:

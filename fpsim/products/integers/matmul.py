@@ -220,7 +220,7 @@ def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
     call: the operands and keyword arguments, of which `out_fmt` and those of the epilogue decide.
 
     Raises:
-      ValueError: no format has that name.
+      ValueError: `out_fmt` is no format, or an integer format other than int8, uint8 and int32.
     """
     wanted = call.request.out_fmt
     if wanted is None:

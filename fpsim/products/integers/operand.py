@@ -78,8 +78,8 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
     """Return the zero points of a Scaled array of integers as int32; None if it has none.
 
-    Their shape is (M, 1) for a, (1, N) for b, or (1, 1) for a single one; with tiles along K, it is that of the scales.
-    x: the array. name: "a" or "b". facts: its shape and tiles.
+    Their shape is (M, 1) for a, (1, N) for b, or (1, 1) for a single one. If scales change along K, zero points have
+    the shape of the scales. x: the array. name: "a" or "b". facts: its shape and tiles.
     """
     points = getattr(x, "zero_points", None)
     if points is None:

@@ -94,7 +94,7 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
 
 
 def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
-    """Return whether a sum that starts at a value of `total` and adds k products may leave the range of unit.d.
+    """Return whether a sum that starts at a value of `total` and adds k products may leave the result's range.
 
     total: integers of the unit's result dtype. unit: the integer matrix unit.
     """

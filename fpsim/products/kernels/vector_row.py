@@ -173,7 +173,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return types.void(a, ea, b, eb, c, e, scales, numbers), build
 
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
-        """Emit, for each group of 16 columns, the powers that align its products and its accumulator.
+        """Emit, for each group of 16 columns in `groups`, the powers of two that align products and accumulator.
 
         Return a list of (accumulator bits, 2**(F - M), 2**(F - M) times both scales, mask of columns without
         additions). F: fraction bits. M: the largest exponent of products and accumulator. places: addresses, of which

@@ -110,9 +110,9 @@ def _made(kind: Any, how: Arithmetic) -> Accumulator:
 
 
 def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
-    """Return the sums (M, N) of a problem as codes with their format, in the order and arithmetic of a tree.
+    """Return a @ b, (M, N), in the order and arithmetic of a tree of additions, as codes with their format.
 
-    root: the tree's last node. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
+    root: the tree's last node. problem: codes of a (M, K) and b (K, N), and their formats.
 
     Raises:
       ValueError: the tree has instructions of a matrix unit, or sums with block scales.
@@ -190,10 +190,10 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return a copy of a problem whose terms b are rounded as `how` says; the problem itself if none of them changes.
+    """Return a copy of `problem` with rounded terms, for orders that round every term before they add it.
 
-    problem: sums of the columns of b (a is all ones). how: the format, rounding, overflow and subnormals. It serves
-    orders that round every term before they add it.
+    problem: the terms, codes b (K, N), of which each column is added up. It is returned itself if rounding changes no
+    term. how: the format, rounding, overflow and subnormals.
     """
     fmt = problem.formats[1]
     if fmt == how.fmt and how.subnormals == "keep":
@@ -211,7 +211,7 @@ def _terms(items: Any) -> Array:
 
 
 def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
-    """Return the problem of adding only some terms of K.
+    """Return a copy of `problem`, the operands of sums over K, that has only some of the terms.
 
     problem: codes of a (M, K) and b (K, N), and their formats. terms: indices along K, int64, at least one. total:
     running sums from which the result starts, converted to `fmt`; None to start from problem.c.

@@ -52,10 +52,10 @@ def table_of(root: Node) -> OrderTable | None:
 
 
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute a node into running sum number `at`.
+    """Append to `rows`, a table of operations, those that compute a node into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; numbers above `at` hold intermediate results. The result
-    is None if a sum has another arithmetic than plain `fmt` (FP32 or FP64, to nearest even, with subnormals and Inf).
+    Return 1 + the highest number of a running sum that they use; numbers above `at` hold intermediate results. The
+    result is None if a sum is not plain arithmetic in `fmt`: FP32 or FP64, to nearest even, with subnormals and Inf.
     node: the node. rows: tuples of five integers.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
@@ -66,9 +66,9 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `node`, a chain, into running sum number `at`.
+    """Append to `rows`, a table of operations, those that compute `node`, a chain, into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
+    Return 1 + the highest number of a running sum in them; None if a sum is not plain arithmetic in `fmt`.
     """
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
@@ -107,9 +107,9 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute one summand into running sum number `at`.
+    """Append to `rows`, a table of operations, those that compute one summand into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. value: the
+    Return 1 + the highest number of a running sum in them; None if a sum is not plain arithmetic in `fmt`. value: the
     index along K of a term, or a node.
     """
     if isinstance(value, int):
@@ -119,9 +119,9 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `node`, a pairwise sum, into running sum number `at`.
+    """Append to `rows`, a table of operations, those that compute `node`, a pairwise sum, into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. A sum of
+    Return 1 + the highest number of a running sum in them; None if a sum is not plain arithmetic in `fmt`. A sum of
     2, 4, 8, ... neighbours stays in memory until its neighbour is computed, which bounds the number of sums.
     """
     most, height, values = at + 1, at, _values(node)
@@ -141,10 +141,10 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `node`, a butterfly sum, into running sum number `at`.
+    """Append to `rows`, a table of operations, those that compute a butterfly sum, `node`, into sum number `at`.
 
     A butterfly sum adds the upper half of its summands to the lower half, until one is left. Return 1 + the highest
-    number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
+    number of a running sum in them; None if a sum is not plain arithmetic in `fmt`.
     """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Sums of a matrix unit in the order of a tree, computed node by node.
+"""Sums of a matrix unit in the order of a tree of additions, computed node by node.
 
 The unit's loops add instructions; NumPy adds float32 partial sums.
 """
@@ -82,7 +82,7 @@ def instructions_of(node: Node) -> set[Arithmetic]:
 
 
 def unit_sums(root: Node, sums: UnitSums) -> Array:
-    """Return the sums of a tree, (M, N) float32 (float64 for units whose sums are float64).
+    """Return the sums of a tree of additions, (M, N) float32 (float64 for units whose sums are float64).
 
     root: the tree's last node. sums: the operands and the backend.
 
@@ -173,11 +173,11 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums (M, N) of a chain of partial sums of full instructions over any terms, or None.
+    """Return the sums (M, N) of a chain of partial sums over any terms of K, by one call of the unit's loops, or None.
 
-    The result is None if the partial sums differ in their number of terms; the last instruction of the last one may
-    have fewer. The terms are copied in their order, so that the unit's loops compute all partial sums in one call.
-    node: the chain. sums: the operands and the backend.
+    The terms are copied in their order first. The result is None if one call cannot compute the sums: the unit has
+    block scales, or the partial sums (chains of instructions from +0) differ in their number of terms. Only the last
+    partial sum, and the last instruction in it, may have fewer. node: the chain. sums: the operands and the backend.
     """
     product, unit = sums.product, sums.product.unit
     terms: list[Array] = []

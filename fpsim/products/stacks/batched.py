@@ -72,7 +72,7 @@ def stacked(
 
 
 def _zeros(x: Any) -> Any:
-    """Return a matrix of zeros like those of a stack x, an array or a Scaled array whose scales become zeros too."""
+    """Return a zero matrix like each matrix of a stack x, an array or a Scaled array, whose scales become zeros too."""
     if not isinstance(x, Scaled):
         return np.zeros(x.shape[-2:], x.dtype)
     return dataclasses.replace(x, **{name: _zeros(array) for name, array in arrays_of(x).items()})
@@ -106,8 +106,9 @@ def _by_accumulator(
 ) -> Array:
     """Return the stack of products by a generic accumulator, in `out` or a new array of shape (*shape, M, N).
 
-    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. With stochastic rounding,
-    random bits depend on the number of an output in the whole stack, in C order.
+    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. fmt: as for
+    `fpsim.matmul`. With stochastic rounding, random bits depend on the number of an output in the whole stack, in C
+    order.
     """
     a, b, c = operands
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
