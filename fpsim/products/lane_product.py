@@ -1,4 +1,4 @@
-"""Matrix products added by threads without matrix units: the choice of kernel, orientation and parts of the result."""
+"""Matrix products added by threads without matrix units: chooses the kernel, a @ b or b.T @ a.T, and parts of it."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class PlainUnit(NamedTuple):
       fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
       decoders: functions that decode an operand a of at most SHORT (16384) elements to float32, by dtype of a; only
         dtypes of which every element is a valid code.
-      readers: functions from an operand b of at most SHORT elements, or a stack of such operands, to (what the kernel
-        reads, whether it is transposed or None for floats), by dtype of b.
+      readers: functions, by dtype of b, from an operand b of at most SHORT elements, or a stack of such operands, to a
+        pair: the codes or float32 patterns that the kernel reads; and whether codes are transposed, None for floats.
       columns: a result with at least this many columns, or with no more rows than columns, is computed with vectors
         along its rows. A narrower one is computed as its transpose.
       promotion: instructions after which a partial sum is added to the total; 0 for none.

@@ -101,8 +101,8 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
     a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows,
     PANEL_COLUMNS) float32. base: the exponent of a product minus the int8 exponents of its factors. parts: number of
-    blocks of PART columns that are computed with AVX-512. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3,
-    PANEL_COLUMNS) int32.
+    blocks of PART (64) columns that are computed with AVX-512. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8;
+    words: (3, PANEL_COLUMNS) int32.
     """
     size, two = terms // halves, halves == 2
 

@@ -66,7 +66,7 @@ class RowScratch(NamedTuple):
       e: int8, the largest exponent of a column's products.
       power: int32 bits of the float32 2**(fraction bits - M), where M is the largest exponent of a column's products
         and accumulator.
-      scaled_power: int32 bits of that times both scales.
+      scaled_power: int32 bits of the same power times both scales.
       sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated products.
       specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
     """

@@ -285,7 +285,7 @@ def half_decoder(by_sign: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return the loop `RowLoops.decode`, which decodes `terms` terms of rows of a, in vectors if all are within K."""
+    """Return the loop `RowLoops.decode`, which decodes `terms` terms of rows of a; in vectors if all are within K."""
     whole = row_decoder(terms)
 
     def decode(

@@ -40,7 +40,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row: exponents `e` and `sums` of even and of odd products; `specials`: NaN and Inf."""
+    """Buffers for a row: `e`, largest exponents, and `sums`, of even and odd products; `specials`: NaN and Inf."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64

@@ -28,7 +28,7 @@ FULL = (FLOAT_BIAS + PLACES) << PLACES | HALF  # 1.5 * 2**23: integers have no f
 
 
 def _shifted(places: int) -> int:
-    """Return an int32 that multiplies float32 by 2**places if it is added to their bits (modulo 2^32)."""
+    """Return the int32 that, added to the bits of a float32 modulo 2^32, multiplies the float32 by 2**places."""
     return int(np.uint32(places << PLACES & 0xFFFFFFFF).view(np.int32))
 
 
@@ -48,7 +48,7 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """Emit and return the largest exponents of the products of `terms` for PART columns, a vector of int8.
+    """Emit and return the largest exponents of the products of `terms` for PART (64) columns, a vector of int8.
 
     They are at least NO_TERM, which stands for columns without products. builder: llvmlite's IRBuilder. ea, eb:
     addresses of the int8 exponents of a row of a and of b's terms.
@@ -94,7 +94,7 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows, PANEL_COLUMNS)
     float32, of which rows first .. stop - 1 (int64) change. base: int32, the exponent of a product minus the int8
-    exponents of its factors. parts: int64, number of blocks of PART columns.
+    exponents of its factors. parts: int64, number of blocks of PART (64) columns.
     """
     size = terms // halves
 
@@ -140,7 +140,7 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
     """Emit and return the biased exponents of column group g (16 columns) as exponent fields of float32, int32.
 
-    builder: llvmlite's IRBuilder. biased: vector of int8 exponents of PART columns.
+    builder: llvmlite's IRBuilder. biased: vector of int8 exponents of PART (64) columns.
     """
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
@@ -223,7 +223,7 @@ def vector_exact_row(terms: int) -> Any:
     """Return the intrinsic (a, b, c, parts) -> None that adds `terms` products to each element of c with one rounding.
 
     float64 must hold the products' sum exactly. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32,
-    finite. parts: number of blocks of PART columns that change.
+    finite. parts: number of blocks of PART (64) columns that change.
     """
 
     def row(_typing: Any, a: Any, b: Any, c: Any, parts: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Sums in the order of a tree for any accumulator, computed node by node.
+"""Sums in the order of a tree of additions for any accumulator, computed node by node.
 
 The accumulators' loops add terms; `fpsim.add` adds partial sums.
 """
@@ -24,7 +24,7 @@ ADDED_ONCE = ("once", "exact")
 
 
 class CodedSums(NamedTuple):
-    """Running sums of a product.
+    """The sums of a product as codes, with their format.
 
     Attributes:
       codes: (M, N), unsigned codes of the format `fmt`.

@@ -1,4 +1,4 @@
-"""Matrix products, sums and dot products in float32 or float64, added in the order of a tree's table."""
+"""Matrix products, sums and dot products in float32 or float64, added in the order of a table (OrderTable)."""
 
 from __future__ import annotations
 

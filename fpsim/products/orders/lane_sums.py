@@ -1,6 +1,6 @@
 """Products added in the order of a tree that was made from a schedule without matrix units, by that schedule's loops.
 
-They are faster than the loops for any tree.
+Those loops are faster than the ones that serve any tree.
 """
 
 from __future__ import annotations

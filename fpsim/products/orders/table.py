@@ -1,4 +1,4 @@
-"""Tables of trees whose additions are all float32 or all float64: the rows that the kernel `order_sums` reads."""
+"""Tables of integers for trees of additions that are all float32 or all float64; the kernel `order_sums` reads them."""
 
 from __future__ import annotations
 
