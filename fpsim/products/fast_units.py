@@ -49,10 +49,10 @@ def rows_of(unit: MatrixUnit) -> str:
 
     unit: a unit with a fast kernel, of `Rule.FUSED`, `Rule.SCALED` or `Rule.TWO_PASSES`.
 
-    "chained" (kernels/chained_row.py) is for AVX-512 and units of `Rule.FUSED`, if sums have at most 22 bits, counted
-    from the last bit that is kept of a term, and the exponents of both operands' formats are within -20 .. 20. "avx512"
-    and "avx2" (kernels/vector_row.py, compiled for these instructions) are for other units of at most 25 fraction bits.
-    "plain" (kernels/fused_row.py) is for all other units and processors.
+    "chained" (kernels/chained_row.py) needs AVX-512 and a unit of `Rule.FUSED`. The exponents of both operands' formats
+    must be within -20 .. 20, and sums must have at most 22 bits, counted from the last bit that is kept of a term.
+    "avx512" and "avx2" (kernels/vector_row.py, compiled for these instructions) are for other units of at most 25
+    fraction bits. "plain" (kernels/fused_row.py) is for all other units and processors.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()

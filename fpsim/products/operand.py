@@ -270,8 +270,8 @@ def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
     """Return a Scaled array of integers as an operand of a unit of 16-bit floats, as in products with 4-bit weights.
 
-    Each integer times its scale is rounded once. x: the Scaled array. name: "a" or "b". element: the unit's input
-    format of this operand, FP16 or BF16.
+    Each integer times its scale is rounded once, to the format of `element`. x: the Scaled array. name: "a" or "b".
+    element: the unit's input format of this operand, FP16 or BF16.
     """
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale

@@ -210,10 +210,11 @@ def bias_of(array: Array, shape: tuple[int, int]) -> Array:
 
 
 def float32_number(value: float | None, name: str) -> np.float32:
-    """Return alpha or beta rounded to float32, 1 for None; name: the argument that errors name.
+    """Return `value`, the argument alpha or beta, rounded to float32; 1 for None. name: the argument that errors name.
 
     Raises:
-      TypeError, ValueError: the value is not a number, or it is finite and 2**128 or more.
+      TypeError: the value is not a number.
+      ValueError: the value is finite with a magnitude of 2**128 or more.
     """
     if value is None:
         return ONE

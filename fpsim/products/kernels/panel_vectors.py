@@ -231,8 +231,8 @@ def half_decoder(by_sign: bool, fmt: Format) -> Any:
     """Return the intrinsic (source, k, n, base, b, eb, i) -> mask that decodes 64 codes of fmt, FP16 or BF16.
 
     Row i of b and of eb gets the values and the exponents minus base of source[k, n : n + 64]; if by_sign, positive and
-    negative values are stored apart. mask: int64. Bit j < 32 is set if the code of column j or j + 32 is NaN or Inf,
-    bit 32 + j if the stored exponent of one of them is outside -20 .. 20.
+    negative values are stored apart. mask: int64. For j < 32, bit j is set if the code of column j or j + 32 is NaN
+    or Inf; bit 32 + j is set if the stored exponent of either is outside -20 .. 20.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16

@@ -192,8 +192,8 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
     """Return a copy of `problem` with rounded terms, for orders that round every term before they add it.
 
-    problem: the terms, codes b (K, N), of which each column is added up. It is returned itself if rounding changes no
-    term. how: the format, rounding, overflow and subnormals.
+    problem: the terms, codes b (K, N), of which each column is added up. If rounding changes no term, `problem` itself
+    is returned. how: the format, rounding, overflow and subnormals.
     """
     fmt = problem.formats[1]
     if fmt == how.fmt and how.subnormals == "keep":
