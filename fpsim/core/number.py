@@ -91,7 +91,7 @@ def infinite(negative: Any) -> Number:
 
 @scalar
 def leading_place(word: Any) -> Any:
-    """Return the index of the highest set bit of a uint64 > 0, as a uint64; bit 0 is the lowest."""
+    """Return the index of the highest set bit of `word`, a uint64 > 0, as a uint64; bit 0 is the lowest."""
     high = u64(word >> u64(32))
     part = high if high != ZERO else word
     # the conversion of so small an integer is exact, and its exponent says where the highest bit is

@@ -131,7 +131,8 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
         """Return 2**(floor(log2(amax)) - emax) as a float of type `real`; 0 if that underflows, Inf if it overflows.
 
         The rule CEIL takes ceil instead of floor. top: bit pattern of amax, which is finite. emax: the exponent that is
-        subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, so that it rounds.
+        subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, which rounds amax to
+        the elements' mantissa bits. rule: FLOOR, CEIL or EVEN.
         """
         empty, moved = top == zero, np.int64(0)
         if word(top >> mantissa) == zero:  # a subnormal amax: shift its digits into those of a normal number
@@ -161,16 +162,17 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 class ScaleSteps(NamedTuple):
     """Compiled scalar functions for floats of one width that turn amax, the largest magnitude of a tile, into a scale.
 
-    `_make_scale_steps` defines them, and has their arguments and results.
+    `_make_scale_steps` defines them, and explains their arguments and results.
 
     Attributes:
-      ruled_top: the amax that counts if the tile holds NaN or Inf.
-      quotient_of: the scale before it is rounded.
-      single_scale: the scale in float32.
-      bounded: the scale, at least the smallest allowed.
-      applied_to: the factor of the elements for a scale.
-      encode_scale_of, decode_scale_of: the encode scale for an amax, and the scale of an encode scale.
-      tensor_scale_of: the scale of a whole array whose tiles have scales too.
+      ruled_top: returns the amax that counts if the tile holds NaN or Inf.
+      quotient_of: returns the scale before it is rounded.
+      single_scale: returns the scale rounded to float32.
+      bounded: returns the scale, raised to the smallest one allowed if it is below.
+      applied_to: returns the factor that divides or multiplies elements, for a scale.
+      encode_scale_of: returns the encode scale (largest element / amax), which multiplies elements.
+      decode_scale_of: returns the scale for an encode scale, its reciprocal.
+      tensor_scale_of: returns the scale of a whole array whose tiles have scales too.
     """
 
     ruled_top: Any
@@ -254,7 +256,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
-        """Return (float32 decode scale, factor by which elements are divided or multiplied).
+        """Return (float32 scale that multiplies decoded elements, factor that divides or multiplies them at encoding).
 
         Where an inverse overflows, the factor is the largest float, so that zeros stay zeros.
         scale: the tile's scale without the array's. n: a ScaleNumbers. rule: AMAX_BY_MAX to EVEN (docs/scaling.md).
@@ -277,11 +279,11 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (encode scale, is limited): largest / amax in float32, by which elements are multiplied.
+        """Return (encode scale, is limited): the factor largest / amax in float32, by which elements are multiplied.
 
-        It is limited to the largest float32. If amax is finite, it is large enough to have a finite reciprocal. top:
-        bit pattern of amax. largest: the largest element, float64. amax_floor: float64; a smaller amax counts as this.
-        of_zeros: the encode scale for amax = 0.
+        is limited: True if the factor was lowered to the largest float32. If amax is finite, the factor is raised as
+        far as its reciprocal needs to be finite. top: bit pattern of amax. largest: the largest element, float64.
+        amax_floor: float64; a smaller amax counts as this. of_zeros: the encode scale for amax = 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -302,12 +304,13 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def tensor_scale_of(amax: Any, highest: Any, n: Any, is_inverse: Any) -> Any:
-        """Return (scale, factor, is clamped): the float32 scale of a whole array whose tiles have scales too.
+        """Return (scale, factor, is clamped) for the float32 scale of a whole array whose tiles have scales too.
 
-        Amaxes of tiles are multiplied by the factor. is clamped: the scale was raised or lowered to one that float32
-        allows. If amax is finite, the scale times any tile's scale is finite. amax: largest magnitude of the array.
-        highest: what amax becomes, the largest element times a scale of tiles, a float64 that float32 need not hold.
-        n: a ScaleNumbers. is_inverse: True for the reciprocal of highest / amax, False for amax / highest.
+        scale: limited so that its product with any tile's scale is finite, if amax is. factor: number by which the amax
+        of a tile is multiplied to get the tile's scale, if is_inverse. is clamped: True if the scale was raised to the
+        smallest one allowed. amax: largest magnitude of the array. highest: float64, the largest element value times
+        the largest scale of a tile; the scale maps amax to it. n: a ScaleNumbers. is_inverse: True to compute the scale
+        as the reciprocal of highest / amax, False as amax / highest.
         """
         empty = amax == zero
         top = f64(n.scale_max)

@@ -104,9 +104,11 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, was raised, was lowered) from a quotient rounded to `code`, a decode scale.
+        """Return (scale, code, factor, was raised, was lowered) of a tile whose scale rounds to `code`.
 
-        top: bits of amax. held: value of `code`. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
+        was raised, was lowered: True if the scale had to be raised to the smallest one, or lowered to the largest. top:
+        bits of amax. quotient: the scale before it was rounded. code: its code in the scale format; held: the code's
+        value. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
         """
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
@@ -123,9 +125,12 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, False, was lowered) from a quotient rounded to `code`, an encode scale.
+        """Return (scale, code, factor, False, was lowered) of a tile whose encode scale rounds to `code`.
 
-        top: bits of amax. held: value of `code`. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
+        The scale is the reciprocal of the encode scale. False: the scale is never raised here. was lowered: True if
+        scales are FP32 and the encode scale is the smallest one with a finite reciprocal. quotient: the encode scale
+        before it was rounded. code: its code in the scale format; held: the code's value. s: a ScaleChoices. top, n and
+        r are not used.
         """
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays

@@ -126,8 +126,8 @@ def _angle(x: Any) -> Any:
 def _sine_of(angle: Any, turn: int) -> Any:
     """Return the compiled function sin(x + turn * pi/2) of a finite float32 x >= 0, passed and returned as float64.
 
-    turn: 0 for sin, 1 for cos. angle: function that reduces x to (quadrant, r, rest), `_near_angle` (x <= 2**20) or
-    `_angle`.
+    turn: 0 for sin, 1 for cos. angle: the function that writes x as quadrant * pi/2 + r + rest, `_near_angle` (for
+    x <= 2**20) or `_angle`.
     """
     turn_word = u64(turn)
 
@@ -135,7 +135,7 @@ def _sine_of(angle: Any, turn: int) -> Any:
     def sine(x: Any) -> Any:
         """Return sin(x + turn * pi/2) in float64, rounded to odd, for a float32 x passed as float64.
 
-        turn, of the enclosing call, is 0 or 1. Rounding the result to float32 then rounds the sine once.
+        turn: the argument of `_sine_of`, 0 or 1. Rounding the result to float32 equals rounding the exact sine once.
         """
         quadrant, r, rest = angle(x)
         quadrant = u64(quadrant + turn_word)
@@ -151,7 +151,7 @@ def _sine_of(angle: Any, turn: int) -> Any:
 def _tangent_of(angle: Any) -> Any:
     """Return the compiled function tan of a finite float32 x >= 0, passed and returned as float64.
 
-    angle: function that reduces x to (quadrant, r, rest), `_near_angle` (x <= 2**20) or `_angle`.
+    angle: the function that writes x as quadrant * pi/2 + r + rest, `_near_angle` (for x <= 2**20) or `_angle`.
     """
 
     @scalar

@@ -28,8 +28,8 @@ class Rows(NamedTuple):
     """The operands of M * N sums of K terms: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty.
 
     The arrays hold codes, or the bits of float64 values, as unsigned integers.
-    Sum (i, j) adds a[i, k] * b[i * step + k, j] for k = 0 .. K - 1, and c[i, j] unless c is empty. step: 0 if all rows
-    of a use the same (K, N) array, K if each row of a has its own K rows of b.
+    Sum (i, j) adds a[i, k] * b[i * step + k, j] for k = 0 .. K - 1, and c[i, j] unless c is empty. step: 0 if b is (K,
+    N), which every row of `a` is multiplied by; K if b is (M * K, N), with separate K rows for each row of `a`.
     """
 
     a: Any
@@ -42,8 +42,9 @@ class Rows(NamedTuple):
 class Targets(NamedTuple):
     """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
-    For sums kept as codes, a and b hold the fields of an UnpackLayout, and inner and outer those of an EncodeLayout and
-    an UnpackLayout and the `rules` of `pack`. Functions for other sums, such as float64 ones, have other layouts.
+    For sums kept as codes, a and b hold the fields of an UnpackLayout; inner and outer hold the fields of an
+    EncodeLayout, those of an UnpackLayout, and the `rules` of `pack`. Other sums, such as float64 ones, have other
+    layouts.
 
     Attributes:
       a, b: layouts of the operands.
@@ -179,9 +180,9 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0, the number of terms that this default for the argument `ahead` of `tile_in_order` adds.
+    """Return 0: as the default of the argument `ahead` of `tile_in_order`, add no terms in advance.
 
-    Other functions for `ahead` add several terms at once. All arguments, which are explained there, are ignored.
+    `tile_in_order` then adds all terms one by one. It explains the arguments, all of which are ignored here.
     """
     return 0
 
@@ -251,10 +252,10 @@ def tile_in_order(
 
 @scalar
 def number_levels(numbers: Any, terms: int) -> None:
-    """Set numbers[level], in place, to the number of sums below that level of a pairwise tree over `terms` terms.
+    """Set numbers[level], in place, to the index of the first sum of each level of a pairwise tree of `terms` terms.
 
-    It is the index of the level's first sum if sums are counted level by level, from the terms up. numbers: 1-D
-    integers.
+    Sums are counted level by level, from the terms up: 8 terms have 4 + 2 + 1 sums, and their levels begin at 0, 4 and
+    6. numbers: 1-D array of integers, one for each level.
     """
     left, number = terms, 0
     for level in range(numbers.size):
@@ -267,9 +268,9 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False: this default for the argument `ahead` of `tile_by_pairs` sums no subtree.
+    """Return False: as the default of the argument `ahead` of `tile_by_pairs`, sum no terms in advance.
 
-    Other functions for `ahead` sum several terms at once. All arguments, which are explained there, are ignored.
+    `tile_by_pairs` then adds all terms itself. It explains the arguments, all of which are ignored here.
     """
     return False
 

@@ -75,7 +75,7 @@ def specials_of_product(x: Term, y: Term) -> Any:
 
 @scalar
 def specials_of(x: Term) -> Any:
-    """Return the flag of a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite.
+    """Return the flag of the Term x: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite.
 
     A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
     """
