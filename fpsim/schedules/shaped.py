@@ -34,7 +34,8 @@ FORMATS = (BF16, FP16, FP32, INT8)
 class ProductShape(NamedTuple):
     """The shape of a product a (M, K) times b (K, N), the format of its operands, and their memory layout.
 
-    layout: "nn": both operands in C order; "nt": b is the transpose of an array in C order; "tn": a is.
+    layout: "nn": both operands in C order; "nt": b is the transpose of an array in C order; "tn": a is such a
+    transpose.
     """
 
     m: int
@@ -100,7 +101,8 @@ class ShapedSchedule:
     Attributes:
       name: the call that makes it.
       library: name of the library, with its version.
-      choose: function that `at` calls; it raises DeclinedShape for a shape whose order is not known.
+      choose: function from a ProductShape to a ChosenSchedule, which `at` calls; it raises a DeclinedShape for a shape
+        whose order of additions is not known.
       layout: "nn": a and b in C order; "nt": b is the transpose of an array in C order, as the weights of a linear
         layer; "tn": a is such a transpose.
       source: the source of the rules.

@@ -151,10 +151,11 @@ class LaneSteps(NamedTuple):
 
 
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
-    """Set words[w, j], for w < 4 and j < n, to the random number of rounding step + w of output number output + j.
+    """Set words[w, j], for w < 4 and j < n, to the random number for one rounding of one result.
 
-    words: (4, n or more) array of 32-bit words, written in place. output: flat index of a result. step: index of a
-    rounding among those of one result, a multiple of four. r: Randomness, the seed and the number of words per result.
+    It is rounding number step + w of the result with the flat index r.first + output + j. words: (4, n or more) array
+    of 32-bit words, written in place. step: index among the roundings of one result, a multiple of four. r: Randomness,
+    the seed and the number of words per result.
     """
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)

@@ -72,7 +72,8 @@ def _alignment(call: Call) -> Iterator[str]:
 def _scales(call: Call) -> Iterator[str]:
     """Yield a sentence for each reason why the kernel family of a call's schedule refuses the call's scales.
 
-    16-bit operands have none. Block scaling refuses 128x128 scales on both sides, fast accumulation and FP8 results.
+    cuBLAS has no scales for 16-bit operands. Its block scaling refuses 128x128 scales on both sides, fast accumulation
+    and FP8 results.
     """
     kinds = {call.scale_a, call.scale_b} - {"none"}
     if kinds and call.is_half:

@@ -200,7 +200,7 @@ class Extent(NamedTuple):
 
 
 def extent_of(span: Span) -> Extent:
-    """Return the range of K that a span covers."""
+    """Return the Extent of a span: its range of K, and its number of terms."""
     return Extent(span.start, span.stop, span.terms)
 
 

@@ -43,9 +43,10 @@ MOST_PARTS = 1 << 20  # nodes and runs of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """Raise a ValueError if a schedule's tree for k terms would have more than MOST_PARTS (2^20) nodes and runs.
+    """Raise a ValueError if a schedule's tree for k terms would have more than MOST_PARTS (2^20) parts.
 
-    unit: the matrix unit whose instructions add.
+    Parts are the tree's nodes and runs of additions; their number is estimated. unit: the matrix unit whose
+    instructions add.
     """
     sums, slicing = schedule.sums, schedule.slicing
     dealt = slicing.rule in ("interleaved", "rounds") and slicing.count > 1
@@ -60,9 +61,9 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 
 
 def refuse_parts(parts: int, tree: str, most: int = MOST_PARTS) -> None:
-    """Raise a ValueError if `parts`, the number of nodes and runs of a tree, exceeds `most`.
+    """Raise a ValueError if `parts`, the number of nodes and runs of additions of a tree, exceeds `most`.
 
-    tree: the tree's name in the error.
+    tree: text that names the tree in the error.
     """
     if parts > most:
         raise ValueError(

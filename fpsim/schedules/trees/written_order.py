@@ -191,9 +191,9 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two partial sums, x and y, as `how` adds them; x or y may change.
+    """Return the sum of two partial sums, x and y, as `how` adds them.
 
-    If one of them is a chain of partial sums itself, the other is appended to it.
+    If one of them is a chain of partial sums itself, the other is appended to it in place.
     """
     chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
     if chains:

@@ -70,7 +70,7 @@ def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...
     """Return the KBlocks of a product whose K is cut into segments with the given lengths.
 
     parts: number of segments that each thread adds; () if threads don't share K. rows: rows of a block of a. copied:
-    oneDNN copies a if K is no multiple of 32, so that all but the last instruction of a segment have 32 terms.
+    True if oneDNN copies a when K is no multiple of 32; all but the last instruction of a segment then have 32 terms.
     """
     equal = not copied and product.k % BLOCK != 0 and all(map(divides, {lengths[0], lengths[-1]}))
     return KBlocks(lengths, parts, equal, takes_amx(product, BYTES * rows * product.k, lengths[0]))

@@ -1,4 +1,4 @@
-"""The inputs and the result of oneDNN's choice of blocks for AMX: product, caches, segments of K; and arithmetic."""
+"""The inputs and the result of oneDNN's choice of blocks for AMX: product, caches, and segments of K."""
 
 from __future__ import annotations
 
