@@ -215,9 +215,10 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns.
+    """Yield sentences on the kernels that the schedule's library uses for products of the compared shapes.
 
-    choose: the `_Choice` that gives the schedule of each shape. k: number of terms.
+    choose: the `_Choice` that gives the schedule of each shape. rows, columns: the numbers of rows and of columns that
+    are compared. k: number of terms.
     """
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
