@@ -146,7 +146,7 @@ class ShapedSchedule:
         return self.choose(ProductShape(rows, columns, terms, known, self.layout))
 
     def declines(self, m: int, n: int, k: int, fmt: FormatLike | IntegerFormat = BF16) -> str:
-        """Return a sentence on why `at` knows no schedule for these arguments, explained there; "" if it knows one."""
+        """Return a sentence on why `at(m, n, k, fmt)` finds no schedule for a product; "" if it finds one."""
         try:
             self.at(m, n, k, fmt)
         except DeclinedShape as reason:
