@@ -132,7 +132,7 @@ class Comparison:
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a text: a line for each row of `pareto`, the number of other rows, and that of unknown SQNRs."""
+        """Return a text: a line for each row of `pareto`, then the number of other rows and of rows without an SQNR."""
         lines = [
             f"{decibels(r.report.sqnr_db):>9} at {r.report.bits_per_value:5.2f} bits: {r.name}" for r in self.pareto()
         ]

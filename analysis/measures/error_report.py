@@ -241,10 +241,10 @@ class ErrorReport:
 
     @property
     def noise_by_cause(self) -> dict[str, float]:
-        """Shares of the noise, sum (result - x)**2, by the kind of rounded value of an element.
+        """Shares of the noise, sum (result - x)**2, as a dict {what an element x was rounded to: share of the sum}.
 
-        "normal": a normal value of the format; "subnormal"; "underflow": zero; "saturation": the largest value, for an
-        x beyond the range. NaN without noise.
+        "normal": a normal value of the format; "subnormal": a subnormal one; "underflow": zero; "saturation": the
+        largest value, because x is beyond the range. All shares are NaN if the noise is 0.
         """
         return {name.removeprefix("noise_"): self._metric(name) for name in NOISE}
 

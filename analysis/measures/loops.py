@@ -168,7 +168,7 @@ def clamped(value: Any, top: Any, limit: Any) -> Any:
 
 @cache
 def divide_kernel() -> Any:
-    """Return the loop `(x, scale, exact, top, limit)` that writes clamped(x / scale, top, limit) to the 1-d `exact`."""
+    """Return the loop `(x, scale, exact, top, limit)` over 1-d arrays: exact = clamped(x / scale, top, limit)."""
 
     def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):

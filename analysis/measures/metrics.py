@@ -42,12 +42,12 @@ def _sqnr_db(s: ErrorSums) -> Any:
 
 
 def _noise_of(name: str) -> Callable[[ErrorSums], Any]:
-    """Return the formula for the sum `name`, such as "subnormal_noise", as a share of the noise."""
+    """Return a function of an ErrorSums: the sum `name`, such as "subnormal_noise", divided by the whole noise."""
     return lambda s: _ratio(s[name], s.noise)
 
 
 def _rate_of(name: str) -> Callable[[ErrorSums], Any]:
-    """Return the formula for the count `name`, such as "underflow", as a share of all elements."""
+    """Return a function of an ErrorSums: the count `name`, such as "underflow", divided by the number of elements."""
     return lambda s: _ratio(s[name], s["count"])
 
 

@@ -101,13 +101,19 @@ def truncated_small(x: Any, magic: Any, ulp: Any) -> Any:
 
 @scalar
 def dropped_bits(x: Any, dropped: Any) -> Any:
-    """Return the last `dropped` mantissa bits of a float32: |truncated_normal(x, dropped) - x| in ulps of x."""
+    """Return the distance, in ulps of x, by which `truncated_normal(x, dropped)` moves the float32 x.
+
+    This is the integer in the last `dropped` bits of its mantissa.
+    """
     return u32(f32(x).view(u32) & u32(u32(u32(1) << dropped) - u32(1)))
 
 
 @scalar
 def dropped_distance(x: Any, dropped: Any) -> Any:
-    """Return |nearest_normal(x, dropped) - x| in ulps of the float32 x: the distance by which rounding moves x."""
+    """Return the distance, in ulps of x, by which `nearest_normal(x, dropped)` moves the float32 x.
+
+    dropped: the number of mantissa bits that the rounding clears.
+    """
     unit = u32(u32(1) << dropped)
     low = u32(f32(x).view(u32) & u32(unit - u32(1)))
     return u32(min(low, u32(unit - low)))
@@ -207,7 +213,7 @@ def _make_count_steps(truncates: bool) -> Any:
 
     It handles normal float32 values without a scale: it adds the errors to sums[ULPS], the number of exact results to
     counts[EXACT], and writes the largest error to largest_errors[MAX_ULP]. dropped: number of mantissa bits that
-    rounding drops. truncates: whether it is toward zero (True) or to nearest even (False).
+    rounding drops. truncates: whether rounding is toward zero (True) or to nearest even (False).
     """
     distance = dropped_bits if truncates else dropped_distance
 
@@ -263,8 +269,8 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: A
     """Return the larger of `best`, the largest relative error so far, and the largest |results - x| / |x| of a block.
 
     The division is done only if the approximation `largest_product`, the largest |results - x| * rounded(1 / |x|), does
-    not show that `best` is larger. underflowed: a value of the block became 0, with the relative error 1. x, results:
-    the block before and after rounding.
+    not show that `best` is larger. underflowed: whether a value of the block became 0, which is a relative error of 1.
+    x, results: the block before and after rounding.
     """
     best = max(best, 1.0 if underflowed else 0.0)
     # a value that becomes zero has the relative error 1; a larger quotient of float32 numbers is at least 1 + 2**-24

@@ -75,7 +75,7 @@ class Layout:
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """Return the sums of the errors of a cast, `candidate`, an ErrorSums with a leading axis of channels or blocks.
+        """Return the ErrorSums of a cast, `candidate`, with a leading axis of channels or blocks.
 
         x: the array, float32 or float64 or a dtype that converts to them, with the shape of the layout.
         """

@@ -120,8 +120,8 @@ class RoundingWay:
 
     Attributes:
       element: the element format.
-      options: the options of the cast. For integer formats they name the float format of the magnitudes, and FP32 for
-        LogFMT and tables.
+      options: the options of the cast. Their format is the element format if that is a float format; the float format
+        of the magnitudes for an integer format; FP32 for LogFMT and tables.
 
     Raises:
       ValueError, TypeError: an unknown name, or a format that needs scales per tile has none.
@@ -163,8 +163,8 @@ class RoundingWay:
         """Return the cast of x to measure: a FloatCast, or for scales per tile and table formats a Tiles.
 
         A Tiles holds x already encoded; a FloatCast rounds x later, piece by piece. long: whether to compile a loop for
-        the format alone; None decides by the size of x. amax: largest finite magnitude of x, if known; None computes it
-        if the scaling is "amax".
+        this format alone, as pays for long arrays; None decides by the size of x. amax: largest finite magnitude of x,
+        if known; None computes it if the scaling is "amax".
         """
         wide = x.dtype.newbyteorder("=") == np.float64
         options = self.options

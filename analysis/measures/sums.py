@@ -97,7 +97,7 @@ class ErrorSums:
 
 
 def nothing(parts: tuple[int, ...] = ()) -> ErrorSums:
-    """Return the sums of no data; parts: leading axes, () for a whole array."""
+    """Return the ErrorSums of no elements: counts and totals 0, maxima -1; parts: the leading axes, () for an array."""
     return ErrorSums(
         np.zeros((*parts, len(COUNTS)), np.int64),
         np.zeros((*parts, len(TOTALS), 2)),

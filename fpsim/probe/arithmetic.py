@@ -147,9 +147,9 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
     """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64.
 
-    It is the narrowest format with the bits that the addition keeps, which are measured by a later term that cancels
-    most of the addition's sum. No term follows the last addition, so it gets the format of the one before it. counter:
-    the Counter of the black box.
+    It is the narrowest format with the bits that the addition keeps. These are measured by the term that is added next
+    to the addition's sum, and cancels most of it. Nothing is added to the last sum, so the last addition gets the
+    format of the last but one. counter: the Counter of the black box.
     """
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it

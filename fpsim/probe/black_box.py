@@ -109,7 +109,7 @@ class BlackBox:
 
     @property
     def arguments(self) -> ProbedCall:
-        """Description of the calls; its `operands` say whether arrays or torch tensors are passed."""
+        """Form of the calls (kind, sizes, operands); `operands` say whether arrays or torch tensors are passed."""
         return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
 
     @property

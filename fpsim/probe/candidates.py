@@ -166,8 +166,8 @@ def by_units(
     Args:
       a, b: the operands.
       out: the format of the results.
-      order: the probed order of additions, whose partial sums tell after how many terms to promote, or how many splits;
-        None if it is unknown.
+      order: the probed order of additions, None if unknown. Its partial sums suggest schedules with promotion or with
+        splits of K, as in `_with_sizes`.
       scale, block: the format of block scales, and the number of terms that share one; "" and 0 without scales.
       refused: True for the schedules whose library has no kernel for these operands, False for all other schedules.
     """
@@ -250,7 +250,7 @@ def spine(branch: Branch) -> list[int]:
 
 
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
-    """Yield candidates: accumulators in the result's format `out`, and in SUM_FORMATS of at least its precision.
+    """Yield candidates: accumulators in the result's format `out`, and in each at least as precise one of SUM_FORMATS.
 
     order: an order whose partial sums give the chunks of `fp.Chunked`, or None. of_products: True to include fused
     multiply-adds.
@@ -301,10 +301,10 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree (`how`) may have an order, judged by the terms that the tree adds first.
+    """Return whether a tree may have the given order of additions, judged by the terms that the tree adds first.
 
-    Return False if the order has no single addition that takes all of these terms. They are the terms of the tree's
-    first instruction, or the first two terms if it adds one term after another. With fewer than two, return True.
+    how: the tree. These terms are those of its first instruction, or its first two terms if it adds one term after
+    another. Return False if no addition of `order` takes all of them. If there are fewer than two, return True.
 
     Example:
       >>> import fpsim as fp
@@ -325,7 +325,7 @@ def may_have(how: Tree, order: Order) -> bool:
 
 
 def _terms(operation: StackOperation) -> list[Branch]:
-    """Return the terms that an operation adds, each as a Branch."""
+    """Return the terms that one operation of a tree adds, each as a Branch (a node of an order of additions)."""
     return [Branch(k) for span in operation.spans for k in range(*span)]
 
 
@@ -336,9 +336,10 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
-    """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet.
+    """Return the branch of a running sum after one instruction has added its products to it.
 
-    Products that the unit adds in one rounding are in one node, because a probe cannot see an order among them.
+    total: the branch before the instruction; None if nothing has been added yet. step: the instruction. Products that
+    the unit adds in one rounding are in one node, because a probe cannot see an order among them.
     """
     how = step.how
     assert isinstance(how, Arithmetic)

@@ -180,9 +180,10 @@ class Counter:
     def _hidden(self) -> int:
         """Return the largest d <= `self.bits` for which the term 2**(self.small + d) is lost in a sum with M and -M.
 
-        Sums in float64 keep more bits below M, so that d is low for them. M, -M and the term take the first, a middle
-        and the last index of `alive`, in three arrangements. An arrangement in which even the smallest term is not lost
-        is ignored: there -M cancels M before the term is added.
+        M, -M and the term are put at the first, a middle and the last index of `alive`, in three arrangements; the term
+        must be lost in each. An arrangement in which even 2**self.small is not lost is ignored: there -M cancels M
+        before the term is added. For sums in float64, d is small, since they keep more bits below M than float32 sums.
+        With fewer than three terms in `alive`, return `self.bits`.
         """
         places, most = sorted(set(self._ends())), self.bits
         if len(places) < 3:
@@ -194,9 +195,9 @@ class Counter:
         return most
 
     def _lost(self, places: list[int], d: Array) -> Array:
-        """Return, for each d, whether the sum of 2**(self.small + d), a huge M and -M is 0, bool (d.size,).
+        """Return, for each integer in `d`, whether the term 2**(self.small + d) is lost in a sum with a huge M and -M.
 
-        places: indices of these three terms.
+        The sum of the three is 0 then. places: indices of these three terms. The result is bool (d.size,).
         """
         rows = np.zeros((d.size, self.box.n))
         rows[:, places[0]] = self.sign * 2.0 ** (self.small + d)

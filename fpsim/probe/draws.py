@@ -144,9 +144,10 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Return random float64 zeros of a shape; each is +0 with the probability 0.5 / n, and -0 otherwise.
 
-    So about half of the sums of n such zeros consist of -0 only. For an unsigned operand all zeros are +0. For a sum of
-    products these are the first factors; `drawn` draws +0 or 1 as each second factor, unless the operands are unsigned.
-    rng: the source of random numbers. operand: the operand whose terms are drawn. n: number of terms of a sum.
+    So about half of the sums of n such zeros consist of -0 only. For an unsigned operand all zeros are +0. In a sum of
+    products these zeros are the values of the first operand; for the second, `drawn` draws +0 or 1, unless operands are
+    unsigned. rng: the source of random numbers. operand: the operand whose terms are drawn. n: number of terms of a
+    sum.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
@@ -154,8 +155,8 @@ def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: in
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape, of both signs, at least a quarter of the largest value of the operand's format.
 
-    So partial sums overflow where the exact sum may not. rng: the source of random numbers. n, the number of terms of a
-    sum, is not used.
+    Partial sums of such values can overflow even if the exact sum does not. rng: the source of random numbers. n, the
+    number of terms of a sum, is not used.
     """
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
@@ -164,8 +165,8 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
     """Draw float64 values of a shape: standard normal values, and a few special ones in their place.
 
     Special values are infinities and NaNs (if the operand's format has them), zeros of both signs, the largest values
-    of both signs, and half of the largest value. A sum of n terms has about 1.5 of them. rng: the
-    source of random numbers.
+    of both signs, and half of the largest value. A sum of n terms has about 1.5 special values. rng: the source of
+    random numbers.
     """
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]

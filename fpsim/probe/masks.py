@@ -127,9 +127,9 @@ class _TreeSearch:
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
         """Return `members` in groups, one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        pivot: index of the term that holds the huge M. members: int64, indices of terms, too many to be counted at
-        once. A group holds the members that its node adds. With -M at one of a group, rounding must remove all members
-        of lower groups. If it doesn't, because a node adds several numbers exactly, None is returned.
+        A group holds the members that its node adds. With -M at a member of a group, rounding must remove all members
+        of lower groups; None is returned if some of these stay, as when a node adds several numbers exactly. pivot:
+        index of the term that holds the huge M. members: int64, indices of terms, too many to be counted at once.
         """
         done: list[Array] = []
         waiting = [members]
@@ -152,11 +152,12 @@ class _TreeSearch:
         return done
 
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
-        """Return `members` in groups with which equally many of the terms `small` are lost, the fewest first.
+        """Divide terms into groups by how many of the terms `small` are lost with each; None if the numbers contradict.
 
-        A term is lost with a member if it is not in the result with a huge M at the term `pivot` and -M at that member.
-        Return None unless these are, by their number, the terms of `small` in the member's group and the groups before
-        it. All arguments are indices of terms.
+        With a huge M at the term `pivot` and -M at one of `members`, rounding removes some of `small` from the result:
+        they are lost with that member. Members of one group lose equally many. The groups are in ascending order of
+        this number; it must be the number of terms of `small` in the group and in all earlier groups. All arguments are
+        indices of terms.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -201,7 +202,7 @@ class _TreeSearch:
         arguments are indices of terms.
 
         Raises:
-          NoOrderError: more terms are in the result than were set.
+          NoOrderError: the result counts more small terms than the operands contain.
         """
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)

@@ -121,7 +121,7 @@ class Model:
 
     @cached_property
     def sum_rows(self) -> tuple[str, ...]:
-        """Entries of `fp.schedules.SUM_ROWS` with the model's order of additions, as Python expressions."""
+        """Entries of `fp.schedules.SUM_ROWS` (orders of NumPy, torch and JAX) with the model's order, as text."""
         if self.order is None or self.kind != "sum":
             return ()
         rows = (row for row in SUM_ROWS if not 0 < row.most < self.n)

@@ -24,7 +24,8 @@ class ProbedOperand(NamedTuple):
 
     Attributes:
       fmt: the format of floats; FP64 for integers.
-      element: the operand's name among matrix units' element types, if it was specified by that; else "".
+      element: the name of a matrix unit's element type, such as "bf8", if the caller named the operand by that; else
+        "".
       tensors: whether it is passed as a torch tensor.
       integer: the dtype of integers, such as "int8"; "" for floats.
     """
@@ -36,7 +37,7 @@ class ProbedOperand(NamedTuple):
 
     @property
     def exponents(self) -> tuple[int, int]:
-        """Exponents of the format's smallest value and of its largest power of two."""
+        """Exponents of the smallest positive value and of the largest power of two of the operand's format."""
         return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
 
     def passed(self, values: Array) -> Array:
@@ -73,9 +74,10 @@ class ProbedOperand(NamedTuple):
         )
 
     def read(self, x: npt.ArrayLike, n: int, name: str) -> Array:
-        """Return the float64 values of an argument of a model, (..., n): floats of the operand's dtype, or codes.
+        """Return the values of an argument of a model, as float64 (..., n).
 
-        n: the number of terms that was probed. name: the argument's name, for error messages.
+        x: the argument: floats of the operand's dtype, or codes of its format. n: the number of terms that was probed.
+        name: the argument's name, for error messages.
 
         Raises:
           ValueError: x has another number of terms or another format.

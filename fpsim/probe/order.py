@@ -127,7 +127,7 @@ class Order:
 
     @cached_property
     def _additions(self) -> dict[int, int]:
-        """Index in the program of the addition that takes each term: {term: index}."""
+        """Dict {term: position in `program` of the addition that adds this term directly}."""
         stack, additions = list[int](), dict[int, int]()
         for place, step in enumerate(self.program):
             if step >= 0:
@@ -139,7 +139,9 @@ class Order:
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """Terms in the order in which one running sum takes them, the first ones ascending; () if two sums are added.
+        """Indices of terms in the order in which a single running sum adds them; () if an addition adds two sums.
+
+        Terms that one addition takes are ascending.
 
         Example:
           >>> from fpsim.probe.order import Order
@@ -157,17 +159,21 @@ class Order:
 
     @property
     def nested(self) -> Nested:
-        """Order as nested tuples of terms."""
+        """The order as nested tuples of terms' indices, such as ((0, 1), 2)."""
         run: Callable[..., Nested] = self._run
         return run(int, tuple)
 
     @cached_property
     def branch(self) -> Branch:
-        """Order as a branch, the root of its tree."""
+        """The order as a tree: the Branch at its root."""
         return self._run(Branch, joined)
 
     def _run(self, term: Callable[[int], Value], add: Callable[[list[Value]], Value]) -> Value:
-        """Run the program with `term` for each term and `add` for each sum, and return the value left on the stack."""
+        """Evaluate the program on a stack, and return the value left on it.
+
+        term: the function that computes the value of a term from its index. add: the function that computes the value
+        of an addition from the list of its operands' values.
+        """
         stack: list[Value] = []
         for step in self.program:
             if step >= 0:

@@ -338,12 +338,12 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return (program, sentences): the first program with the black box's bits and [].
+    """Return (the first program that has all of the black box's bits, []), or what comes closest and why.
 
-    If no program has all bits, return the first one with the bits for usual operands, and [a sentence] on the operands
-    at the edges of the range for which bits differ; else (None, [a sentence on why]). counter: the Counter of the black
-    box. order: the order of the additions. witness: the black box's results. factor: the factor of its sum; None for a
-    plain sum.
+    A program is an order of additions with its arithmetic. If none has all bits, return the first one with the bits for
+    usual operands, and [a sentence] on the operands at the edges of the range for which bits differ; else (None, [a
+    sentence on why]). counter: the Counter of the black box. order: the order of the additions. witness: the black
+    box's results. factor: the factor of its sum; None for a plain sum.
     """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied

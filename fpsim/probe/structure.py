@@ -74,7 +74,7 @@ def _clause(branch: Branch, depth: int) -> str | None:
 def _without_last(branch: Branch) -> tuple[Branch, int]:
     """Return (the branch without its last additions of single terms, the number of these terms).
 
-    They are left out only if they are the branch's highest terms, added in ascending order; else the number is 0.
+    If these terms are not the branch's highest ones, added in ascending order, return (the branch unchanged, 0).
     """
     count, end = 0, branch
     terms: list[int] = []
@@ -102,7 +102,7 @@ def _relative(branch: Branch, run: TermRun) -> Order:
 
 
 def _plain(order: Order) -> str | None:
-    """Return the clause for an order that is one chain, one addition or a regular tree of pairs; None if it is none."""
+    """Return the clause for an order that is one chain, one addition or a regular tree of pairs; None for others."""
     n, chain = order.terms, order.chain
     if n == 1:
         return "there is one term"
@@ -215,9 +215,9 @@ def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
 
 
 def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
-    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none.
+    """Return the uppermost nodes below a branch that fulfil a condition, by ascending terms; None if a term is in none.
 
-    runs: the terms of each node, by its id, which `is_part` is called with.
+    is_part: the condition, a function of a node's TermRun (the indices of its terms). runs: {id(node): its TermRun}.
     """
     parts, stack = [], list(branch.children)
     while stack:

@@ -46,9 +46,9 @@ class AdditionTraits(NamedTuple):
 
 
 def traits_of(alike: tuple[AdderCandidate, ...], program: Program | None) -> AdditionTraits:
-    """Return the properties of the additions of a program, or without one of candidates with the same bits, `alike`.
+    """Return the properties of the additions of a program, or if it is None, of the candidates `alike`.
 
-    A property in which the candidates differ is None.
+    alike: candidates with the same bits. A property in which they differ is None.
     """
     if program is not None:
         rule = program.rule

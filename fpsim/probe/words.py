@@ -74,7 +74,7 @@ def called(model: Any) -> str:
 
 
 def _arithmetic(model: Any) -> Iterator[str]:
-    """Yield sentences on an addition's terms, rounding and format, and on the format of the results."""
+    """Yield sentences on a `Model`'s additions (their number of terms and rounding), and on the results' format."""
     traits, program = model.traits, model.program
     if program is not None and program.formats:
         counts = Counter(in_words(fmt) for fmt in program.formats)

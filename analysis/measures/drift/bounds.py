@@ -324,10 +324,11 @@ def _aligning_powers(unit: MatrixUnit, terms: Terms) -> Floats:
 
 
 def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, powers: Floats) -> PartialSum:
-    """Return the partial sum of a slice of K, `part`, which is one block of terms, or several added in float32.
+    """Return the PartialSum of a slice of K: its exact sum in each trial, and error bounds.
 
-    plan: the schedule to which the slice belongs. products, powers: (trials, K) exact products, and the powers of
-    two by which `unit` aligns them.
+    The slice, `part`, is one block of terms, or several blocks whose sums are added in float32. plan: the schedule to
+    which the slice belongs. products, powers: (trials, K) exact products, and the powers of two by which `unit` aligns
+    them.
     """
     runs = [slice(run.start, run.stop) for run in part.runs]
     terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
@@ -339,10 +340,11 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 
 
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
-    """Return the blocks of a slice of K in groups of adjacent blocks with equally many instructions.
+    """Divide the blocks of a slice of K into groups of adjacent blocks with equally many instructions.
 
-    A block of terms is added to an accumulator that starts from 0. It is a tuple of spans, one for each instruction, of
-    positions among the slice's terms. part: the slice. step: number of terms of an instruction.
+    A block's terms are added to one accumulator, which starts from 0. The block is given as a tuple with a span for
+    each of its instructions: a range of positions among the slice's terms. part: the slice. step: number of terms of an
+    instruction.
     """
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
@@ -357,9 +359,10 @@ def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
 def _block_parts(
     unit: MatrixUnit, blocks: list[tuple[Span, ...]], products: Floats, powers: Floats
 ) -> list[PartialSum]:
-    """Return the partial sum of each of `blocks`, one of the groups that `_alike` returns for a slice of K.
+    """Return for each of `blocks` a PartialSum: its exact sum in each trial, and error bounds.
 
-    products, powers: (trials, terms of the slice) exact products, and the powers of two by which `unit` aligns them.
+    blocks: one of the groups of adjacent blocks that `_alike` returns for a slice of K. products, powers: (trials,
+    terms of the slice), the exact products, and the powers of two by which `unit` aligns them.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

@@ -141,9 +141,10 @@ class DriftRow:
 
 
 def _norms(squares: tuple[float, ...]) -> dict[str, float]:
-    """Return norm_relative, norm_deterministic and norm_probabilistic by name; NaN if all exact sums are 0.
+    """Return the metrics norm_relative, norm_deterministic and norm_probabilistic of a DriftRow, as a dict by name.
 
-    squares: sums over trials of the squares of errors, exact sums, deterministic and probabilistic bounds.
+    They are NaN if all exact sums are 0. squares: sums over trials of the squares of errors, exact sums, deterministic
+    and probabilistic bounds.
     """
     error, exact, *bounds = squares
     names = ("norm_relative", "norm_deterministic", "norm_probabilistic")
@@ -318,9 +319,9 @@ def _onset(rows: tuple[DriftRow, ...]) -> int | None:
 
 
 def _exponent(rows: tuple[DriftRow, ...]) -> float:
-    """Return the slope of log norm_relative against log length, over the longer half of the lengths (at least 2).
+    """Return p in norm_relative ~ length ** p, fitted to the longer half of the lengths (at least 2) with an error.
 
-    NaN if fewer than 2 rows have an error > 0.
+    norm_relative: root mean square error of a row's sums, relative to the exact sums. NaN with fewer than 2 such rows.
     """
     points = [(row.length, row.norm_relative) for row in rows if row.norm_relative > 0]
     points = points[-max(2, (len(points) + 1) // 2) :]

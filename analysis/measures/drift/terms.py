@@ -53,7 +53,10 @@ class TermSource:
         return any(isinstance(x, str) and x in SYMMETRIC for x in (self.a, self.b))
 
     def values(self, operand: int) -> Floats:
-        """Return the unrounded values (trials, longest) of operand 0, a, or operand 1, b; ones if b is None."""
+        """Return the unrounded values (trials, longest) of an operand, as float64.
+
+        operand: 0 for a, 1 for b. If b is None, its values are ones.
+        """
         x = (self.a, self.b)[operand]
         if x is None:
             return np.ones((self.trials, self.longest))
@@ -109,9 +112,10 @@ class Terms:
 
 
 def terms_of(source: TermSource, formats: tuple[Format, Format], *, plain: bool) -> Terms:
-    """Return the terms of a source, with operands rounded to nearest even in `formats`, (a's, b's), saturating.
+    """Return the terms of a source; operands are rounded to nearest even, and saturate.
 
-    plain: if the source has no b, whether terms are a itself (True) or products a * 1 (False).
+    formats: the formats of a and of b. plain: if the source has no b, whether the terms are a itself (True) or the
+    products a * 1 (False).
     """
     a = _rounded(source.values(0), formats[0])
     if plain and source.b is None:
@@ -129,7 +133,7 @@ def _rounded(values: Floats, fmt: Format) -> Array:
 def checked_operand(x: Any, name: str, longest: int, trials: int | None) -> str | Floats:
     """Return a distribution's name unchanged, or the first `longest` columns of an array (trials, K) as float64.
 
-    name: the argument that errors name. trials: the number of rows that the array must have, or None for any.
+    name: the argument's name, for error messages. trials: the number of rows that the array must have, or None for any.
 
     Raises:
       TypeError: x is neither a name nor an array of floats.

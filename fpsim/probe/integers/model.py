@@ -64,7 +64,7 @@ class IntegerModel(Model):
 
     @property
     def arithmetic(self) -> str | None:
-        """First of `names`; None if no rule fits."""
+        """The first of the rules in `names`, as text; None if no rule fits."""
         return self.names[0] if self.rules else None
 
     @property

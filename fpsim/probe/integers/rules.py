@@ -42,7 +42,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Rule as text."""
+        """The rule as text, such as "exact sums that wrap in int32 at the end"."""
         cut = "saturate" if self.saturates else "wrap"
         if self.inner:
             of_groups = "products" if self.group == 1 else f"sums of {self.group} terms"
@@ -56,7 +56,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name_within_range(self) -> str:
-        """Rule as text for sums that cannot leave the range of `out`, so that wrapping and saturation look the same."""
+        """The rule as text for sums within the range of `out`, which give the same results wrapped or saturated."""
         if not self.inner:
             return f"exact sums in {self.out}"
         return f"{self.name.partition(', added to')[0]}, added up in {self.out}"

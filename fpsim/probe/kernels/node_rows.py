@@ -1,7 +1,7 @@
-"""Loops that run a tree of additions over many sums at once; an addition cuts its numbers, or rounds their sum once.
+"""Loops that run a tree of additions over many sums at once, in float64.
 
-They compute in float64. A sum that needs more bits, or is near the ends of a format's range, is marked for slower code,
-`Specification`, to compute.
+An addition rounds its terms to common last bits before it adds them, or rounds their exact sum once. Sums that need
+more bits, or are near the ends of a format's range, are marked for slower code (`Specification`) to compute.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Cut(NamedTuple):
     """The rounding of an addition's terms to common last bits, before they are added.
 
     Terms keep fraction_bits bits (-1: all) below their largest exponent, by the mode `rounding`; sums keep result_bits
-    mantissa bits (-1: the format's). If `of_operands`, a product a * b has the exponent max(exponent of a, least_a) +
-    max(exponent of b, least_b).
+    mantissa bits (-1: as many as their format has). If `of_operands`, the exponent of a product a * b is
+    max(exponent of a, least_a) + max(exponent of b, least_b).
     """
 
     fraction_bits: int
@@ -56,9 +56,9 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The arithmetic of an addition; cut: the Cut of its terms.
+    """The arithmetic of an addition: a Target (format and rounding) for sums, one for products, and the Cut of terms.
 
-    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
+    to: for sums. product: for products, unrounded if its mantissa_bits is 0. begins: whether zero products become +0.
     """
 
     to: Target
@@ -69,9 +69,9 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions with an Addition `rule`; code, int64: k >= 0 pushes term k on a stack, -n adds the top n.
+    """An order of additions as a program for a stack, and the arithmetic (`rule`) of each addition.
 
-    rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
+    code: int64, k >= 0 pushes term k, -n adds the top n. rounded: bool (n,), terms to round first. depth: stack size.
     """
 
     code: Any
@@ -119,7 +119,7 @@ def _away(x: Any) -> Any:
 
 
 def _rounder(integer: Any) -> Any:
-    """Return a loop(line, unsure, to) that rounds a row in place to the Target `to` by `integer`, such as np.rint."""
+    """Return the loop of `_round` for one mode; integer: the mode's rounding of floats to integers, such as np.rint."""
 
     @inner_loop
     def run(line: Any, unsure: Any, to: Any) -> None:
@@ -139,7 +139,7 @@ _round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
 
 @inner_loop
 def _round(line: Any, unsure: Any, to: Any) -> None:
-    """Round a float64 row in place to the Target `to`; set int64 `unsure` for nonzero |x| <= to.least or > to.most."""
+    """Round a row in place to the Target `to`; set flags `unsure` where 0 < |x| <= to.least or |result| > to.most."""
     if to.rounding == NEAREST_EVEN:
         _round_even(line, unsure, to)
     elif to.rounding == TOWARD_ZERO:
@@ -174,7 +174,7 @@ def _add_two(total: Any, line: Any) -> None:
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
     """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, rounded to odd.
 
-    rest: scratch row, sums of the additions' errors (Boldo and Melquiond, 2008). unsure: int64 flags, set if inexact.
+    rest: scratch row, sums of rounding errors (Boldo and Melquiond, 2008). unsure: int64 flags, set where these err.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -199,7 +199,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round line * powers to integers, and write them to `total`, or add them if `adds`; rounding: as in Cut."""
+    """Round line * powers to integers (TOWARD_ZERO, DOWN or NEAREST_EVEN); write them to `total`, or add if `adds`."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -220,7 +220,7 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write the value of a last bit, 2**(high - fraction_bits), to the row `spare`, and its inverse to `powers`."""
+    """Write the last bits that terms keep, 2**(max(high, LOWEST) - fraction_bits), to `spare`; inverses to `powers`."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -237,7 +237,7 @@ def _scale(line: Any, powers: Any) -> None:
 def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
     """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, after rounding all to common last bits.
 
-    They are cut.fraction_bits below the largest of the int64 exponents of each sum. powers, spare: scratch rows.
+    The last bit is cut.fraction_bits below the largest of the terms' int64 exponents. powers, spare: scratch rows.
     """
     size = powers.size
     total, high = stack[base, :size], exponents[base, :size]
@@ -334,9 +334,9 @@ def _mark_zeros(line: Any, unsure: Any) -> None:
 def _add(
     stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
 ) -> None:  # fmt: skip
-    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, exactly or cut, and round as `rule` says.
+    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, and round the sums; rule: an Addition.
 
-    rule: an Addition. exponents: int64, used if it cuts. powers, spare: scratch rows. unsure: flags, as in `_push`.
+    Rows are added exactly, or by `_add_cut` if `rule` cuts terms. powers, spare: scratch rows. unsure: as in `_push`.
     """
     size, cut = powers.size, rule.cut
     total = stack[base, :size]  # sliced, so that the compiler sees that rows have no gaps

@@ -80,12 +80,18 @@ class Program:
 
     @cached_property
     def _steps(self) -> PairSteps | None:
-        """Order as steps of two operands; None if a step adds two unrounded products, or the sum is one product."""
+        """The order as steps of the kernel `tree_rows`, which add one row to another.
+
+        None if a step would add two unrounded products, or if the sum is a single unrounded product.
+        """
         return pair_steps(self.order, self.exact)
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """For each running sum, (its first term, whether the next number is an unrounded product); [] if none."""
+        """Pairs (first term of a running sum, whether the number added to it next is an unrounded product).
+
+        There is a pair for each running sum; [] if `_steps` is None.
+        """
         seen, starts = set[int](), []
         if self._steps is not None:
             for x, y, term in zip(*(column.tolist() for column in self._steps[:3]), strict=True):
@@ -257,7 +263,7 @@ class Program:
 
     @cached_property
     def _product_steps(self) -> ProductSteps:
-        """Order as the steps that the kernel `tree_products` runs."""
+        """The order of additions as steps (ProductSteps) of the kernel `tree_products`."""
         plain = "sums" not in self.rule.flushes and self.rule.zeros != "begin"
         return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
 
@@ -326,10 +332,10 @@ class Program:
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
-    """Return the Target that `node_rows` reads: a format, the rule's rounding, and which sums it marks as undecided.
+    """Return the Target of sums: the format `fmt`, the rule's rounding, and limits beyond which sums are undecided.
 
-    Sums beyond the format's largest value are marked and, if the rule flushes anything, nonzero ones up to its smallest
-    normal value.
+    `node_rows` leaves undecided sums to slower code. These are sums beyond the format's largest value and, if the rule
+    flushes anything, nonzero sums up to the format's smallest normal value.
     """
     least = fmt.smallest_normal if rule.flushes else 0.0
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)

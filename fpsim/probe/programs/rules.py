@@ -1,4 +1,4 @@
-"""Records of the arithmetic of additions in an order that a probe found, and of the factor of a scaled sum."""
+"""The settings of a sum's additions (AdditionRule), and of the factor that multiplies a sum or its terms (SumScale)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class SumScale(NamedTuple):
     Attributes:
       how: "times" multiplies the sum by the factor, "over" divides it, "terms" multiplies each term (or operand a).
       by: the factor or divisor.
-      fmt: the format to which the sum and the scaled number are rounded, to nearest even.
+      fmt: the format to which the sum is rounded both before and after the scaling, or a term after it; to nearest
+        even.
     """
 
     how: str  # "times" multiplies the sum by the factor, "over" divides it, "terms" multiplies each term (or operand a)

@@ -21,7 +21,7 @@ CUTS = {"truncate": "toward_zero", "floor": "down", "nearest": "nearest_even"}
 
 
 class Specification(NamedTuple):
-    """An order with its rule, run slowly by exact sums; it defines the bits that the compiled loops must reproduce.
+    """A slow reference for an order of additions and its arithmetic, which defines the bits of the compiled loops.
 
     Attributes:
       order: the order of additions.
@@ -59,9 +59,9 @@ class Specification(NamedTuple):
         """Return the sums (R,) of terms (R, n), float64, where each addition cuts its numbers to common fraction bits.
 
         Each addition first rounds its numbers to multiples of 2**(e - rule.fraction_bits), where e is the largest of
-        their exponents. Zeros have none, and e is at least -900. The exponent of x is floor(log2(abs(x))). But if
-        `rule.operand_exponents` is set, that of a product is the sum of the exponents of both operands in `values`,
-        each at least its limit in the rule.
+        their exponents, and at least -900. The exponent of x is floor(log2(abs(x))); zeros have none. But if
+        `rule.operand_exponents` is set, the exponent of a product is the sum of the exponents of its two operands in
+        `values`, each raised to the operand's limit in the rule if it is lower.
         """
         exponents = np.frexp(terms)[1] - 1
         least = self.rule.operand_exponents
@@ -90,7 +90,7 @@ class Specification(NamedTuple):
         return flushed(rounded, self.rule.fmt.smallest_normal) if "sums" in self.rule.flushes else rounded
 
     def _exact(self, numbers: Array) -> Array:
-        """Return the exact sum of each row of numbers (R, c), rounded once, as float64."""
+        """Return the exact sum of each row of numbers (R, c), rounded once to the format of the sums, as float64."""
         rule = self.rule
         held = decode(encode(numbers, rule.fmt), rule.fmt, np.float64)
         if numbers.shape[-1] == 2 and np.array_equal(held, numbers, equal_nan=True) and rule.fmt != FP64:
@@ -104,11 +104,11 @@ class Specification(NamedTuple):
         return flushed(sums, rule.fmt.smallest_normal) if "sums" in rule.flushes else sums
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:
-        """Return the float64 sum (R,) of each row of numbers (R, c), which are cut to common fraction bits first.
+        """Return the float64 sum (R,) of each row of numbers (R, c), which are first cut to a common last bit.
 
-        These are `rule.fraction_bits` below the largest exponent of the row. exponents: (R, c), by which the numbers
-        are aligned. The sum of the cut numbers is exact; it is rounded to `rule.result_bits`, if that is set, and to
-        the format of the sums.
+        A row's last bit is `rule.fraction_bits` below its largest exponent. exponents: (R, c), the numbers' exponents.
+        The sum of the cut numbers is exact; it is rounded to `rule.result_bits`, if that is set, and to the format of
+        the sums.
         """
         rule = self.rule
         assert rule.fraction_bits is not None

@@ -31,11 +31,15 @@ class PairSteps(NamedTuple):
 
 
 def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
-    """Return an order as steps of two-operand additions; None if one would add two unrounded products.
+    """Return an order as the steps of the kernel `tree_rows`: which rows are added, one after another.
+
+    Return None if a step would add two unrounded products, or if the sum is a single unrounded product.
 
     Args:
       order: the order of additions, of two operands each.
       exact: terms whose product is not rounded before it is added.
+
+    In the example, row 1 and then row 2 are added to row 0.
 
     Example:
       >>> from fpsim.probe.order import Order

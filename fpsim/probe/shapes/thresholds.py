@@ -46,8 +46,8 @@ class ShapeThresholds:
 
     Attributes:
       edges: pairs of shapes that differ by one row or column, between which bits change.
-      measure: the product of sizes whose threshold explains the edges, such as "M x N x K"; None if none does or there
-        are no edges.
+      measure: the size or product of sizes that decides where bits change, such as "M x N" if they change as soon as
+        M x N exceeds a threshold; None if there is none, or no edges.
       largest: the largest value of the measure before a change; None without a measure.
       smallest: the smallest value of the measure after a change; None without a measure.
       single: ("M",), ("N",) or ("M", "N") if a change of that size from 1 to 2 changes bits and no threshold explains
@@ -73,9 +73,9 @@ class ShapeThresholds:
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
         """Return (measure, its largest value before a change of bits, its smallest value after one), or None.
 
-        The measure, such as "M x N", is the first of MEASURES for which one threshold separates the two shapes of each
-        pair in `edges`, between which bits change, and of no pair in `same`, which have equal bits. Return None if
-        there is no such measure, or no edge.
+        A measure, such as "M x N", is a number computed from a shape. Return the first of MEASURES for which a
+        threshold lies between the two shapes of each pair in `edges` (whose bits differ), and of no pair in `same`
+        (whose bits are equal). Return None if there is no such measure, or no edge.
         """
         if not edges:
             return None
@@ -208,9 +208,9 @@ class _Boxes:
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
     """Yield (pair of shapes, whether bits change between them), while M or N grows: 1, 2, 4, ... up to `largest`.
 
-    The shapes of a pair have successive sizes of this list. If bits change between them, bisection finds neighbouring
-    sizes between which they change, and the pair has these. boxes: the function's products. k: the size K. axis: 0 to
-    vary M, 1 to vary N. other: the fixed size, N or M.
+    A pair has successive sizes of this list if bits do not change between them. If they change, the pair has two
+    neighbouring sizes between which bits change, found by bisection. boxes: the function's products. k: the size K.
+    axis: 0 to vary M, 1 to vary N. other: the fixed size, N or M.
     """
 
     def shape(size: int) -> Shape:
