@@ -1,8 +1,8 @@
 """Compiled loops that measure rounding errors in blocks of 2048 elements, with sums in vectors of float64.
 
-The range of a block's values decides which of three loop bodies is used. The compiler may reorder the sums inside a
-block, and nothing else: elementwise arithmetic is in scalar functions, whose operations it keeps in order. Sums of
-blocks are added by compensated summation in the order of the array, so the number of threads does not matter.
+The range of a block's values decides which of three loop bodies is used. The compiler may reorder only the sums inside
+a block: it keeps the order of the operations in scalar functions, which do the elementwise arithmetic. Sums of blocks
+are added by compensated summation in the order of the array, so the number of threads does not matter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models of the arithmetic of black boxes (functions that add), found by calls alone and equal in every bit."""
+"""Models of the arithmetic of black boxes (functions that add), found by calling them, and with the same bits."""
 
 from fpsim.lazy import face
 from fpsim.probe.model import Model

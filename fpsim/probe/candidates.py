@@ -1,4 +1,4 @@
-"""Candidates for a black box: units with schedules, and accumulators, with their orders of additions."""
+"""Candidate arithmetics for a black box: units with schedules, and accumulators, with their orders of additions."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def sentences(model: Any) -> Iterator[str]:
 
 
 def _factor(program: Program | None) -> str:
-    """Return a phrase on a program's factor, such as " divided by 64", to follow the noun; "" for a plain sum."""
+    """Return a phrase on a program's factor, such as " divided by 64", to follow "A sum of 64 terms"; "" for none."""
     if program is None or program.scale is None:
         return ""
     how, by, _ = program.scale

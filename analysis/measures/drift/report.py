@@ -183,7 +183,8 @@ class DriftReport:
       rows: a DriftRow for each accumulator and length.
       a, b: the operands of the terms: name of a distribution, or "an array"; b is None for sums of a alone.
       format: name of the format of the operands of accumulators that are not matrix units.
-      chance: the `confidence` of the probabilistic bound, or its `factor` lambda (None if computed from confidence).
+      chance: the Chance of the probabilistic bound: its `confidence` (probability), and its `factor` lambda (None if
+        computed from the confidence).
       seeds: seeds of the trials, ascending.
     """
 

@@ -112,7 +112,10 @@ class Program:
 
     @cached_property
     def has_nodes(self) -> bool:
-        """True if the compiled loop over nodes, `node_rows`, can run the program; it may leave some sums undecided."""
+        """True if the compiled loop over nodes, `node_rows`, can run the program.
+
+        `Specification` then computes only the sums that the loop marks as undecided.
+        """
         rule = self.rule
         exponents = rule.fraction_bits or 0, rule.result_bits or 0
         return (

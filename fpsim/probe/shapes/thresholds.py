@@ -33,8 +33,8 @@ class ShapeEdge(NamedTuple):
     """Two shapes (M, N, K) of the same K that differ in M or N, such as neighbours between which bits change.
 
     Attributes:
-      last: the smaller shape, the last one with the bits of smaller products.
-      first: the larger shape, the first one that may have other bits.
+      last: the smaller shape, whose product has the bits of smaller products.
+      first: the larger shape, whose product may have other bits.
     """
 
     last: Shape  # the smaller one, with the bits of smaller products
