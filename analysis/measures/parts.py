@@ -162,9 +162,9 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """Yield a slab unchanged, or cut each of its channels or blocks into pieces if these have more than PIECE elements.
+    """Yield a slab unchanged, or if it is one channel or block of more than PIECE elements, the pieces of this.
 
-    Each piece of at most PIECE elements is a slab.
+    A piece is a slab of at most PIECE elements.
     """
     if slab.length <= PIECE:
         yield slab

@@ -17,6 +17,8 @@ def arithmetic_of(
 ) -> str | None:
     """Return the operation and order of a model's additions as text; None if terms are cut or the order is unusual.
 
+    Terms are cut if they are rounded to common last bits before they are added.
+
     Args:
       kind: "sum", "dot" or "matmul".
       order: the order of the additions; None if unknown.

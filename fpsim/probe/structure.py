@@ -20,7 +20,7 @@ class TermRun(NamedTuple):
     Attributes:
       first, last: the smallest and the largest index.
       size: the number of terms.
-      step: the greatest common divisor of the distances between them; 0 for a single term.
+      step: the greatest common divisor of the distances between the indices; 0 for a single term.
     """
 
     first: int
@@ -202,9 +202,9 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
-    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not.
+    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if there are none.
 
-    runs: the terms of each node, by its id; contiguous: as far apart as the terms of the branch.
+    Contiguous terms are as far apart as the terms of the branch. runs: the terms of each node, by its id.
     """
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:

@@ -202,10 +202,9 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the error bounds of a matrix unit that rounds each addition, from the longest path of additions.
+    """Return the error bounds of a matrix unit that rounds each addition, from the longest path of a term to the sum.
 
-    The path leads from a term to the sum. plan: the schedule applied to `length` terms. chance: probability with which
-    the probabilistic bounds hold.
+    plan: the schedule applied to `length` terms. chance: probability with which the probabilistic bounds hold.
     """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
