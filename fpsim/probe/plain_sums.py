@@ -15,9 +15,10 @@ from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 def arithmetic_of(
     kind: str, order: Order | None, traits: AdditionTraits, alike: tuple[AdderCandidate, ...]
 ) -> str | None:
-    """Return the operation and order of a model's additions as text; None if terms are cut or the order is unusual.
+    """Return the operation and order of a model's additions as text, if they are ordinary ones; else None.
 
-    Terms are cut if they are rounded to common last bits before they are added.
+    Ordinary additions take two numbers, round their exact sum to one format, and have an order that `order_in_words`
+    knows.
 
     Args:
       kind: "sum", "dot" or "matmul".
