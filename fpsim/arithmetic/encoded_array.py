@@ -316,8 +316,8 @@ class EncodedArray:
     ) -> Any:
         """Return the bools of a comparison with an array or with numbers; NotImplemented for other types.
 
-        codes_compare: the comparison of codes with `fmt`, for an array of the same format; `swapped` exchanges its
-        operands. compare: the one of float64 values, for numbers, which are not rounded.
+        codes_compare: function (codes, codes, fmt=) for an array of the same format; `swapped` exchanges its operands.
+        compare: function (float64 values, numbers) for numbers, which are not rounded.
         """
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes

@@ -101,7 +101,8 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
 def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
     """Run a loop on all operands, writing results to the array `filled`, and return the union of the flags raised.
 
-    run: `(sources, targets, first)`, which fills targets: a piece of `filled`, and uint8 flags. inputs: the operands.
+    run: the loop, a function (sources, targets, first) -> None that fills targets, (piece of `filled`, uint8 flags),
+    from pieces of the operands. inputs: the operands.
     """
     raised, lock = Flags.NONE, Lock()
 

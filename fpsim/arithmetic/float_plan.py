@@ -1,4 +1,4 @@
-"""The float dtype in which an operation is computed exactly enough, and the arguments of its kernels."""
+"""The float dtype in which kernels compute an operation so that its rounded result is correct, and their arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class FloatPlan(NamedTuple):
     Attributes:
       width: bits of the float that computes, 32 or 64.
       layouts: unsigned integers of that width: DecodeLayout of each operand and EncodeLayout of the result, one a row.
-      limits: float bits of the magnitudes from which flags change; None if the kernel cannot compute flags.
+      limits: the thresholds from which on flags change, as `_limits` returns them; None if the kernel cannot compute
+        flags.
     """
 
     width: int
@@ -60,10 +61,10 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether an operation may be computed in `real`, FP32 or FP64: rounding that again gives the right result.
+    """Return whether an operation may be computed in `real`, FP32 or FP64, and then rounded to the result's format.
 
-    The first rounding is to odd for sums and fused multiply-adds, to nearest for the other operations; the second, to
-    the operation's format, may be in any mode.
+    It may if these two roundings give the same result as a single one, in every mode of the second. The first rounding
+    is to odd for sums and fused multiply-adds, to nearest for the other operations.
     """
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
@@ -86,13 +87,13 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 
 
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
-    """Return the magnitudes, as bits of a float of `width` bits, from which flags of results change, in 1-D.
+    """Return a 1-D array of the thresholds from which on an operation's flags change; None if none decide the flags.
 
-    In this order: the smallest magnitude that overflows, of positive and of negative results; the smallest that is not
-    tiny, of positive and of negative ones; and for each operand the smallest code, without its sign, of a quiet NaN, 0
-    if all its NaNs are quiet.
-    Return None where magnitudes do not decide the flags: if subnormal results are flushed, or if the result's format
-    has no mantissa bits, no Inf while an operand's has, or no NaN while an operand's has.
+    The first four are magnitudes of results, as bits of a float of `width` bits: the smallest that overflows, for
+    positive and for negative results, and the smallest that is not tiny, for positive and for negative results. Then
+    follows for each operand the smallest code, without its sign, of a quiet NaN (0 if all its NaNs are quiet).
+    Return None if subnormal results are flushed, or if the result's format has no mantissa bits, or lacks the Inf or
+    the NaN that an operand's format has.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
@@ -129,7 +130,7 @@ class Edge(NamedTuple):
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the smallest normal magnitude and the one below that an unbounded exponent would give, as an Edge."""
+    """Return an Edge: the smallest normal magnitude of `fmt`, and the next smaller one if exponents were unbounded."""
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
@@ -159,9 +160,9 @@ def _bits(significand: int, exponent: int, width: int) -> int:
 def tiny_below(fmt: Format, tininess: str, scaled: bool) -> np.uint32:
     """Return the float32 bits of the smallest magnitude that is not tiny in `fmt`, rounding to nearest even.
 
-    tininess: "before" or "after" rounding. scaled: True for results that are computed times 2**n, and n then subtracted
-    from the exponent field of their bits. Magnitudes below 2**-126 thus keep a hidden leading 1, and a field of 0 or
-    less; so does the result of this function, which is to be compared with them as int32.
+    tininess: "before" or "after" rounding. scaled: True for kernels that compute results times 2**n and then subtract n
+    from the exponent field of their bits. Magnitudes below 2**-126 are then not encoded as subnormals: they have an
+    exponent field of 0 or less, and their bits are compared as int32. The value returned here has the same encoding.
     """
     below, unit, _ = _edge_of_tininess(fmt)
     first = 2 * below + (2 if tininess == "before" else 1)

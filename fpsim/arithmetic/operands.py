@@ -82,7 +82,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
 
 
 def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -> bool:
-    """Return whether all values are NumPy arrays whose dtype is the object `dtype`; False if `dtype` is None."""
+    """Return whether all values are NumPy arrays of `dtype`, compared with `is`; False if `dtype` is None."""
     for value in values:  # noqa: SIM110  # a generator takes as long as the rest
         if type(value) is not np.ndarray or value.dtype is not dtype:
             return False

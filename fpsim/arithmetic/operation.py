@@ -39,7 +39,7 @@ class Operation(NamedTuple):
     integer: np.dtype[Any] | None = None
 
     def with_seed(self, seed: int | None) -> Operation:
-        """Return this operation with another seed of stochastic rounding; None for none."""
+        """Return this operation with another seed of stochastic rounding: 0 to 2**64 - 1, or None for no seed."""
         return self._replace(result=self.result.with_seed(seed))
 
     @property

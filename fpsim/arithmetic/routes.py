@@ -1,6 +1,7 @@
 """The loops that compute an operation, and the choice among them: integers, a table, or floats. Loads numba.
 
-Exact integer arithmetic (fpsim/core) computes every operation, format, mode and flag, and the tables of all results.
+Exact integer arithmetic (fpsim/core) serves every operation, format, mode and flag. It also fills the tables, which
+hold the result for every combination of operands.
 """
 
 from __future__ import annotations
@@ -191,9 +192,9 @@ def _by_float(operation: Operation) -> Run:
     """Return the fastest loop of float operations, or the loop in exact integer arithmetic if there is none; cached.
 
     The loop is run(operands, targets, first, **seed) -> None. operands: tuple of 1-D arrays of codes. targets:
-    (results,), or (results, uint8 flags), which it fills. first, seed: what random numbers depend on. It computes with
-    integers after all if the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if
-    flags are wanted that float operations do not give.
+    (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element; with the
+    keyword `seed`, it decides the random numbers of a stochastic operation. The loop computes with integers after all
+    if the processor does not round to nearest even and keep subnormals, or if float operations cannot give the flags.
     """
     exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
@@ -211,7 +212,8 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     """Return a function (operands, targets) -> True that computes an operation on FP16 or BF16 to nearest even.
 
     Return None for other operations, formats and modes. operands: tuple of 1-D uint16 arrays of codes. targets:
-    (results,), or (results, uint8 flags), which the function fills; they may be operands. It always returns True.
+    (results,), or (results, uint8 flags), which the function fills; results may be an operand's array. It always
+    returns True.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -244,7 +246,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return a function (operands, targets) -> True that compares codes as integers, or takes the lower or higher.
+    """Return a function (operands, targets) -> True that computes comparisons, minima and maxima on codes as integers.
 
     Return None for other operations, and where integers do not suffice, as for operands in two formats. operands: tuple
     of 1-D arrays of codes. targets: (results,), or (results, uint8 flags), which the function fills. It always returns

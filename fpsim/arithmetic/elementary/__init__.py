@@ -1,1 +1,1 @@
-"""Elementary functions of codes, correctly rounded: by tables of exact results, for float32 by float64 arithmetic."""
+"""Elementary functions, correctly rounded: from tables of exact results for codes, in float64 for float32 arrays."""

@@ -125,9 +125,9 @@ def _root(value: Fraction, degree: int) -> Fraction | None:
 def _extreme(name: str, x: float) -> ExactResult | None:
     """Return the ExactResult of function `name` at x if it is extremely close to a limit, or extremely large or small.
 
-    The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close:
-    with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself. Extremely large or
-    small: with an exponent beyond +-16000 (FARTHEST). None for results that must be evaluated.
+    The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close
+    means a relative distance below 2**-70; extremely large or small, an exponent beyond +-16000 (FARTHEST). Return None
+    for all other results: they must be evaluated.
     An ExactResult is a sign, an exponent and a significand of 61 bits with a sticky bit.
     """
     size = abs(x)
@@ -150,10 +150,10 @@ def _extreme(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the ExactResult of a number that is nearer to 0 than `limit`, by less than 2**-70 of |limit|.
+    """Return the ExactResult of any number whose magnitude is less than |limit|, by at most 2**-70 of it.
 
-    All such numbers have the same one: the next smaller significand after limit's, whose lowest bit is set, as if
-    nonzero bits followed.
+    All these numbers have one ExactResult (sign, exponent, 61 bits and a sticky bit): the 61 bits are the next ones
+    below |limit|'s, and the sticky bit is set.
     """
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:

@@ -19,8 +19,9 @@ u32 = np.uint32
 
 @lru_cache(maxsize=64)
 def loop(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...], int], None]:
-    """Return the loop (sources, targets, first, seed=None) -> None of an elementary function of float32; cached.
+    """Return the loop (sources, targets, first, seed=None) -> None that computes `operation` on float32 arrays; cached.
 
+    operation: an elementary function, such as exp.
     sources: (bits of x,), 1-D uint32. targets: (bits of the results,), or (bits, uint8 flags), which it fills; the
     results may be in the memory of x. first and seed are not used.
     """

@@ -1,7 +1,8 @@
 """Tables of a function's exact results for every code of a format of up to 16 bits, kept in the kernels' cache folder.
 
 One table serves every rounding mode, result format, policy and flag: an entry has 61 bits of the result and a sticky
-bit, and is then rounded as the results of other operations are. A result of up to 24 bits and 32 random bits need 56.
+bit, and is then rounded like the results of other operations. At most 56 bits are needed: 24 of the rounded result, and
+32 that stochastic rounding compares with random bits.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Compiled loops over codes: index, load, one call to the scalar core, store."""
+"""Compiled loops over arrays of codes: each reads the operands, computes one operation, and writes codes and flags."""

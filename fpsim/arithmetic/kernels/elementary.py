@@ -1,4 +1,4 @@
-"""CPU loops of elementary functions: over tables of exact results, and over float32."""
+"""CPU loops of elementary functions: for codes by tables of exact results, for float32 by float64 arithmetic."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 
 @cache
 def tabulated_kernel() -> Any:
-    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of any function.
+    """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None for tables.
 
-    It looks up exact results in a table, rounds them, and writes codes (uint64) and flags (uint8). a: 1-D uint64 codes
-    that index the table. random: uint32, empty unless stochastic.
+    It looks up exact results of an elementary function in a table, rounds them, and writes codes (uint64) and flags
+    (uint8). a: 1-D uint64 codes that index the table. random: uint32 per element, empty unless stochastic.
     significands, fields, states: the arrays of an ExactTable. target: uint64 array of the result's EncodeLayout and, as
     its last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: a Rounding.
     """

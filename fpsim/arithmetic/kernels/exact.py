@@ -32,10 +32,10 @@ def unary_kernel(name: str) -> Any:
     """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None that computes one function of a.
 
     name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags. All arrays but layouts are 1-D.
-    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
+    a, codes: uint64. random: uint32 per element, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
     layouts: uint64; its rows are constants of formats: UnpackLayout, for reading a; EncodeLayout, for rounding the
     result. mode: a Rounding.
-    rules: bits that decide flags: LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`.
+    rules: a sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which decide flags as `fpsim.core.pack` says.
     """
     operation = UNARY[name]
 
@@ -55,10 +55,10 @@ def binary_kernel(name: str) -> Any:
 
     name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags. All arrays but
     layouts are 1-D.
-    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
+    a, b, codes: uint64. random: uint32 per element, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
     layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a and b; EncodeLayout, for rounding
     the result. mode: a Rounding.
-    rules: bits that decide flags: LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`.
+    rules: a sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which decide flags as `fpsim.core.pack` says.
     """
     operation = BINARY[name]
 
@@ -80,7 +80,7 @@ def fma_kernel() -> Any:
     stochastic. flags: uint8, bits of `fp.Flags`.
     layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a, b and c; EncodeLayout, for
     rounding the result. mode: a Rounding.
-    rules: bits that decide flags: LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`.
+    rules: a sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which decide flags as `fpsim.core.pack` says.
     """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -126,7 +126,7 @@ def from_integer_kernel() -> Any:
     It writes codes and flags. n: 1-D uint64, two's complement if signed is 1. random: uint32, empty unless stochastic.
     codes: uint64. flags: uint8, bits of `fp.Flags`. out: uint64, constants for rounding: the fields of the format's
     EncodeLayout. mode: a Rounding.
-    rules: bits that decide flags: LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`.
+    rules: a sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which decide flags as `fpsim.core.pack` says.
     """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:

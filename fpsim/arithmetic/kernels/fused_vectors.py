@@ -41,12 +41,12 @@ def _to_bfloat(builder: Any, bits: Any) -> Any:
 
 
 def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list[Any]:
-    """Emit LLVM code for STEP (32) fused multiply-adds of BF16, from `offset` bytes on, and for storing their codes.
+    """Emit LLVM code that computes STEP (32) results a * b + c of BF16 and stores their codes.
 
-    builder: llvmlite's IRBuilder. sources: addresses of the codes a, b and c; target: address at which the codes are
-    stored; offset: LLVM int64, added to all four.
-    Return two LLVM vectors of 16 int32, bits of float32: the exact results rounded to odd, of codes 0, 2, 4, ... and of
-    codes 1, 3, 5, ...
+    builder: llvmlite's IRBuilder. sources: addresses of the arrays of codes a, b and c. target: address of the array of
+    results. offset: LLVM int64, number of bytes that is added to all four addresses.
+    Return two LLVM vectors of 16 int32: float32 bits of the exact results rounded to odd, for elements 0, 2, 4, ... and
+    for elements 1, 3, 5, ...
     """
     places, upper = v.constant(PLACES, v.INTS), v.constant(UPPER, v.INTS)
     words = [v.load(builder, source, offset, v.INTS) for source in sources]
@@ -59,10 +59,10 @@ def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list
 
 
 def _halves(builder: Any, sources: list[Any], target: Any, offset: Any) -> tuple[Any, Any]:
-    """Emit LLVM code for 16 fused multiply-adds of FP16, from `offset` bytes on, and for storing their codes.
+    """Emit LLVM code that computes 16 results a * b + c of FP16 and stores their codes.
 
-    builder: llvmlite's IRBuilder. sources: addresses of the codes a, b and c; target: address at which the codes are
-    stored; offset: LLVM int64, added to all four.
+    builder: llvmlite's IRBuilder. sources: addresses of the arrays of codes a, b and c. target: address of the array of
+    results. offset: LLVM int64, number of bytes that is added to all four addresses.
     Return two LLVM vectors of 16 int32, bits of float32: the exact results rounded to odd, and the results rounded to
     FP16.
     """

@@ -175,9 +175,9 @@ def _fill_scaled(name: str) -> Any:
 
     name: "multiply" or "divide". The function writes the results of elements start .. start + count - 1 of pair,
     (a, b), to codes[:count]; all are 1-D arrays of uint16 codes. facts is not used.
-    Results that are subnormal in float32 must be computed scaled, which takes longer. If to_scale is 0, the function
-    computes without scaling, and only if a result may be subnormal, all of them again with it. It then returns
-    PATIENCE - 1, the number of next calls that scale at once; each of those returns one less.
+    Results that are subnormal in float32 must be computed with scaled operands, which takes longer. If to_scale is 0,
+    the function computes without scaling. If a result may then be subnormal, it computes all results again with
+    scaling, and returns PATIENCE - 1: the number of following calls that scale at once. Each of these returns one less.
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 

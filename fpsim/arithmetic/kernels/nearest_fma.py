@@ -83,7 +83,7 @@ def _fused(fmt: Format) -> Any:
 
 @cache
 def _fused_in_range() -> Any:
-    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, for most BF16 codes.
+    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, by float32 arithmetic.
 
     a, b, c: finite BF16 codes; float32 must hold a * b exactly, as `_in_range` checks.
     """
@@ -113,9 +113,10 @@ def _fused_wide() -> Any:
 
 @scalar
 def _in_range(a: Any, b: Any, c: Any) -> Any:
-    """Return whether float32 is certain to hold all products a[i] * b[i], and no element of a, b and c is Inf or NaN.
+    """Return True only if float32 holds all products a[i] * b[i] exactly and no element of a, b or c is Inf or NaN.
 
-    a, b, c: 1-D uint16 arrays of BF16 codes, of one size.
+    False does not say that one of these is untrue: only the largest and the smallest magnitude are checked. a, b, c:
+    1-D uint16 arrays of BF16 codes, of one size.
     """
     largest, least = SHORT_ZERO, SHORT_MAGNITUDE
     for i in range(a.size):
