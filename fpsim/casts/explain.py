@@ -35,7 +35,7 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
       fmt, keywords: as for `fpsim.encode`.
 
     Returns:
-      An Explanation; print it. A stochastic result is that of flat index 0.
+      An Explanation; print it. In the stochastic mode, the random number is that of an array's first element.
 
     Raises:
       ValueError: x is not a single value, or as for `fpsim.encode`.
@@ -196,9 +196,9 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
     """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
 
-    options: those of the cast. inner: the format's largest magnitude that is at most |value|, as if it had no largest
-    exponent. fraction: (|value| - inner) / (outer - inner), where outer is the next magnitude after inner. result: the
-    value that the cast returns, which decides in the stochastic mode: Inf or NaN shows an overflow.
+    options: those of the cast. inner, outer: the largest magnitude that is at most |value| and the next one, in the
+    format without its largest exponent. fraction: (|value| - inner) / (outer - inner). result: the value that the cast
+    returns; in the stochastic mode, Inf or NaN shows an overflow between the largest finite magnitude and the next.
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:

@@ -24,8 +24,8 @@ class Explanation:
       bits: its bit pattern in its own dtype, as hexadecimal text.
       fmt, options: the format, and the checked keywords of the cast.
       exact: whether the format holds the value.
-      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None if there is none
-        (for NaN, Inf, and values whose sign or zero the format does not have).
+      inner, outer: the neighbouring values of the format, toward and away from zero, as if it had no largest exponent;
+        None if there is none (for NaN, Inf, and values whose sign or zero the format does not have).
       fraction: (value - inner) / (outer - inner), 0 <= fraction < 1; None if a neighbour is missing.
       dropped_bits: the binary digits of the fraction, "1" for a tie.
       tie: whether the value is halfway between inner and outer.

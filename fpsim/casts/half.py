@@ -1,6 +1,6 @@
-"""float32 <-> FP16 by the processor's own conversion, if it has one and the cast's options are the ones it implements.
+"""Casts between float32 and FP16 by the processor's own instructions, for options that these implement.
 
-tests/casts/test_half.py compares them with the integer loops bit by bit. Measured: docs/performance.md.
+tests/casts/test_half.py compares these kernels with the integer ones bit by bit. Speed: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def has_conversion() -> bool:
 def serves(plan: EncodePlan, fmt: Format, rounding: Rounding) -> bool:
     """Return whether the processor's conversion from float32 to FP16 gives the results of a cast.
 
-    plan: the constants of the cast, for one source width and one overflow policy. fmt, rounding: its format and mode.
-    True only for float32 sources, FP16, nearest even, overflow to Inf, and subnormals that are not flushed, if the
-    processor has the instruction.
+    plan: the cast's constants for one source width and one overflow policy. fmt, rounding: the cast's format and
+    rounding mode. True only for float32 sources, FP16, nearest even, overflow to Inf, and subnormals that are not
+    flushed, if the processor has the instruction.
     """
     if plan.width != 32 or fmt != FP16 or rounding is not Rounding.NEAREST_EVEN or not has_conversion():
         return False
@@ -92,7 +92,8 @@ def half_kernel(streamed: bool) -> Any:
     """Return the kernel (bits, codes, layout) -> None that rounds float32 to FP16, to nearest even.
 
     bits: 1-D uint32 float32 bits. codes: 1-D uint16 results; NaN becomes the canonical NaN of its sign. layout: not
-    used; other kernels of casts read a format's constants from it. streamed: True writes the results past the caches.
+    used; other kernels of casts read a format's constants from it. streamed: True writes the results without caching
+    them.
     """
 
     def convert(bits: Any, _facts: Any) -> Any:
@@ -112,8 +113,8 @@ def half_decode_kernel(streamed: bool) -> Any:
     """Return the kernel (codes, bits, layout) -> None that converts FP16 to float32.
 
     codes: 1-D uint16. bits: 1-D uint32 results, the float32 bits; NaN becomes the canonical NaN of its sign. layout:
-    not used; other kernels of casts read a format's constants from it. streamed: True writes the results past the
-    caches.
+    not used; other kernels of casts read a format's constants from it. streamed: True writes the results without
+    caching them.
     """
 
     def convert(code: Any, _facts: Any) -> Any:

@@ -30,8 +30,8 @@ Frozen = EncodeLayout | DecodeLayout | None
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
     """Return a layout (a named tuple of a format's constants) whose values numba compiles in as constants.
 
-    kind: its class, EncodeLayout or DecodeLayout. word: the type of the values, np.uint32 or np.uint64. frozen: the
-    values; None makes all of them zeros, for kernels that read the layout from an argument instead.
+    kind: the layout's class, EncodeLayout or DecodeLayout. word: the type of the values, np.uint32 or np.uint64.
+    frozen: the values; None makes all of them zeros, for kernels that read the layout from an argument instead.
     """
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
@@ -51,7 +51,7 @@ def encode_kernel(
       kind: the checks that the encoder needs: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any
         signed format and policy) or UNUSUAL (any format), as `fpsim.core.layouts.encode_plan` chooses it.
       frozen: the layout as compile-time constants; None to read it from the argument `layout`.
-      streamed: True writes the results past the caches.
+      streamed: True writes the results without caching them.
       by_sum: round by one float32 addition (`core.nearest`); the mode must be to nearest even, and the layout one that
         `core.nearest` serves.
     """
@@ -75,9 +75,9 @@ def encode_kernel(
 
 @inner_loop
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
-    """Set words[i] (uint32) to number i of the random stream that starts at a Philox counter, for all words.
+    """Fill `words`, a 1-D uint32 array, with random numbers by Philox, from a value of its counter on.
 
-    Each value of the counter yields four numbers, so words.size must be a multiple of 4. counter: its first value,
+    Each value of the counter yields four numbers, so words.size must be a multiple of 4. counter: the first value,
     uint64. k0, k1: low and high 32 bits of the seed, uint64.
     """
     for j in range(words.size // 4):
@@ -117,10 +117,10 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
     bits: 1-D bits of floats of `width` bits (32 or 64). codes: 1-D results in the format's storage dtype. layout: the
     format's constants as an array. first: flat index of the first element. k0, k1: low and high 32 bits of the seed.
-    These three are uint64.
+    first, k0 and k1 are uint64.
 
-    kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: the layout as compile-time constants; None to
-    read it from the argument.
+    kind: the checks that the encoder needs, as for `encode_kernel`. frozen: the layout as compile-time constants; None
+    to read it from the argument.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
@@ -152,7 +152,7 @@ def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> 
     constants as an array.
 
     width: bits of the floats, 32 or 64. frozen: the layout as compile-time constants; None to read it from the
-    argument. streamed: True writes the results past the caches.
+    argument. streamed: True writes the results without caching them.
     """
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
@@ -179,9 +179,8 @@ def quantize_kernel(
     bits, rounded: 1-D float bits of `width` bits, before and after. encode_layout, decode_layout: the format's
     constants for rounding and for decoding, as arrays.
 
-    mode: a `fpsim.Rounding` as an integer. kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both
-    layouts as compile-time constants, each None to read it from the argument. streamed: True writes the results past
-    the caches. by_sum: round by one float32 addition, for layouts and modes that `core.nearest` serves.
+    mode: a `fpsim.Rounding` as an integer. kind, streamed, by_sum: as for `encode_kernel`. frozen: both layouts as
+    compile-time constants; (None, None) to read them from the arguments.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

@@ -35,9 +35,9 @@ class Constants:
     """
 
     def __init__(self, fields: Any, fmt: Format, long: bool) -> None:
-        """Begin with no elements converted, or with MANY if `long`: the arrays will be pieces of a long array.
+        """Begin to count converted elements: from 0, or from MANY if the arrays will be pieces of a long one (`long`).
 
-        fields: the constants of the format `fmt`, in the form that the kernel's factory takes.
+        fields: the constants of the format `fmt`, as the function that compiles the kernel takes them.
         """
         self.fields = fields if NAMED.get(fmt.name) == fmt else None
         self.converted = MANY if long else 0
@@ -45,7 +45,7 @@ class Constants:
     def after(self, size: int) -> Any:
         """Return the constants to compile into the kernel for an array of `size` elements; None for no constants.
 
-        The elements are added to the number of those converted.
+        `size` is added to the count of converted elements.
         """
         self.converted += size
         return self.fields if size >= LARGE or self.converted >= MANY else None
@@ -75,7 +75,7 @@ def _encoding(
 ) -> tuple[Stage, ...]:
     """Return the stages (kernels to be run in sequence) that round codes to codes of the format `fmt`; cached.
 
-    Stages do not depend on the seed: that of a stochastic mode takes it as one more argument. source: the format of the
+    In the stochastic mode the last stage takes the seed as an additional argument. source: the format of the
     codes that are rounded. rounding, overflow, subnormals, random_bits: the options of the cast. long: True compiles
     kernels for built-in formats at once, for arrays that are pieces of a long one.
     """
@@ -117,7 +117,7 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages that round numbers to values of options.fmt, as `quantizing` does, in a deterministic mode.
+    """Return the stages (kernels to be run in sequence) of `quantizing` for a deterministic rounding mode.
 
     The result is cached. source, target: the formats of the bits before and after. options: those of the cast, with the
     seed None. long: True compiles kernels for built-in formats at once, for arrays that are pieces of a long one.

@@ -113,9 +113,9 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
 def _inputs(fmt: Format) -> npt.NDArray[np.float64]:
     """Return float64 inputs, in ascending order, that show every result of a deterministic cast to `fmt`.
 
-    Even places hold the points at which the result can change: the format's values of both signs, their midpoints, the
-    next value beyond the largest, both zeros and infinities. Odd places hold an input between its two neighbours, or
-    the lower one again if no float64 is between them. The last input is NaN.
+    Elements 0, 2, 4, ... are the inputs at which the result can change: the format's values of both signs, their
+    midpoints, the value that would follow the largest one, both zeros and infinities. Elements 1, 3, 5, ... are inputs
+    between the elements before and after them, or the former again if no float64 is between. The last input is NaN.
     """
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))

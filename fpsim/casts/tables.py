@@ -1,4 +1,7 @@
-"""Casts of formats given by a table: their plans, computed exactly by fractions, and stages. Imports numba."""
+"""Casts to and from table formats, which list the value of each code: the kernels that run in sequence (stages).
+
+The intervals of floats that become one code are computed exactly, by fractions. Imports numba.
+"""
 
 from __future__ import annotations
 
@@ -121,10 +124,10 @@ class _Neighbours(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
-    """Return the results of stochastic rounding to a table, and the intervals between them.
+    """Return all possible results of stochastic rounding to a table format, with the intervals between them.
 
-    overflow: the result for values beyond the largest finite one: "infinity", "nan" or "max". Raises a ValueError if
-    two neighbours are not integers below 2**30 times one power of two.
+    overflow: the result for values beyond the largest finite one: "infinity", "nan" or "max". Raise a ValueError if two
+    neighbours are not integers below 2**30 times one power of two.
     """
     levels = _levels(fmt, Rounding.STOCHASTIC, overflow)
     levels = [level for i, level in enumerate(levels) if i == 0 or level.value != levels[i - 1].value]  # one of -0, 0
@@ -239,10 +242,11 @@ def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]
 
 
 def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) -> TablePlan:
-    """Return the plan of consecutive intervals of ordered bits of floats of `width` bits, from their starts and codes.
+    """Return a TablePlan from the start and the code of each interval of floats that are rounded to one code.
 
-    starts: (first ordered bits, code) in ascending order; a later entry replaces earlier ones with the same start.
-    storage: dtype of the codes.
+    starts: (start, code) in ascending order; an entry replaces earlier ones whose start is not smaller. A start is the
+    bits of the first float as an integer in the order of the values (ordered bits). storage: dtype of the codes. width:
+    bits of the floats, 32 or 64.
     """
     merged: list[tuple[int, int]] = []
     for start, code in starts:
@@ -352,9 +356,10 @@ def _ordered(pattern: int, width: int) -> int:
 
 
 def _float_below(magnitude: Fraction, width: int) -> tuple[int, bool]:
-    """Return (bits of the largest float of `width` bits that is at most `magnitude`, whether it equals that).
+    """Return (bits of the largest float of `width` bits that is at most `magnitude`, whether it equals `magnitude`).
 
-    Floats count as having no largest exponent, but the bits of those beyond the largest float are Inf's.
+    For a magnitude beyond the largest float's binade the bits are those of Inf, and the second element tells whether
+    a float with an unbounded exponent would equal it.
     """
     mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
     if magnitude == 0:
