@@ -1,4 +1,7 @@
-"""Old names of arguments, functions and modules; those of arguments and functions warn, for one release."""
+"""Support for old names of arguments, functions and modules, which still work.
+
+Old names of arguments and functions raise a DeprecationWarning, and are removed in the next release.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,9 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 class FormerModule(ModuleType):
-    """A stand-in for a module under its former name, which pickled objects refer to.
+    """A module under its former name, to which pickled objects refer; its attributes are those of the renamed module.
 
-    former: that name. address: the module's full name today, from which all attributes are taken.
+    former: the full former name. address: the module's full name today.
     """
 
     def __init__(self, former: str, address: str) -> None:

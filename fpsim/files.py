@@ -65,7 +65,7 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def naming(target: Path) -> Iterator[None]:
-    """Make an OSError of the `with` block name the file `target` instead of the draft that becomes it."""
+    """Make an OSError raised in the `with` block name the file `target` instead of its temporary file."""
     try:
         yield
     except OSError as reason:
@@ -187,7 +187,7 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove the drafts of killed processes: what in `folder` matches a glob pattern and is older than a day.
+    """Remove temporary files of killed processes: those in `folder` that match a glob pattern and are older than a day.
 
     Errors are ignored.
     """
@@ -210,10 +210,10 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove the temporary folder `room`, after moving files from its subfolder "new" to `target`.
+    """Remove the temporary folder `room` of a run, after moving files that are not the run's from it to `target`.
 
-    Files named in `own_names` are not moved but removed. "new" is the folder of new files, or, once it has been
-    exchanged with `target`, the old one. Nothing is removed if a file cannot be moved.
+    The files are in the subfolder "new", which holds the new files or, once exchanged with `target`, the former ones.
+    Files named in `own_names` are the run's, and are removed. If a file cannot be moved, nothing is removed.
     """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
@@ -249,7 +249,7 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
 def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
     """Move the files of `old` whose names are not in `own_names` to `target`, unless `target` has files of these names.
 
-    But where `target` has a symbolic link to such a file, the file replaces the link.
+    If the entry in `target` is a symbolic link to the file in `old`, the file replaces the link.
     """
     for other in old.iterdir():
         mine = target / other.name

@@ -54,8 +54,8 @@ def attach(
       homes: {module: the names that it defines}; modules are named relative to the package, or in full
         ("fpsim.formats.named").
       modules: modules and packages inside it that are public names themselves.
-      twin: the package of the same functions for arrays on the CPU, to which the error for a name that only it has
-        points; None for no such package.
+      twin: for a package of GPU functions, the package of the same functions on the CPU: an unknown name that `twin`
+        has raises an error that points to it. None for no such package.
 
     Returns:
       The two functions, and the sorted list of names.
@@ -114,8 +114,8 @@ def face(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return functions `__getattr__` and `__dir__` for a module that show only its public `names`.
 
-    The first raises an AttributeError that suggests a name; Python calls it for unknown attributes. meant: {further
-    word, in lower case: the name to suggest for it}.
+    Python calls `__getattr__` for unknown attributes; it raises an AttributeError that suggests a similar name. module:
+    the module's name. meant: {further word, in lower case: the name to suggest for it}.
 
     Example:
       >>> from fpsim.lazy import face

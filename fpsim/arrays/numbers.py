@@ -1,4 +1,4 @@
-"""Numbers as inputs: floats and integers of any size, alone, in lists or in arrays, without rounding."""
+"""Inputs that hold floats or integers of any size, alone, in lists or in arrays: read as arrays without rounding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fpsim.arrays.words import EXACT_INTEGERS, Array
 
 
 def number_array(values: Any) -> Array:
-    """Return values as an array of integers, or of floats whose dtype stores a format.
+    """Return values as an array of integers, or of floats in a dtype for which fpsim has a format.
 
     Booleans and integer dtypes of up to 4 bits become int8. Python integers become dtype object if one needs more than
     64 bits.

@@ -1,4 +1,4 @@
-"""torch tensors: their elements as NumPy arrays or as integers, small floats included, and arrays as tensors."""
+"""Conversion of torch tensors, small float dtypes included, to NumPy arrays or integer views, and back to tensors."""
 
 from __future__ import annotations
 

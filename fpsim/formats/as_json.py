@@ -40,7 +40,7 @@ def format_from(fields: Any) -> Format:
 
 
 def element_fields(fmt: Element) -> Any:
-    """Return an element format as a value for JSON, which `element_from` reads back.
+    """Return a float, integer, LogFMT or table format as a value for JSON, which `element_from` reads back.
 
     A float format becomes what `format_fields` returns: its name or a dict of its fields. The other formats become a
     dict with one key: {"integer": fields}, {"logfmt": bits}, or {"table": name}, with the fields in place of the name
@@ -56,7 +56,7 @@ def element_fields(fmt: Element) -> Any:
 
 
 def element_from(fields: Any) -> Element:
-    """Return the element format that `fields`, a value from `element_fields`, describes.
+    """Return the float, integer, LogFMT or table format that `fields`, a value from `element_fields`, describes.
 
     `fields` is the name of a built-in float format, a dict of the fields of `Format`, or a dict with one of the keys
     "integer", "logfmt" and "table".

@@ -19,7 +19,7 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # types that `element_format`
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format, other than a table, that a name, dtype or object stands for.
+    """Return the element format (float, integer or LogFMT, but no table) that a name, dtype or object stands for.
 
     Raises:
       ValueError: no element format has that name, or it is a table format.
@@ -31,7 +31,7 @@ def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
 
 
 def element_format(spec: Any) -> Element:
-    """Return the element format that a name, dtype or object stands for; raise a ValueError if there is none.
+    """Return the float, integer, LogFMT or table format for a name, dtype or object; ValueError if there is none.
 
     Example:
       >>> from fpsim.formats.element import element_format
@@ -60,7 +60,7 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format that a caller passed as an argument, by name, dtype or object.
+    """Return the float, integer, LogFMT or table format that a caller passed as an argument, by name, dtype or object.
 
     name: name of the argument, for the error. spec: its value.
 

@@ -141,7 +141,7 @@ class Format:
         return self._hash  # formats key the caches of plans and kernels, which every call looks up
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all fields are the same."""
+        """Return whether `other` is a Format with the same fields."""
         if self is other:
             return True
         if not isinstance(other, Format) or type(other) is not type(self):

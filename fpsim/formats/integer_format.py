@@ -74,7 +74,7 @@ class IntegerFormat:
 
     @cached_property
     def magnitudes(self) -> Format:
-        """Float format whose values are the integers from -max to max, so that casts can round floats to integers."""
+        """Float format of the integers -n to n, n = 2**(bits - 1) - 1, by which casts round to signed integers."""
         mantissa_bits = self.bits - 2
         return Format(
             f"{self.name} magnitudes", 1, mantissa_bits, bias=1 - mantissa_bits, infinities=False, nan="none",

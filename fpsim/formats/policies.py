@@ -45,7 +45,7 @@ def _special(fmt: Format) -> Beyond:
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` if too large values become Inf, as in IEEE 754.
+    """Return the results of casts to `fmt`, for inputs it cannot represent, if too large values become Inf (IEEE 754).
 
     They become NaN in a format without Inf, and the largest finite value in one without both.
     """
@@ -64,7 +64,7 @@ def _torch_before_2_12(fmt: Format) -> Outcome:
 
 
 def _p3109_infinity(fmt: Format) -> Beyond:
-    """Return what becomes of Inf in IEEE P3109: "infinity", or "max", the largest value, in a format without Inf."""
+    """Return the result for Inf in a cast to `fmt` by IEEE P3109: "infinity", or "max" if the format has no Inf."""
     return "infinity" if fmt.has_infinity else "max"
 
 
@@ -164,7 +164,7 @@ def overflow_outcome(word: str, fmt: Format) -> Outcome:
     """Return the results of a cast to `fmt` under the overflow policy named `word`.
 
     Raises:
-      ValueError: no overflow policy has that name, or `word` is the name of a policy for `fpsim.policy`.
+      ValueError: `word` is not a key of OVERFLOWS; it may be a name for `fpsim.policy`, which sets other keywords too.
     """
     if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
         valid = ", ".join(OVERFLOWS)

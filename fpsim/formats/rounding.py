@@ -117,7 +117,9 @@ class Rounding(IntEnum):
     def goes_away(self, odd: bool, negative: bool) -> Start:
         """Return the point between two neighbouring magnitudes from which on this mode rounds to the larger one.
 
-        odd: whether the significand of the smaller magnitude is odd. negative: whether the value is negative.
+        A Start is (at, included): the point as a share of the gap between the two, and whether a value at the point
+        itself is rounded to the larger one. odd: whether the significand of the smaller magnitude is odd. negative:
+        whether the value is negative.
 
         Example:
           >>> import fpsim as fp
