@@ -145,7 +145,7 @@ def digest(*texts: str) -> str:
 def name_of(measure: Callable[..., Any]) -> str:
     """Return "module.qualified_name" of a function, or of the class of a callable object.
 
-    Of a partial, a bound method or a decorated function, it is that of the innermost function.
+    A partial, a bound method or a decorated function has the name of the function that it calls in the end.
 
     Example:
       >>> from fpsim.analysis.studies.identity import name_of
@@ -228,7 +228,7 @@ def _code(code: CodeType) -> str:
 def _constant(value: Any) -> str:
     """Return the repr of a constant in a function's code, with the items of frozensets sorted by their texts.
 
-    So it is the same in every process, although the order of a frozenset is not.
+    The sorting makes the repr equal in all processes, in which the order of a frozenset of texts differs.
     """
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"

@@ -77,13 +77,13 @@ def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a slab: the piece of a matrix that is read at once and cuts no tile.
+    """Return (rows, columns) of a slab: the piece of a matrix that is read at once. No tile extends beyond its slab.
 
-    `rows`, `columns`: shape of the matrix. `ways`: the formats, scalings and roundings to measure; their tiles count. A
-    slab has whole rows, in a multiple of 128. It is the whole matrix if that has at most 128 rows, or if a tile's
-    height does not divide 128. Of a single row, a slab is a part whose length is a multiple of 128 and of every tile's
-    width, or the whole row if a tile is that wide. Unless these rules require more, a slab has at most about two
-    million elements.
+    `rows`, `columns`: shape of the matrix. `ways`: the formats, scalings and roundings to measure; the tiles are those
+    of their scalings. A slab of a matrix has whole rows, a multiple of 128 of them; it is the whole matrix if that has
+    at most 128 rows, or if the height of a tile does not divide 128. A slab of a single row has a multiple of 128 and
+    of the width of every tile; it is the whole row if a tile is as wide as the row. Unless these rules require more, a
+    slab has at most about two million elements.
     """
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
     if rows == 1:
@@ -245,7 +245,7 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 def _lower_quantile(x: Array, share: float) -> float:
     """Return np.quantile(x, share, method="lower") of a 1-d array; NaN if x contains a NaN.
 
-    This is ten times as fast for few elements.
+    For few elements, this is ten times as fast as NumPy's function.
     """
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

@@ -94,10 +94,9 @@ def recommend(
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
     """Return the sentences saying why a tensor keeps its dtype without being judged; "" if it is to be judged.
 
-    A tensor is not judged if it is no operand, or if it has no finite value other than 0. It is not judged either if it
-    has fewer than 4,096 values, and these are at most a thousandth of `values`. `role`: the tensor's role, such as
-    "bias". `spread`: its range over all steps. `count`: its number of values. `values`: number of values of the whole
-    study.
+    It is not judged in three cases: it is no operand of a product, it has no finite value other than 0, or it has fewer
+    than 4,096 values and at most a thousandth of `values`. `role`: the tensor's role, such as "bias". `spread`: its
+    range over all steps. `count`: its number of values. `values`: number of values of all tensors of the study.
     """
     why = ROLES.get(role)
     if why is not None:

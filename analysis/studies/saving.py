@@ -1,4 +1,4 @@
-"""The files of a study: written as drafts, which then all replace the files of an earlier study at once."""
+"""Writing the files of a study: all are first written as drafts, which then replace an earlier study's files."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def frame_of(columns: Mapping[str, list[Any]]) -> DataFrame:
 def _series(pandas: Any, values: list[Any]) -> Any:
     """Return a pandas Series of the first dtype that holds all values exactly: bool, int64, float64 or object.
 
-    Only values without MISSING become bool or int64. float64 serves floats, also mixed with integers up to 2^53, and
-    has NaN for MISSING; object has None. pandas: the module.
+    bool and int64 hold no MISSING. float64 holds floats and integers up to 2^53, with NaN for MISSING. object holds
+    anything, with None for MISSING. pandas: the module.
     """
     present = [value for value in values if value is not MISSING]
     kinds = {type(value) for value in present}

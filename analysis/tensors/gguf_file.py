@@ -216,7 +216,10 @@ def _size(entry: _Entry, blocks: BlockKind | None, path: Path) -> int | None:
 
 
 def _blocks(kind: int) -> BlockKind | None:
-    """Return the blocks of the quantised type with number `kind`; None if fpsim and gguf, if installed, lack it."""
+    """Return the BlockKind (name, sizes, decoder) of ggml's type number `kind`; None if it is not known.
+
+    The package gguf, if it is installed, is asked for types that fpsim does not decode itself.
+    """
     known = KINDS.get(kind) or LARGE_KINDS.get(kind)
     if known is not None or importlib.util.find_spec("gguf") is None:
         return known
@@ -267,7 +270,7 @@ def _read_of(
 
 
 def _decoded(data: Array, blocks: BlockKind) -> Array:
-    """Return the values of whole blocks as a flat float32 array; data: their bytes. blocks: their type."""
+    """Return the values of whole blocks as a flat float32 array; data: the bytes. blocks: the type of the blocks."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(data.reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

@@ -44,7 +44,8 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
     """Return the tensors, with `outputs_last` of each matrix inferred if it was None.
 
     The outputs are the last axis of matrices that Flax and Keras call kernels. Of other matrices, the outputs are the
-    axis whose length is that of the bias. Square matrices are assumed to be like all other matrices in `tensors`.
+    axis whose length is that of the bias. Of a square matrix with a bias, they are the last axis if they are that of
+    all other matrices in `tensors`.
 
     Args:
       tensors: the tensors.
@@ -64,9 +65,10 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _outputs_last(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether the last axis of a matrix is the outputs'; None if neither its name nor a bias's length shows it.
+    """Return whether the last axis of a matrix, and not the first, is that of the layer's outputs; None if unknown.
 
-    one: the matrix. biases: lengths of the biases of its layer.
+    A name such as Flax's "kernel" shows it, or the axis that is as long as a bias. one: the matrix. biases: lengths of
+    the biases of its layer.
     """
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
@@ -104,7 +106,10 @@ def _by_columns(read: Callable[[int], Iterator[Array]], height: int, width: int)
 
 
 def pieces_of(parts: Iterable[Array], size: int) -> Iterator[Array]:
-    """Yield the elements of consecutive flat arrays in flat arrays of `size` elements; the last may be shorter."""
+    """Yield the elements of the flat arrays `parts`, in order, regrouped into flat arrays of `size` elements.
+
+    The last array may be shorter.
+    """
     held: list[Array] = []
     count = 0
     for part in parts:

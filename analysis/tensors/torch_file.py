@@ -148,7 +148,10 @@ def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def place_of(x: Any) -> Any:
-    """Return a key of a torch tensor that is equal for tensors of the same elements in memory (tied weights)."""
+    """Return a key of a torch tensor: tensors that share the same elements in memory (tied weights) have equal keys.
+
+    Keys of tensors without elements in memory equal no other key.
+    """
     if x.is_meta or str(x.layout) != "torch.strided" or not x.numel():
         return object()
     return x.data_ptr(), tuple(x.shape), x.stride(), str(x.dtype)

@@ -31,8 +31,8 @@ HIGHEST = np.float32(1) / np.float32(127)  # difference of adjacent INT8 values,
 def dynamic_table() -> Array:
     """Return the 256 values of the 8-bit codes of scales: bitsandbytes' signed "dynamic" data type, in rising order.
 
-    The values are 0 and 1, and for i = 0 to 6 the midpoints of 2^i equal parts of the interval from 0.1 to 1, times
-    10^(i - 6), and their negatives. The interval is divided as by torch.linspace, each end of a part with one rounding.
+    The values are 0, 1, and for each i from 0 to 6 the numbers m * 10^(i - 6) and -m * 10^(i - 6), for the midpoints m
+    of 2^i equal parts of the interval from 0.1 to 1. The ends of the parts have the bits of torch.linspace.
 
     Source: nested_quant_map of files of bitsandbytes 0.50.2.
 

@@ -121,7 +121,7 @@ def _side(length: int, count: int) -> int:
 
 
 def scale_values(one: Tensor) -> Array:
-    """Return the elements of a tensor of scales as float32, in its shape; bytes are E8M0 codes (powers of two)."""
+    """Return a tensor of scales as a float32 array; elements of dtype uint8 are decoded as E8M0, powers of two."""
     array = whole(one)
     if one.dtype in ("uint8", "float8_e8m0fnu"):
         return powers(array)
@@ -131,8 +131,8 @@ def scale_values(one: Tensor) -> Array:
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
     """Return the scale of each element, (count, columns), in the rows first .. first + count - 1 of a weight.
 
-    scales: one scale per block. blocks: the size of a block. shape: the weight's, (..., rows, columns); rows are
-    numbered through all its matrices.
+    scales: one scale per block. blocks: the size of a block. shape: shape of the weight, (..., rows, columns). Row
+    numbers count through all matrices of the weight: in shape (2, 8, 4), row 8 is the first of the second matrix.
     """
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)

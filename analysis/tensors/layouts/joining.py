@@ -137,7 +137,7 @@ class Recognised(NamedTuple):
 
     @property
     def decoded(self) -> Tensor:
-        """The attribute `weight`, for a weight whose stored tensors fit each other."""
+        """The attribute `weight`, which must not be None: the stored tensors must fit each other."""
         assert self.weight is not None
         return self.weight
 
@@ -230,8 +230,8 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
     """Return (layout, prefix of the name, key -> accompanying tensor) for a tensor of codes; None if no layout fits.
 
-    `by_name`: the tensors of the same file. Tensors of a model of one layer have no prefix: "weight" is read as
-    ".weight".
+    `by_name`: the tensors of the same file. The prefix is the weight's name without its end, such as "layers.0.up". It
+    is "" if the names have no prefix, as in the file of a single layer, whose tensor of codes may be called "weight".
     """
     name = one.name if "." in one.name or not one.name.endswith(TAILS) else f".{one.name}"
     for layout in LAYOUTS:

@@ -53,15 +53,15 @@ class WeightParts:
         return math.fsum(one.size * one.stored_bits for one in (self.codes, *self.beside.values()))
 
     def array(self, key: str) -> Array:
-        """Return all elements of the tensor `beside[key]`, in its shape."""
+        """Return the tensor that accompanies the codes under this key, `beside[key]`, as an array of its dtype."""
         return whole(self.beside[key])
 
     def floats(self, key: str) -> Array:
-        """Return all elements of the tensor `beside[key]` as float32 values, in its shape."""
+        """Return the tensor that accompanies the codes under this key, `beside[key]`, as an array of float32 values."""
         return values_of(self.array(key), FORMAT_OF.get(dtype_of(self.beside[key].dtype)))
 
     def text(self, key: str) -> str:
-        """Return the UTF-8 text stored in the tensor `beside[key]`; raise a LayoutError if it is none."""
+        """Return the text whose UTF-8 bytes are the elements of `beside[key]`; raise a LayoutError if they are not."""
         try:
             if self.beside[key].dtype == "uint8":
                 return self.array(key).tobytes().decode()
@@ -70,7 +70,7 @@ class WeightParts:
         raise LayoutError(f"its {key} is not a text in UTF-8, with a byte for each element")
 
     def number(self, key: str) -> float:
-        """Return the value of the tensor `beside[key]` with one element.
+        """Return the only element of `beside[key]`, a tensor that accompanies the codes.
 
         Raises:
           LayoutError: the tensor has another number of elements.

@@ -1,4 +1,4 @@
-"""Notes on libraries that misread a checkpoint, and on faults that a file cannot show."""
+"""Notes on libraries that misread a checkpoint, and on faults that show only in a comparison with the model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ UNTOLD = (
 def fault_findings(one: Recognised) -> Iterator[Finding]:
     """Yield notes on libraries that are known to misread or refuse a weight like this one.
 
-    They concern DeepSeek's rows in blocks of unequal size, asymmetric GPTQ v1 of other writers than gptqmodel, codes of
-    -0 in ModelOpt's NVFP4, and rows that are not whole blocks in bitsandbytes. one: the weight, with its stored tensors
-    and layout.
+    There is a note for each of four cases: DeepSeek's FP8 with blocks of unequal height; asymmetric GPTQ v1 that was
+    not written by gptqmodel; ModelOpt's NVFP4 with codes of -0; and 4-bit bitsandbytes whose rows are not a multiple of
+    the block size. one: the weight, with its stored tensors and layout.
     """
     parts, name, layout = one.parts, one.parts.name, one.decoded.layout
     if layout.startswith("deepseek_fp8"):

@@ -18,9 +18,10 @@ READABLE = ("float32", "float16", "bfloat16")
 
 
 def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) -> Iterator[Finding]:
-    """Yield a finding for each tensor of input scales that are not positive numbers, and for each scale that the
-    configuration requires but the checkpoint lacks.
+    """Yield a finding for each tensor of scales with a value that is not finite and positive, and for missing scales.
 
+    The tensors are those that scale the inputs and outputs of layers, and the keys and values of attention; scales of
+    weights are not checked. A scale is missing if the configuration requires it for the inputs of a quantised layer.
     `stored`: all tensors of the checkpoint. `quantised`: its quantised weights.
     """
     if not quantised:

@@ -1,4 +1,4 @@
-"""Checks of scales against the codes that they multiply: blocks that are read as 0, and scales far from all others."""
+"""Checks of scales against their codes: scales of 0 for codes other than 0, and scales far from all others."""
 
 from __future__ import annotations
 
@@ -94,10 +94,12 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
 
 
 def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
-    """Yield a finding if the largest scale exceeds 10,000 times the median, and only it allows weights above 1000.
+    """Yield a finding if the largest scale is implausible compared with the median of a weight's scales.
 
-    A scale allows weights up to scale * the format's largest value (* the tensor's scale, if any). one: the weight,
-    with its stored tensors and layout. values: its scales, flat. words: name of the format of the codes.
+    Two conditions must hold. The largest scale exceeds 10,000 times the median. And with the largest scale the largest
+    possible weight exceeds 1000, but with the median scale it does not. The largest possible weight is the scale times
+    the format's largest value, and times the tensor's scale if there is one. one: the weight, with its stored tensors
+    and layout. values: its scales, flat. words: name of the format of the codes.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
@@ -116,8 +118,10 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
 
 
 def _nested(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for quantised scales of a bitsandbytes weight that are decoded to negative numbers, and for the
-    first of their own scales that is 0 although the codes of its block differ.
+    """Yield findings on the quantised scales ("double quantisation") of a bitsandbytes weight.
+
+    One finding is for scales that are decoded to negative numbers. Another is for the first scale of scales that is 0
+    although the codes that it multiplies are not all equal.
 
     one: the weight, with its stored tensors and layout.
     """

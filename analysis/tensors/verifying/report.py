@@ -67,8 +67,9 @@ class LayoutReport:
 
     @property
     def notes(self) -> list[str]:
-        """A sentence for each kind of information: a library that misreads this checkpoint, or a fault that no file can
-        show.
+        """A sentence for each kind of note: on a library that misreads this checkpoint, or on a possible fault.
+
+        A possible fault, such as exchanged codes, shows only in a comparison with the unquantised model.
         """
         return list(_folded(one for one in self.findings if not one.contradicts))
 

@@ -182,8 +182,8 @@ def _awq(one: Recognised) -> Iterator[Finding]:
 def _deepseek(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration.
 
-    Compared are the codes' dtype and `fmt` with E4M3, `scale_fmt` with the scales, and weight_block_size with their
-    shape. one: the weight, with its stored tensors and layout.
+    The codes' dtype and the setting `fmt` must be E4M3, `scale_fmt` must be the format of the scales, and the shape of
+    the scales must follow from weight_block_size. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]

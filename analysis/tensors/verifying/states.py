@@ -21,9 +21,9 @@ DYNAMIC_APART = 1e-6  # largest difference from the table of 8-bit scales: witho
 def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a bitsandbytes weight, its stored tables and the configuration.
 
-    The table of codes must be that of the type in the weight's state, the table of scales bitsandbytes' 8-bit one; the
-    configuration's bits, type and double quantisation must be those of the tensors. one: the weight, with its stored
-    tensors and layout.
+    The stored table of 16 values must be that of NF4 or FP4, whichever the weight's state names. The stored table of
+    quantised scales, if any, must be bitsandbytes' 8-bit one. The configuration's bits, type and double quantisation
+    must be those of the stored tensors. one: the weight, with its stored tensors and layout.
     """
     settings, name, layout = one.parts.settings, one.parts.name, one.decoded.layout
     if "table" in one.parts.beside:

@@ -129,9 +129,10 @@ def _inverted_scales(one: Recognised) -> Iterator[Finding]:
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if the scale of the whole tensor looks like the inverse of what the layout stores.
 
-    Some libraries store a factor there, others a divisor. It looks inverted if 6 times the largest scale of a block,
-    multiplied or divided by it as the layout says, exceeds 1000, and the other operation gives less than 1000. one:
-    the weight, with its stored tensors and layout.
+    Some libraries store a scale of the whole tensor by which readers multiply the scales of blocks, others one by which
+    they divide. It looks inverted if the largest possible weight, 6 * (largest scale of a block) multiplied or divided
+    by it, exceeds 1000 with the layout's operation, but not with the other. one: the weight, with its stored tensors
+    and layout.
     """
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside

@@ -147,7 +147,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing without zero points.
+    """Yield findings on wrong zero points of a weight; there are none if the weight has no zero points.
 
     one: the weight, with its stored tensors and layout.
     """

@@ -27,8 +27,8 @@ def losses(
 ) -> list[ExportedWeight]:
     """Return the error of each weight as decoded from the written checkpoint; several weights are measured at once.
 
-    weights: name -> the original weight. keep: the patterns of tensors to leave unquantised with which the export was
-    called, for a message.
+    weights: name -> the original weight. keep: the export's argument `keep`, patterns of the tensors that are left
+    unquantised; error messages repeat it.
 
     Raises:
       ValueError: a decoded value is not finite.
@@ -47,7 +47,7 @@ def losses(
 def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite, advice: str) -> ExportedWeight:
     """Return the error of a weight as decoded from the written checkpoint.
 
-    advice: the argument that leaves the weight unquantised, for a message.
+    advice: for error messages, the argument of the export that leaves the weight unquantised.
 
     Raises:
       ValueError: a decoded value is not finite.

@@ -18,8 +18,8 @@ def refuse_misfits(
     """Raise a ValueError unless the layout can store weights of these shapes with these options.
 
     The message says what is wrong with the first weight that does not fit, and which arguments of the export avoid the
-    error. layout: full name of the layout. weights: name -> weight to quantise. keep: the patterns of tensors to leave
-    unquantised with which the export was called.
+    error. layout: full name of the layout. weights: name -> weight to quantise. keep: the export's argument `keep`,
+    patterns of the tensors to leave unquantised.
     """
     faults = _faults(layout, weights, options)
     if not faults:
@@ -55,13 +55,13 @@ def misfit(name: str, layout: str, largest: float, advice: str) -> str:
 def keep_advice(names: Collection[str], quantised: Collection[str], keep: Sequence[str] = ()) -> str:
     """Return the clause "keep=[...] to leave it unquantised" that advises a user of the export.
 
-    The list has the patterns `keep` and the names of the weights. The last parts of the layers' names replace these, if
-    that makes the list shorter and matches no other weight.
+    The list has the patterns in `keep`, then the names of the weights. If several weights share the last part of their
+    layer's name, such as "up", the list has these last parts instead of the names, unless they match another weight.
 
     Args:
       names: the weights to leave unquantised.
       quantised: all weights that the export quantises, `names` included.
-      keep: the patterns with which the export was called.
+      keep: the export's argument `keep`, patterns of the tensors that the user already leaves unquantised.
 
     Example:
       >>> from fpsim.analysis.tensors.writing.misfits import keep_advice
@@ -83,7 +83,7 @@ def _last(name: str) -> str:
 
 
 def _faults(layout: str, weights: Mapping[str, WeightToWrite], options: LayoutOptions) -> dict[str, str]:
-    """Return name -> reason (see `_fault`) for each of `weights` that the layout cannot store with these options."""
+    """Return name -> reason, as `_fault` words it, for each of `weights` that the layout cannot store so."""
     faults = {name: _fault(layout, weight, options) for name, weight in weights.items()}
     return {name: fault for name, fault in faults.items() if fault}
 
@@ -91,8 +91,9 @@ def _faults(layout: str, weights: Mapping[str, WeightToWrite], options: LayoutOp
 def _fault(layout: str, weight: WeightToWrite, options: LayoutOptions) -> str:
     """Return the reason why a layout cannot store a weight of this shape; "" if it can.
 
-    The reason is the end of a sentence, in which "{name}" stands for the weight's name. The inputs must be whole
-    groups, and the codes (for HQQ, groups) that are packed together must fill words or bytes.
+    The reason is the end of a sentence, in which "{name}" stands for the weight's name. The number of inputs must be a
+    multiple of the group size. The number of outputs (for HQQ, of groups) must be a multiple of the number that is
+    packed into one word (for HQQ, into one byte).
     """
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]

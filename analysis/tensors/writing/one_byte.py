@@ -109,7 +109,9 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT8 with row scales: s = amax / 127.5 in the model's dtype, code = w / s.
+    """Return a weight in compressed-tensors' INT8 with row scales.
+
+    s = amax / 127.5, rounded to the model's dtype; code = clip(RNE(w / s), -128, 127).
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
@@ -123,7 +125,8 @@ def _rows(
 ) -> WrittenWeight:
     """Return a weight in compressed-tensors' layout with a scale per row: s = amax of the row / top.
 
-    dtype: dtype of the codes. coded: function from w / s to codes.
+    dtype: dtype of the codes. top: the number that w / s reaches at the row's amax, such as 448 for E4M3. coded:
+    function that rounds an array of w / s to codes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:

@@ -101,10 +101,10 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
     """Return a weight in GPTQ's layout, (K bits/32, N) words packed along the inputs, with scales of groups of inputs.
 
-    With levels = 2^bits - 1 and a range that includes 0, s = (max - min) / levels and z = RNE(-min / s); with symmetric
-    codes s = 2 amax / levels, and z is the middle code. gptqmodel halves the scale of symmetric groups without negative
-    values, so that it clips them. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale,
-    which is stored in FP16.
+    With levels = 2^bits - 1, and a range (min to max) that includes 0: s = (max - min) / levels, z = RNE(-min / s), and
+    code = clip(RNE((w + s z) / s), 0, levels). With symmetric codes, s = 2 amax / levels, and z is the middle code. A
+    group of zeros has the range -1 to 1. Codes are computed with the float32 scale, which is stored in FP16. Unlike
+    fpsim, gptqmodel halves s in symmetric groups without negative values, which clips the larger half of their values.
 
     weight: the matrix to write, (N, K), with a row for each output. options: bits, group size and symmetry. version: 1
     stores zero points minus one, 2 the zero points themselves.

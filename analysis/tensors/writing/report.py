@@ -71,8 +71,8 @@ class ExportReport:
       source_bytes, stored_bytes: bytes of all tensors before the export, and of the written tensor files.
       output_error: the norm of the change of the model's outputs on the batch that was passed to the export, divided by
         the norm of the outputs; None without a batch.
-      output_kl: the mean KL divergence, in nats, between the softmax of the outputs along their last axis before and
-        after; None without a batch.
+      output_kl: the mean of KL(softmax of the output before the export || softmax of it after), in nats, along the last
+        axis of the first output that has one longer than 1; None without a batch or such an output.
       notes: sentences that users of the file should know.
     """
 

@@ -142,14 +142,15 @@ def swizzled(scales: Array) -> Array:
 
 
 def of_whole_tiles(weight: WeightToWrite) -> WeightToWrite:
-    """Return the weight with bands of a multiple of 128 rows, so that no tile of scales is cut (see `with_tiles`)."""
+    """Return the weight with `bands` of a multiple of 128 rows each, so that no tile of scales is cut by a band."""
     return weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS)))
 
 
 def with_tiles(written: WrittenWeight) -> WrittenWeight:
-    """Return a stored weight of torchao's with its scales in cuBLAS's order (see `swizzled`).
+    """Return a weight in a layout of torchao, with its scales changed to cuBLAS's order (see `swizzled`).
 
-    written: the stored weight with scales in plain order, made from a weight `of_whole_tiles`.
+    written: the same weight with scales in plain order. It must be made from the result of `of_whole_tiles`, so that
+    no tile of scales is split between two pieces.
     """
     dtype, (rows, columns) = written.tensors[SCALE]
 

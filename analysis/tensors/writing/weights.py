@@ -36,8 +36,8 @@ class WeightToWrite(NamedTuple):
       dtype: the dtype in the model: "float32", "bfloat16" or "float16".
       bands: bands(multiple) yields bands of rows, (rows, K) float32; rows is a multiple of `multiple` except at the end
         of a matrix.
-      amax: function that returns the largest magnitude in this weight and all weights that must have the same tensor
-        scale, together.
+      amax: function that returns the largest magnitude in this weight and in all weights that must have the same
+        tensor scale as it.
       input_amax: the largest magnitude of the layer's inputs; None if it was not measured.
     """
 
@@ -74,11 +74,12 @@ class LayoutOptions(NamedTuple):
 
 
 class WrittenWeight(NamedTuple):
-    """The stored tensors of a weight, in the form of a layout.
+    """A weight in a layout: the names, dtypes and shapes of the tensors that store it, and their elements.
 
     Attributes:
-      tensors: the end of a tensor's name, after the weight's prefix -> (dtype, shape).
-      pieces: pieces() yields pairs (end of a tensor's name, array), the pieces of each tensor in their order.
+      tensors: end of a tensor's name, such as "weight_scale" -> (dtype, shape).
+      pieces: pieces() yields pairs (end of a tensor's name, array). The arrays of one tensor are its elements, some at
+        a time and in order; those of different tensors may alternate.
       metadata: the file's metadata on the weight, as JSON; "" for none.
     """
 
@@ -90,8 +91,8 @@ class WrittenWeight(NamedTuple):
 def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
     """Return a function bands(multiple) that yields a tensor's rows in float32 arrays of several rows each.
 
-    The number of rows of an array is a multiple of `multiple`, except at the end of a matrix. turned: whether the rows
-    are those of the transpose.
+    The number of rows of an array is a multiple of `multiple`, except at the end of a matrix. turned: True to yield
+    the rows of the transposed matrix instead.
     """
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
