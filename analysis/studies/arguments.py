@@ -20,9 +20,10 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def patterns_of(patterns: Any, argument: str = "layers", least: int = 1) -> tuple[str, ...]:
-    """Return a shell pattern, or a sequence of `least` or more, as a tuple; raise a TypeError for anything else.
+    """Return the user's shell patterns as a tuple; raise a TypeError if `patterns` is anything else.
 
-    argument: the name of the user's argument, for the message.
+    patterns: one pattern, or a sequence of at least `least` patterns. argument: the name of the user's argument, for
+    the error message.
     """
     several = (patterns,) if isinstance(patterns, str) else patterns
     is_texts = isinstance(several, Sequence) and all(isinstance(pattern, str) for pattern in several)
@@ -39,5 +40,5 @@ def matches(name: str, patterns: str | Sequence[str]) -> bool:
 
 
 def nearest_names(name: str, names: Sequence[str]) -> str:
-    """Return the names that are most similar to a name or pattern as text, such as "'layers.0', 'layers.1'"."""
+    """Return those of `names` that are most similar to `name` (or a pattern) as text, such as "'fc.0', 'fc.1'"."""
     return ", ".join(map(repr, difflib.get_close_matches(name, names, SHOWN, cutoff=0.0)))

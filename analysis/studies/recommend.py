@@ -158,14 +158,14 @@ def uniform_choice(
 ) -> Uniform | None:
     """Return the candidate (format with a scaling) of the fewest bits that is good enough for nearly all operands.
 
-    Return None if no candidate is good enough for any operand. Operands count by their numbers of values, and those for
-    which no candidate is good enough do not count. A candidate must be good enough for operands with 95 % of the
-    values. If none is, those that are good enough for the largest share are compared. Of candidates that need up to 5 %
-    more bits than the fewest, the one whose lowest SQNR over the operands is highest decides the format. Of its
-    scalings within 1 dB of that SQNR, the one of fewest bits wins.
+    Return None if no candidate is good enough for any operand. Operands for which no candidate is good enough do not
+    count. A candidate must be good enough for operands that together have 95 % of the values. If none is, those that
+    are good enough for the largest share of the values are compared. Of candidates that need up to 5 % more bits than
+    the one that needs the fewest, the one whose lowest SQNR over the operands is highest decides the format. Of these
+    candidates in that format whose lowest SQNR is within 1 dB of the highest, the one of fewest bits is returned.
 
     Args:
-      worst: tensor -> its candidates, each with its metrics at the training step where the tensor's SQNR is lowest.
+      worst: tensor name -> its candidates, each with its worst metrics over the training steps.
       rows: recommendations, from which the number of values of each tensor is read.
       wanted: the requirements of the study.
     """

@@ -134,8 +134,8 @@ class StudyPlan:
     def compared(self) -> tuple[CastCandidate, ...]:
         """The candidates that are measured in all roundings: at most two, none with a scale per tile.
 
-        One has the first format of up to 8 bits that has a candidate without scales per tile, the other the first such
-        format of more bits. If a format has several such candidates, the last one is taken.
+        Of the candidates without a scale per tile, one has the first format of up to 8 bits, and the other the first
+        format of more bits. If a format has several such candidates, the last of them is taken.
         """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         casts.sort(key=lambda c: self.formats.index(c.element))
@@ -200,10 +200,11 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return (the tensors that the user's argument `tensors` names; the report with their description).
+    """Return (the tensors to study, `report` with a description of them).
 
-    The report also gets notes on tensors left out and problems of files. If `tensors` is None, a small transformer is
-    trained first, and `progress` is called with (share done, text). Raise a ValueError for an unknown type.
+    `tensors` is the argument of `study`: arrays, paths, Tensors, or None. The returned report also has notes on tensors
+    that are left out and problems of files that cannot be read. For None, a small transformer is trained first;
+    meanwhile `progress` is called with (share done, text). Raise a ValueError if `tensors` is of another type.
     """
     if tensors is None:
         from fpsim.analysis.models.capture import capture

@@ -1,4 +1,4 @@
-"""Summaries of a study for the page, the pictures and the terminal: hardest tensors, candidates, steps, notes."""
+"""Summaries of a study for its page and pictures: tensors that are hardest to store, candidates, steps, notes."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, which is started by the first task, and by the next one after `end`.
+    """One worker process. The first task starts it; after `end` has killed it, the next task starts another.
 
     payload: the pickled function. threads: number of threads that the process may use, as text for the environment.
     """

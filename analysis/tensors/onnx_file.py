@@ -370,7 +370,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _codes(path: Path, stored: Iterator[Array], dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield varints of at most 16 bits as arrays of unsigned integers of the width of `dtype`.
+    """Decode varints to arrays of unsigned integers as wide as `dtype`, a type of 8 or 16 bits, and yield the arrays.
 
     stored: the bytes of the varints, in pieces. path: the file, for messages.
     """

@@ -89,8 +89,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
-    The version is that with which all zero points are the middle code, else the configuration's, else the one whose
-    zero points are nearer to the mean codes of their groups.
+    The version is inferred. If all zero points are the middle code in one version, it is that version. Otherwise it is
+    the configured one, or without one, that whose zero points are nearer to the mean codes of their groups.
 
     Raises:
       LayoutError: the shapes do not fit each other.
@@ -181,9 +181,9 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    The version is that with which all zero points are the middle code, else the configuration's, else the one whose
-    zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`: number of outputs.
-    `group_of`: index of the group of each input. parts: the stored tensors of the weight.
+    If all zero points are the middle code in one version, it is that version. Otherwise it is the configured one, or
+    without one, that whose zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`:
+    number of outputs. `group_of`: index of the group of each input. parts: the stored tensors of the weight.
     """
     readings = read_zero_points(parts, bits, n)
     zeros = {f"v{version}": read.astype(np.float32) for version, read in readings.items()}

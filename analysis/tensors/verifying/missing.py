@@ -24,9 +24,10 @@ SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, if it diffe
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
     """Yield a finding for codes whose accompanying tensors are missing, and for scales whose codes are missing.
 
-    stored: all tensors of the checkpoint. taken: ids of the tensors that make up recognised weights. If no weight was
-    recognised and no configuration names a method, tensors in FP8 (perhaps plain casts) and tensors called "scales" or
-    "SCB" (perhaps parameters) are ignored.
+    Scales of a dtype that the layout does not have count as missing. stored: all tensors of the checkpoint. taken: ids
+    of the tensors that make up recognised weights; these are not checked. If no weight was recognised and no
+    configuration names a method, tensors in FP8 (perhaps plain casts) and tensors called "scales" or "SCB" (perhaps
+    parameters) are ignored.
     """
     names = {one.name for one in stored}
     folders = {Path(one.source).parent for one in stored if one.source}

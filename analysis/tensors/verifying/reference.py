@@ -19,9 +19,9 @@ NEAR = 0.5  # a change of the order explains an error if it leaves less than thi
 def reference_findings(weights: Sequence[Tensor], reference: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each weight whose relative error, compared with the unquantised model, is above 0.5.
 
-    The finding says if exchanged neighbours or the other sign would at least halve the error. A weight that the
-    unquantised model lacks, or has in another shape, also yields a finding. weights: the decoded tensors of the
-    checkpoint. reference: tensor name -> array of the unquantised model.
+    If the error is at most half as large with the weight negated, or with neighbouring values swapped, the finding says
+    so. A weight that the unquantised model lacks, or has in another shape, also yields a finding. weights: the decoded
+    tensors of the checkpoint. reference: tensor name -> array of the unquantised model.
     """
     for one in weights:
         if not one.layout:

@@ -147,7 +147,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding if g_idx, the group of each input, gives a group more than `size` inputs, or none.
+    """Yield a finding if g_idx, which lists the group of each input, assigns a group no input or more than `size`.
 
     one: the weight, with its stored tensors and layout.
     """

@@ -31,7 +31,8 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix, across rows.
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
-    magnitude in the block; of two that are equally near, the lower one. A shorter last block takes w / absmax instead.
+    magnitude in the block; of two that are equally near, the lower one. A shorter last block has w / absmax instead.
+
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
@@ -181,10 +182,11 @@ def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
 
 
 def _dynamic_codes(scales: Array, largest: Array, table: Array) -> Array:
-    """Return the 8-bit codes of scales, (rows, 256), divided by the largest magnitude of their row, `largest`.
+    """Return uint8 codes of scales, (rows, 256): indices into `table`, 256 sorted values from -1 to 1.
 
-    Each quotient is first rounded to one of 65,536 equally spaced numbers from -1 to 1; its code is the index of the
-    nearest value in `table`, 256 sorted values from -1 to 1. Rows of zeros have the code 0.
+    Scales are divided by the largest magnitude of their row, `largest`, (rows,). Each quotient is rounded to one of
+    65,536 equally spaced numbers from -1 to 1; its code is the index of the nearest value in `table`. Rows of zeros
+    have the code 0.
     """
     steps = np.float32(-1) + np.float32(2) * np.arange(BINS + 1, dtype=np.float32) / np.float32(BINS)
     codes = np.searchsorted(HALF * (table[:-1] + table[1:]), steps).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Refusals of weights that a layout cannot store, with arguments of the export that avoid the refusal."""
+"""Errors for weights that a layout cannot store; their messages name the arguments of the export that help."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """MX layouts: E4M3 codes, or E2M1 codes two in a byte, with a power-of-two scale per 32 values of a row.
 
-Codes are those of w / scale. Libraries differ in the rule of the scales and the names of the tensors. The same bytes
-are written by compressed-tensors 0.20.0, nvidia-modelopt 0.47.0 and torchao 0.18.0; gpt-oss's have torchao's rule, as
-transformers 5.24.0 reads them.
+Codes are those of w / scale. Libraries differ in how they compute scales and name tensors. compressed-tensors 0.20.0,
+nvidia-modelopt 0.47.0 and torchao 0.18.0 write the same bytes in their layouts. Scales in gpt-oss's layout are computed
+as by torchao; transformers 5.24.0 reads this layout.
 """
 
 from __future__ import annotations

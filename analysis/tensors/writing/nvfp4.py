@@ -1,4 +1,4 @@
-"""NVFP4 as three libraries write it: E2M1 codes, two in a byte, with an E4M3 scale per 16 and one for the tensor.
+"""NVFP4 as three libraries write it: E2M1 codes, two in a byte, an E4M3 scale per 16 codes, a scale of the tensor.
 
 The same bytes are written by compressed-tensors 0.20.0, nvidia-modelopt 0.47.0 and torchao 0.18.0.
 """
