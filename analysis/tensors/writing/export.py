@@ -125,7 +125,7 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model, `one`, as a weight to be written, transposed if the layout stores it transposed.
+    """Return a tensor of the model, `one`, as a weight to be written, in the order of axes that the layout stores.
 
     job: the inputs of the export.
     """
