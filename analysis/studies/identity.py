@@ -228,7 +228,7 @@ def _code(code: CodeType) -> str:
 def _constant(value: Any) -> str:
     """Return the repr of a constant in a function's code, with the items of frozensets sorted by their texts.
 
-    The sorting makes the repr equal in all processes, in which the order of a frozenset of texts differs.
+    They are sorted because the order of a frozenset of texts differs between processes, and the repr must not.
     """
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"

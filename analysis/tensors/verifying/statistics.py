@@ -165,8 +165,8 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if codes or zero points of an AWQ weight are packed in plain order, or zero points are wrong.
 
     AWQ's order of the nibbles in a word is 0 2 4 6 1 3 5 7. The codes (or the zero points) are judged to be in plain
-    order if the mean codes of the groups, so read, are at least 20 % nearer to the zero points. If neither are, the
-    zero points are compared with the mean codes. one: the weight, with its stored tensors and layout.
+    order if reading them so brings the mean codes of the groups at least 20 % nearer to the zero points. If neither are
+    in plain order, the zero points must be near the mean codes. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]

@@ -83,7 +83,7 @@ def _last(name: str) -> str:
 
 
 def _faults(layout: str, weights: Mapping[str, WeightToWrite], options: LayoutOptions) -> dict[str, str]:
-    """Return name -> reason, as `_fault` words it, for each of `weights` that the layout cannot store so."""
+    """Return name -> reason (from `_fault`) for each of `weights` that the layout cannot store with these options."""
     faults = {name: _fault(layout, weight, options) for name, weight in weights.items()}
     return {name: fault for name, fault in faults.items() if fault}
 
