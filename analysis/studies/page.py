@@ -122,7 +122,7 @@ def recommendation_table(report: StudyResults) -> str:
 
 
 def _lead(report: StudyResults) -> str:
-    """Return the line on what was studied: the source, and the numbers of tensors, steps, values and candidates."""
+    """Return the line on what was studied: source, steps, and the numbers of tensors, values and candidates."""
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
     tensors = plural(len(report.ranges_of), "tensor")
