@@ -111,7 +111,7 @@ class StudyResults:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Operand -> bits per element of its best format, judged alone; without operands that keep their dtype."""
+        """Operand name -> bits of its format in `_each_alone`; operands that keep their dtype are left out."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -120,7 +120,7 @@ class StudyResults:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits per element -> the best common candidate of all operands whose own best format has that many bits."""
+        """Bits -> the best common candidate of all operands with this number of bits in `_bits_of`."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}

@@ -18,7 +18,7 @@ from fpsim.errors import shown
 class Requirements(NamedTuple):
     """The requirements that a recommended candidate (format with a scaling) must meet at every step of an operand.
 
-    Moreover, without scales, the format's largest value must be at least twice the tensor's largest magnitude.
+    A candidate without scales must also be in a format whose largest value is at least twice the operand's.
 
     Attributes:
       min_sqnr: least SQNR of the operand in dB; nine of ten rows, and nine of ten columns, need an SQNR of at least

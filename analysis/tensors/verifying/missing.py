@@ -58,10 +58,11 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
     """Return the likeliest layout of a tensor of codes that lacks companions, such as scales; None if no layout fits.
 
     A layout fits by the name and dtype of the codes; a tensor called "weight" must also have one-byte codes or a
-    companion. The likeliest layout has the most companions that are present; of several, one of `library` wins, then
-    the one that lacks the fewest companions.
+    companion. The likeliest layout has the most companions that are present. Of several with equally many, one that
+    `library` writes is preferred, then one that lacks few companions.
 
-    one: the codes. names: names of all tensors of the checkpoint. library: named by the configuration, or "".
+    one: the codes. names: names of all tensors of the checkpoint. library: the library that the configuration names,
+    or "".
     """
     fitting = [
         layout

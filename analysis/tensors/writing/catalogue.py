@@ -21,7 +21,8 @@ class WrittenLayout(NamedTuple):
       write: function (WeightToWrite, LayoutOptions) -> WrittenWeight, the stored tensors of a weight.
       inputs: the number of inputs of a weight must be a multiple of this; 0 stands for the group size.
       outputs: the number of outputs of a weight must be a multiple of this.
-      shares: whether a gate and an up projection must have equal tensor scales, and queries, keys and values too.
+      shares: whether the gate and up projections of a layer must have the same tensor scale, and likewise its query,
+        key and value projections.
       takes_inputs: whether the layout stores a scale of the layer's inputs.
     """
 

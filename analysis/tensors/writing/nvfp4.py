@@ -123,7 +123,9 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
 
 
 def _level(amax: float) -> np.float32:
-    """Return the scale by which a reader multiplies all blocks of a tensor: amax / 2688; 1 for a tensor of zeros.
+    """Return the scale by which a reader multiplies all blocks of a tensor: amax / (6 * 448), or 1 if `amax` is 0.
+
+    amax: the largest magnitude of the tensor.
 
     Raises:
       ScaleRangeError: the scale is 0 in float32.
@@ -132,7 +134,9 @@ def _level(amax: float) -> np.float32:
 
 
 def _inverse(amax: float) -> np.float32:
-    """Return the scale by which a reader divides all blocks of a tensor: 2688 / amax; 1 for a tensor of zeros.
+    """Return the scale by which a reader divides all blocks of a tensor: 6 * 448 / amax, or 1 if `amax` is 0.
+
+    amax: the largest magnitude of the tensor.
 
     Raises:
       ScaleRangeError: the scale is Inf in float32.
