@@ -148,10 +148,10 @@ def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> s
 
 
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """Return a sentence on the first difference between two arrays called `part`, or "" if they are equal.
+    """Return a sentence on the first difference between the arrays `got` and `want`, or "" if they are equal.
 
-    part: "" for the only array of an object; else its name in a Scaled, such as "codes". fmt: the format of the arrays'
-    codes or values, in which the sentence shows them; or None.
+    part: attribute of an `fp.Scaled` that holds the arrays, such as "codes"; "" for arrays from other objects. fmt: the
+    format of their codes or values, in which the sentence shows them; None shows bit patterns.
     """
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:

@@ -1,4 +1,4 @@
-"""Functions under test: how reports name them, their exceptions as text, and the error for a broken calling rule."""
+"""Functions under test: their names in reports, their exceptions as text, and the error for one that misbehaves."""
 
 from __future__ import annotations
 

@@ -91,11 +91,11 @@ def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
 
 
 def _values_and_ties(fmt: Format) -> Doubles:
-    """Return a format's magnitudes with the ties between them, and fractions of the smallest ones, as float64 (n,).
+    """Return a format's magnitudes, the ties between them, and fractions of the smallest ones, as float64 (n,).
 
-    The magnitudes are the finite ones, and the two next ones that the format would have above its largest value. The
-    fractions are 1/4, 1/2 and 3/4 of the smallest subnormal, and 1/2 of the smallest normal value. Of a format with
-    more than 16 bits, only some mantissas of each binade are used (see `points`).
+    The magnitudes are all finite ones, and two above the largest: those of the next two codes if these were finite
+    too. The fractions are 1/4, 1/2 and 3/4 of the smallest subnormal, and 1/2 of the smallest normal value. Of a format
+    with more than 16 bits, only some mantissas of each binade are used (see `points`).
     """
     places = fmt.min_exponent - fmt.mantissa_bits
     if fmt.bits <= 16:
@@ -122,9 +122,9 @@ def _values_and_ties(fmt: Format) -> Doubles:
 def _seams(source: Format) -> Doubles:
     """Return float64 magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, powers of two.
 
-    The powers of two are ends of integer ranges. The limits are those of `source`, and of FP16, BF16 and FP32 if
-    `source` can represent all their values: the largest value, the overflow threshold, the smallest normal value, the
-    smallest subnormal, and half of each of these two.
+    The powers of two, such as 2**31, are those at which conversions through integer types overflow. The limits are
+    those of `source`, and of FP16, BF16 and FP32 if `source` can represent all their values: the largest value, the
+    overflow threshold, the smallest normal value, the smallest subnormal, and half of each of these two.
     """
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
@@ -163,11 +163,10 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return float64 values (n,) on both sides of the first two ties above 1, and above the smallest subnormal.
+    """Return float64 values (n,) around four ties of `fmt`: the first two above 1, and above the smallest subnormal.
 
-    Their distances from the tie are 1/4, 1/8, ... of the spacing. The smallest is 2**-(p - 1) of it, where p is the
-    number of significand bits of `source`, at least 24. fmt: the format that has the ties. source: the format of the
-    inputs.
+    Their distances from a tie are 1/4, 1/8, ..., 2**-(p - 1) of the spacing of `fmt` there, where p is the number of
+    significand bits of `source`, the format of the inputs, or 24 if that is more.
     """
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1

@@ -127,7 +127,8 @@ def _both(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], name: s
 def _codes_of(values: Callable[[np.random.Generator, tuple[int, int], int], Floats]) -> Draw:
     """Return a function (generator, shape, name of a format, K) -> codes of random values in that format.
 
-    values: function (generator, shape, largest exponent of the factors of "wide" in that format) -> float64 values.
+    values: function (generator, shape, span) -> float64 values. span: the format's number in SPAN, by which values of
+    the kind "wide" are multiplied as a random power of two from 2**-span to 2**(span - 1).
     """
     return lambda rng, size, kind, k: _encoded(values(rng, size, SPAN[kind]), kind)
 
@@ -157,10 +158,10 @@ def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int)
 
 
 def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
-    """Return codes for values from 2**-6 to 2**-3, and from 2**6 to 2**7 in one column or about 1 % of them.
+    """Return codes for values of magnitudes 2**-6 to 2**-3, but of 2**6 to 2**7 in a few random columns.
 
-    Sums with large terms lose most bits of the small ones. size: (rows, columns) of the result. kind: the codes'
-    format, such as "e4m3". k: number of columns.
+    These are one column and about 1 % of the others. Sums with large terms lose most bits of the small ones. size:
+    (rows, columns) of the result. kind: the codes' format, such as "e4m3". k: number of columns.
     """
     tiny = rng.uniform(1, 2, size) * 2.0 ** rng.integers(-6, -3, size) * rng.choice([-1.0, 1.0], size)
     large = 2.0**6 * (1 + rng.integers(0, 8, size) / 8)

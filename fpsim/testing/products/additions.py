@@ -1,4 +1,4 @@
-"""Candidates for the addition that a wrong kernel does: units, schedules, accumulators, sums of parts of K."""
+"""Candidates for the arithmetic by which a wrong kernel adds: units, schedules, accumulators, sums of parts of K."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class CalledKernel:
     def as_numpy(self, *arrays: Array) -> Any:
         """Call the kernel `fn` with arrays converted to the type that it accepts, and return its result unchecked.
 
-        A tensor on a GPU is moved to the CPU; any other result is returned unchanged.
+        If the result is a tensor on a GPU, it is moved to the CPU; any other result is returned unchanged.
         """
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
@@ -168,8 +168,8 @@ class CalledKernel:
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
         """Return the results `got` as codes of the promised format, with one code for all NaNs.
 
-        a: the first operand as the kernel received it, for its device. x: the inputs of the call, for the shape and
-        for errors.
+        a: the first operand as passed to the kernel; `got` must be on the same device. x: the inputs of the call, for
+        the promised shape (M, N) and for error messages.
 
         Raises:
           FunctionMisbehaved: the type, dtype, shape or device is not as promised.

@@ -66,7 +66,8 @@ def check_kernel(
 
     The kernel is called with `discriminating_inputs`: sums that cancel, seams of blocks, ties, tails of K, subnormals
     and specials, in shapes around every boundary of the schedule. The report on a correct kernel says which other
-    additions, orders, roundings and usual faults these inputs exclude, and which they cannot tell from the promise.
+    additions, orders, roundings and usual faults these inputs exclude, and which give the same results as the promised
+    arithmetic.
 
     Args:
       fn: a function of NumPy or JAX arrays or torch tensors, which may launch a Triton or CUDA kernel. It is called as
@@ -75,7 +76,7 @@ def check_kernel(
       a, b: formats of the operands, NumPy or torch dtypes (fn then receives tensors), or names of units' elements,
         which for integer units are "int8", "uint8", "s4" and others; b=None is the same as a.
       accumulate: a unit or its name, an accumulator, or a model of `fpsim.probe.matmul`.
-      schedule, promote, out_fmt: as for `fpsim.matmul`; for a library of processors, such as `fp.schedules.mkl()`, the
+      schedule, promote, out_fmt: as for `fpsim.matmul`; for a CPU library, such as `fp.schedules.mkl()`, pass
         `.schedule` and `.accumulate` of its `.at(m, n, k, fmt)`, with shapes=[(m, n, k)].
       shapes: (M, N, K) of the calls; None for shapes around the boundaries of the schedule, such as K of 1 and of one
         more or less than a step, with M and N of 1 to 1,030.
@@ -230,9 +231,9 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
     """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet.
 
-    fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims. variant: the
-    changes of that arithmetic that explain the results, whose sums have the second tree and text; None if nothing
-    explains them.
+    fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims, whose sum is the
+    first of `trees` and `meet`. variant: the changes of that arithmetic that explain the results, whose sum is the
+    second; None if nothing explains them.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -279,7 +280,7 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
+    """Return `KernelReport` fields from a probe of a wrong kernel that no variant explains; {} if no probe is possible.
 
     The probe calls the kernel to find its arithmetic, in the shape with the longest K that it can finish in time.
     promise: the arithmetic that the kernel claims. explanation: the text to extend. wrong: the results with

@@ -63,7 +63,7 @@ class SubnormalFlush(NamedTuple):
     """The subnormals that a kernel may replace by zeros.
 
     Attributes:
-      words: clause on it for reports.
+      words: clause for reports, such as "takes subnormal sums as zeros".
       sides: operands whose subnormals it replaces: "a", "b", "ab" or "".
       sums, results: whether it replaces subnormal sums, and subnormal results.
     """
@@ -85,7 +85,7 @@ FLUSHES = (
 
 
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
-    """Return whether all results are within the promise's error bounds, for a kernel that also flushes subnormals.
+    """Return whether all results are within the promise's error bounds, adapted to a kernel that flushes subnormals.
 
     The exact sums are those of the operands after the flush. If sums are flushed, bounds are enlarged by two smallest
     normal values of the sums' format for each term. If results are flushed, a result of 0 is allowed wherever a result

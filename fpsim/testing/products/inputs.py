@@ -78,7 +78,8 @@ def discriminating_inputs(
 
     Returns:
       Records with `.name`, `.shows` (what the inputs reveal), codes `.a` (M, K) and `.b` (K, N), `.scale_a`, `.scale_b`
-      and `.bias` (None unless asked for). The first 3 given `shapes`, or the first default one, have every kind.
+      and `.bias` (None unless asked for). There are inputs of every kind for the first shape, or for each of `shapes`
+      if these are at most 3; for others, of fewer kinds.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
@@ -113,9 +114,9 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
 
 
 def _unknown_kinds(promise: Promise) -> list[str]:
-    """Return the kinds of inputs for which the promised model cannot predict results; [] for other promises.
+    """Return the kinds of inputs for which a promised model cannot predict results; [] if no model is promised.
 
-    A promise is the arithmetic that a kernel claims, here a model made by `fpsim.probe`.
+    promise: the arithmetic that a kernel claims: a model made by `fpsim.probe`, a unit or an accumulator.
     """
     if not isinstance(promise.adding, Model):
         return []
@@ -203,9 +204,10 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return the sorted indices of K at which partial sums of k terms may begin.
+    """Return the sorted indices of K at which a partial sum may begin, in a sum of k terms.
 
-    They are 8, 16, ..., 2048; 48, 96, ..., 1536; and those of the schedule of `promise`, the arithmetic of a kernel.
+    They are those of the schedule of `promise`, the arithmetic of a kernel, the powers of two from 8 to 2048, and 3
+    times those from 16 to 512; some may exceed k.
     """
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     if isinstance(promise.adding, Adding) and promise.chain is not None:

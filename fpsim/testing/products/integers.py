@@ -1,4 +1,4 @@
-"""Check of an integer kernel against a unit's sums; it names the overflow, signs or terms that explain errors."""
+"""Check of an integer kernel against the sums of an integer unit; it names the fault that explains wrong results."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.ra
     "uniform": any integers. "small": integers from -3 to 3. "ends": the smallest or the largest integer, at random.
     "runs": b has the largest integer everywhere; a row of a has the largest one up to a random term of the second half,
     and the smallest one after it. "far": the last 300 terms, or half of K if that is less, are "ends"; in all others,
-    both have the largest integer. Sums thus leave the accumulator's range and return often.
+    a and b have the largest integer. Sums thus leave the accumulator's range and return often.
     """
     m, n, k = shape
     sides: list[Array] = []

@@ -49,10 +49,9 @@ class Observation:
 
 
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
-    """Call a kernel with all inputs, append an Observation for each to `seen`, and call it twice more with the first.
+    """Call a kernel with each of `inputs`, and append an Observation (results and promised results) to `seen` for each.
 
-    The first inputs are passed again in the second and in the last call. promise: the arithmetic that the kernel
-    claims.
+    The second and the last call repeat the first inputs. promise: the arithmetic that the kernel claims.
 
     Raises:
       FunctionMisbehaved: the kernel raised an exception, wrote into an operand, returned other bits for the first

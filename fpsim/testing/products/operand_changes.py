@@ -1,4 +1,4 @@
-"""Faults of broken kernels in their operands, scales and bias."""
+"""Faults that broken kernels have in operands, scales and bias, as functions that make the same changes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _first(s: Array, axis: int) -> Array:
 
 
 def _last_stale(s: Array) -> Array:
-    """Return scales whose last row repeats the row before it; if there is one row, the last column does so."""
+    """Return the scales s with the last row replaced by the row before it; if there is one row, the last column."""
     flat = s.copy()
     if s.shape[0] > 1:
         flat[-1] = flat[-2]

@@ -149,7 +149,7 @@ class Promise:
 
     @property
     def chain(self) -> MatrixUnit | None:
-        """The promised matrix unit; for an accumulator with a schedule, a unit that adds single terms as it does.
+        """The promised matrix unit; for an accumulator with a schedule, a unit that adds one term a step.
 
         None for accumulators without a schedule and for probed models.
         """
@@ -257,13 +257,13 @@ def promise_of(
 
 
 def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_fmt: Any) -> Promise:
-    """Return the promise of a kernel with the arithmetic of a probed model of a matrix product of floats.
+    """Return the promise of a kernel whose arithmetic is `model`, a probed matrix product of floats.
 
-    more: whether a schedule, a promotion, scales or a bias are promised. out_fmt: the format of results; None for the
-    model's.
+    more: whether a schedule, a promotion, scales or a bias are promised, which the model excludes. out_fmt: the format
+    of results, which must be the model's; None for that.
 
     Raises:
-      ValueError: the model is of another function, or an argument contradicts it.
+      ValueError: `model` is not a usable model of a matrix product of floats, or `more` or `out_fmt` contradicts it.
     """
     if model.operands[0].integer:
         raise ValueError(
@@ -280,7 +280,7 @@ def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Return whether a unit with operands of the type `element` accepts an operand; TF32 is passed as float32."""
+    """Return whether a unit whose element type is `element` accepts `operand`; for float32, FP32 and TF32 both fit."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):
@@ -343,7 +343,7 @@ def _float32(results: Array, fmt: Format) -> Array:
 
 
 def finish(x: KernelInputs, sums: Array, order: str = "product", fused: bool = False) -> Array:
-    """Return float32 results from float32 sums (M, N), which are multiplied by the scales of x; its bias is added.
+    """Multiply float32 sums (M, N) by the scales of the inputs x, add the bias of x, and return float32 results.
 
     order: "product" multiplies by scale_a * scale_b, "a_first" by scale_a and then by scale_b, "b_first" the other way
     round. fused: whether the bias is added by a fused multiply-add with the last scale.

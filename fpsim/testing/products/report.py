@@ -88,7 +88,7 @@ class ProductCoverage:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """Result of `check_kernel`; true if the kernel keeps its promise.
+    """Result of `check_kernel`; as a bool, True if the kernel keeps its promise (the arithmetic that it claims).
 
     Attributes:
       ok: whether all bits are the promised ones, or all results are within the error bounds.

@@ -150,7 +150,8 @@ Results = Callable[[Array, Format], Array]
 def _cast(**how: str) -> Results:
     """Return the function (float64 values, format) -> codes that casts with the keywords `how` of `fpsim.encode`.
 
-    how: rounding, overflow or subnormals; keywords that are left out are those of `fpsim.matmul`.
+    how: rounding, overflow or subnormals. A keyword that is left out has the value with which `fpsim.matmul` casts
+    results, such as rounding="nearest_even".
     """
     return lambda values, out: cast(values, FP64, out, **how)
 
@@ -176,7 +177,7 @@ def _on_values(change: Results) -> Results:
 def _stale(axis: int, grain: int) -> Results:
     """Return a function (values, format) -> values that overwrites the rows after the last whole block of `grain` rows.
 
-    They are overwritten by the row before them. axis: 0 for rows, 1 for columns instead of rows.
+    Each of these rows becomes a copy of the last row of that block. axis: 0 for rows; 1 for columns instead.
     """
 
     def changed(values: Array, _: Format) -> Array:
@@ -190,8 +191,8 @@ def _stale(axis: int, grain: int) -> Results:
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
     """Return a function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
 
-    keeps: function (indices of all rows or columns, number) -> mask of those that are not changed. number: passed to
-    it, such as a size of blocks.
+    keeps: function (indices of all rows or columns, number) -> mask of those that are not changed. number: the second
+    argument of `keeps`, such as a size of blocks.
     """
 
     def changed(values: Array, _: Format) -> Array:

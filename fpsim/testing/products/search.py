@@ -1,4 +1,4 @@
-"""Search for changes of a promise that explain a kernel's bits: one, then two, then any that explain more."""
+"""Search for changes of the promised arithmetic that explain a wrong kernel's bits: one, then two, then more."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class VariantSearch:
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
         """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`.
 
-        All results of an observation count if its inputs lack the property that the variant changes.
+        All results of an observation count if the variant cannot be computed for its inputs (see `Emulator.bits`).
         """
         total = 0
         for observation in seen:
@@ -134,20 +134,20 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the search's result: the first variant of `exact` that reproduces right results too, else the first.
+        """Return the result of the search, with the best of `exact`, the variants that reproduce all wrong results.
 
-        exact: variants that reproduce all wrong results.
+        The best is the first that also reproduces all results that are as promised; if there is none, the first.
         """
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
-        """Return whether a variant fails to reproduce results of inputs for which the kernel keeps its promise."""
+        """Return whether a variant has other results than the kernel for inputs with which the kernel is right."""
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant]) -> list[Variant]:
-        """Return variants with two changes that explain all results; [] if there are none.
+        """Return variants with two changes that reproduce all wrong results; [] if there are none.
 
         family: variants with one change, likely ones first, from which pairs are made.
         """
@@ -244,7 +244,7 @@ class VariantSearch:
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
         """Return (whether a variant's bits differ from the kernel's in any of `some`, whether any could be compared).
 
-        An observation cannot be compared if its operands lack the property that the variant changes.
+        An observation cannot be compared if the variant cannot be computed for its inputs (see `Emulator.bits`).
         """
         exists = False
         for observation in some:
@@ -259,9 +259,9 @@ class VariantSearch:
 
 
 class _Trees:
-    """Tells whether another arithmetic is only another name of the promised one.
+    """Tells whether a variant of the promised arithmetic is only another name of it.
 
-    It is if its trees of additions equal the promised ones for each of a set of shapes (M, N, K).
+    A variant is such a name if, for all given shapes (M, N, K), it adds in the same tree as the promised arithmetic.
     """
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
@@ -269,9 +269,9 @@ class _Trees:
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is another name of the promised addition, with equal trees for all shapes.
+        """Return whether a variant is only another name of the promised addition, with equal trees for all shapes.
 
-        Its only change must be one of the addition or of the order of terms; for others the result is False.
+        Return False for variants with more than one change, or with a change of neither addition nor order of terms.
         """
         if variant.size != 1:
             return False
@@ -363,9 +363,10 @@ def _power(x: KernelInputs) -> int:
 
 
 def _telling(observation: Observation) -> tuple[int, int]:
-    """Return a sort key of observations for a search: those with at least 8 differences, or all different, come first.
+    """Return a sort key of observations for a search: those with at least 8 wrong results come first.
 
-    Among these, the kinds of inputs that exclude most variants come first, then small products.
+    So do those with fewer than 8 results, if all are wrong. Then the kinds of inputs that exclude most variants come
+    first, then small products.
     """
     m, n, k = observation.x.shape
     few = observation.count < min(8, observation.got.size)

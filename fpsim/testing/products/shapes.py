@@ -81,8 +81,8 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
     """Return the K to check a promised arithmetic with, as (main K, further K, number of terms of a partial sum).
 
     Every kind of inputs is made for the main K, which has several partial sums and an incomplete one. The further K,
-    ascending, are next to multiples of a step and of a partial sum. Without partial sums, the third number is that by
-    which lengths of slices of K are divisible, or else the number of terms of an instruction, or 8.
+    ascending, are next to multiples of a step and of a partial sum. If there are no partial sums, the third number is
+    the divisor of the lengths of K's slices; without slices, the terms of an instruction; for most accumulators, 8.
     """
     assert isinstance(promise.adding, Adding)
     adding, how, schedule = promise.adding, promise.chain, promise.adding.schedule or FLAT

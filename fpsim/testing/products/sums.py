@@ -169,7 +169,10 @@ Addition = Adding | JoinedParts | Dequantised
 
 
 class PartialSums:
-    """Cache of partial sums, which all `JoinedParts` with the same parts of K share for the same operands."""
+    """Cache of the partial sums of products.
+
+    Two `JoinedParts` that cut K alike, and add alike within the parts, share the partial sums of the same operands.
+    """
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
@@ -238,9 +241,9 @@ def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Arr
 
 
 def _spread(scale: Array, shape: tuple[int, int]) -> Array:
-    """Return an array of the shape of an operand with the scale of each element.
+    """Return an array with the scale of each element of an operand, of the operand's shape `shape`.
 
-    Along each axis `scale` has one number for all elements, one for each, or one for each block of 128.
+    scale: 2-D array; along each axis it has one scale for all elements, one for each, or one for each block of 128.
     """
     rows, columns = (np.arange(size) // (BLOCK if of not in (1, size) else max(size // of, 1))
                      for size, of in zip(shape, scale.shape, strict=True))  # fmt: skip

@@ -37,10 +37,10 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield faults that affect a and b alike, as (clause without subject, order, number).
+    """Yield faults that affect a and b alike, as (clause, order, number).
 
-    The faulty kernel adds the terms `order(terms, number)`, given `terms`, the indices 0 to K - 1; -1 stands for a term
-    that counts as zero. The number is a size in the clause, such as 32 in "drops the last 32 terms".
+    clause: what the kernel does, such as "drops the last 32 terms". order: function (indices 0 to K - 1, number) ->
+    indices of the terms that the kernel adds; -1 stands for a term that counts as zero. number: a size, here 32.
     """
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
@@ -71,7 +71,10 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
 
 
 def _same(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return a function from K to (terms of a, terms of b), both of which are `order(indices 0 to K - 1, number)`."""
+    """Return a function from K to (indices of a's terms, indices of b's terms), both `order(np.arange(K), number)`.
+
+    order: function (indices, number) -> indices in the order of addition. number: a size, as in `_orders`.
+    """
 
     def terms(k: int) -> Terms:
         ordered = np.asarray(order(np.arange(k), number))
@@ -81,7 +84,10 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return a function from K to (indices 0 to K - 1 for a, `order(these indices, number)` for b)."""
+    """Return a function from K to (np.arange(K) for a's terms, `order(np.arange(K), number)` for b's terms).
+
+    Its changed products pair a's terms with other terms of b. order, number: as for `_same`.
+    """
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
 

@@ -64,10 +64,10 @@ class Fewest(NamedTuple):
 def fewest_of(
     kernel: CalledKernel, promise: Promise, elements: list[tuple[KernelInputs, tuple[int, int]]]
 ) -> Fewest | None:
-    """Return the fewest terms with which one of some wrong elements is still wrong; None if none is wrong again.
+    """Return the fewest terms with which a wrong element is still wrong; None if none is wrong in a second call.
 
-    promise: the arithmetic that the kernel claims. elements: pairs of inputs and (row, column). Only the first few
-    (ELEMENTS) are tried, in order, until 4 s have passed or one needs no more terms than ENOUGH (2).
+    promise: the arithmetic that the kernel claims. elements: wrong elements, as (inputs, (row, column)). The first 8
+    are tried, in order, until 4 s have passed or one needs at most 2 terms.
     """
     deadline = seconds() + SECONDS
     best: Fewest | None = None
@@ -200,7 +200,7 @@ def meeting(tree: Tree, terms: tuple[int, ...]) -> str:
 
 
 def _met(operation: StackOperation) -> str:
-    """Return, as a clause, what an operation of a tree adds, such as "where the sum of terms 0..31 joins the total"."""
+    """Return a clause that names an operation of a tree, such as "where the sum of terms 0..31 joins the total"."""
     how = operation.how
     words = f", {how.words}" if isinstance(how, Arithmetic) else ""
     if operation.kind in ("step", "push"):

@@ -88,7 +88,8 @@ class Emulator:
         """Return the results of a variant for inputs x as codes, with the same code for every NaN.
 
         Raises:
-          ValueError: the inputs lack the property that the variant changes, such as a second block of scales.
+          ValueError, TypeError: the variant cannot be computed for x, for example because it adds terms of K
+            twice, which scales that vary along K do not allow.
         """
         promise = self.promise
         if variant.epilogue is not None:
@@ -150,9 +151,9 @@ class Emulator:
         return replace(x, a=a, b=b)
 
     def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
-        """Return whether a variant changes only scales or bias, and leaves these the same for all inputs in `some`.
+        """Return whether a variant's only change is one of scales or bias that leaves all inputs in `some` as they are.
 
-        If scales vary along K, return False.
+        An example is rounding scales to BF16 that are BF16 values. If scales vary along K, return False.
         """
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
@@ -166,7 +167,7 @@ class Emulator:
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
         """Return a bool mask of the results `got` (codes) that differ from a variant's.
 
-        The mask is all True if the inputs x lack the property that the variant changes.
+        The mask is all True if the variant cannot be computed for x (see `bits`).
         """
         try:
             result = self.bits(variant, x)
@@ -184,9 +185,9 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return (results (M, N) of x by the arithmetic `addition` before the cast, format of these results).
+        """Return (results before the cast, their format) of the product of x by the arithmetic `addition`.
 
-        The results are values of that format, or codes if it has no dtype.
+        The results (M, N) are values of that format, or codes if it has no dtype.
         """
         promise = self.promise
         if isinstance(addition, Model):

@@ -1,4 +1,4 @@
-"""Strategies of arrays of values, of matrices to be scaled, and of elements of every dtype of ml_dtypes."""
+"""Hypothesis strategies of arrays of values, of matrices to be scaled, and of elements of every dtype of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -195,10 +195,10 @@ def scaled_arrays(
 def _scaled_array(
     draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
 ) -> npt.NDArray[np.float32]:
-    """Draw a matrix of up to `tiles` tiles along each axis, of `kinds`, names of TILES.
+    """Draw a matrix of up to `tiles` tiles along each axis, each of a kind drawn from `kinds`.
 
-    block: rows and columns of a tile; -1 for a single tile along the axis. ragged: whether the last tile along an axis
-    may be smaller.
+    block: rows and columns of a tile; -1 for a single tile along the axis. kinds: keys of TILES, such as "zeros".
+    ragged: whether the last tile along an axis may be smaller.
     """
     height, width = (WHOLE if size == -1 else size for size in block)
     counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]

@@ -1,4 +1,4 @@
-"""Strategies of codes, values, and inputs at which the result of a cast changes."""
+"""Hypothesis strategies of codes, values, and inputs at which the result of a cast changes."""
 
 from __future__ import annotations
 
@@ -326,9 +326,9 @@ def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any])
 def _next_to(
     centres: list[float], far: list[float], fmt: Format, source: np.dtype[Any]
 ) -> st.SearchStrategy[float]:  # fmt: skip
-    """Return a strategy of the floats `centres`, their neighbours in the dtype `source`, and the floats `far`.
+    """Return a strategy of the floats `centres` with their neighbours in the dtype `source`, and of the floats `far`.
 
-    If `fmt` is signed, their negatives are included.
+    The floats `far` are drawn without neighbours. If `fmt` is signed, the negatives of all these floats are included.
     """
     with np.errstate(all="ignore"):
         near = np.array(centres).astype(source)

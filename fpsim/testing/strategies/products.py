@@ -1,4 +1,4 @@
-"""Strategies of operands of matrix units, whose products show how the units add."""
+"""Hypothesis strategies of operands of matrix units, whose products show how the units add."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def _one(element: Element) -> int:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by the code of 1, in place, except those among both the last `last` and the first `first`.
+    """Replace codes by the code of 1, in place, except those that are among the last `last` and also the first `first`.
 
-    Codes are counted in C order. element: the element type of the codes.
+    Of 10 codes in C order, last=7 and first=5 keep those at indices 3 and 4. element: the element type of the codes.
     """
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
@@ -111,19 +111,19 @@ def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
 
 
 def _carried(code: Any, element: Element) -> Any:
-    """Return a code, or a uint64 array of codes, of `element.fmt` as codes of the format in which a unit stores it.
+    """Return codes of `element.fmt` as codes of `element.carrier`, the format in which a unit stores its operand.
 
-    That format is `element.carrier`; TF32 is stored in the upper bits of float32.
+    code: an integer or a uint64 array. For example, TF32 is stored in the upper bits of float32.
     """
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return code << (np.uint64(shift) if isinstance(code, np.ndarray) else shift)
 
 
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
-    """Make terms of K cancel in pairs: replace a random half by the other half with the sign of a changed, in place.
+    """Make a random half of the terms of K the negatives of the other half, in place, so that the terms cancel.
 
-    Zeros of formats without -0 keep their code, as that of -0 is NaN. a, b: codes, (m, K) and (K, n). element: the
-    element type of a.
+    b's codes are copied from the other half, and a's too, with the other sign. In formats without -0, whose code there
+    means NaN, zeros of a keep their code. a, b: codes, (m, K) and (K, n). element: the element type of a.
     """
     order = rng.permutation(a.shape[1])
     half = order.size // 2

@@ -1,4 +1,4 @@
-"""Strategies of arguments of casts: formats, rounding modes and policies."""
+"""Hypothesis strategies of arguments of casts: formats, rounding modes and policies."""
 
 from __future__ import annotations
 
