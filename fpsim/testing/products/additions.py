@@ -180,7 +180,7 @@ def _interval(adding: Adding) -> int:
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
     """Yield `schedule` with K cut into slices, for several numbers of slices, rules of cutting and orders of merging.
 
-    unit: the matrix unit, whose terms per step some rules keep together; it must add in FP32, else nothing is yielded.
+    unit: the matrix unit; some rules do not cut within its steps. If it does not add in FP32, nothing is yielded.
     out: the format of the results, in which some merges round.
     """
     if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:

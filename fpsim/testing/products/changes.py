@@ -1,4 +1,4 @@
-"""A change that a broken kernel makes to its data, and rules for whether a change can be visible under a promise."""
+"""A fault of a kernel (words and function), and whether promised results can be -0, overflow or be subnormal."""
 
 from __future__ import annotations
 

@@ -348,8 +348,8 @@ def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Ker
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
     """Return the `KernelReport` fields that explain the results outside the bounds.
 
-    The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else where the results
-    are. promise: the arithmetic that the kernel claims. seen: the results for all inputs.
+    The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else a phrase on where
+    these results are. promise: the arithmetic that the kernel claims. seen: the results for all inputs.
     """
     for flush in envelopes.FLUSHES:
         if all(envelopes.within(promise, call.x, values_of(call.got, promise.out), flush) for call in seen):

@@ -78,8 +78,8 @@ def discriminating_inputs(
 
     Returns:
       Records with `.name`, `.shows` (what the inputs reveal), codes `.a` (M, K) and `.b` (K, N), `.scale_a`, `.scale_b`
-      and `.bias` (None unless asked for). There are inputs of every kind for the first shape, or for each of `shapes`
-      if these are at most 3; for others, of fewer kinds.
+      and `.bias` (None unless asked for). The first shape has inputs of every kind; so has each of `shapes`,
+      if at most 3 are given. Other shapes have inputs of a few kinds.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
@@ -238,7 +238,7 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a (M, K) and b (K, N) whose partial sums differ in exponent, so that adding these rounds.
+    """Draw float64 a (M, K) and b (K, N) whose partial sums differ in exponent, so that adding them rounds.
 
     promise: the arithmetic of a kernel, for the length of its partial sums. shape: (M, N, K).
     """

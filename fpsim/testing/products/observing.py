@@ -171,10 +171,10 @@ def where(seen: list[Observation]) -> str:
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> tuple[str, bool]:
-    """Return (a phrase such as "only where K is above 128" on the sizes of wrong products, whether it is selective).
+    """Return (phrase, selective) on the sizes along one axis of products with wrong results.
 
-    The phrase is "" if the sizes follow no known rule. It is selective if no more right products than wrong ones have
-    such a size.
+    The phrase is such as "only where K is above 128", or "" if the sizes follow no known rule. The bool `selective` is
+    True if at most as many right products as wrong ones have such a size.
 
     bad, good: observations (a kernel's results for some inputs) with and without differences from the promised results.
     place, name: index of the axis in (M, N, K), and its letter.

@@ -106,8 +106,8 @@ class KernelReport:
       terms: the fewest terms of K that show the first difference, if all others are zero.
       smallest: inputs with these terms alone in the row of a and the column of b of one element.
       terms_shown: text with these terms, the codes got and wanted with them, and lines to paste; "" without terms.
-      meet: where these terms are first added together, in the promised sum and in the explanation's; "" if unknown.
-      trees: the trees of the promised sum and of the explanation's; None for a sum without a tree.
+      meet: where these terms are first added together, in the promised sum and in the sum by `variant`; "" if unknown.
+      trees: the trees of the promised sum and of the sum by `variant`; None for a sum without a tree.
       model: a model of `fpsim.probe`, if no variant explains all and the kernel could be probed; else None.
       excluded: number of other variants that differ for at least one input.
       same: other names for the promised arithmetic, which mean the same additions for these shapes.
@@ -151,7 +151,7 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """True if no result is wrong, and no call broke a rule, such as that operands are not written into."""
+        """True if no result is wrong, and the kernel broke no rule of calls, such as to leave operands unchanged."""
         return not self.mismatches and not self.broken
 
     def __bool__(self) -> bool:

@@ -188,8 +188,8 @@ class VariantSearch:
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
         """Add up to two changes to the variant `best`; return (variant, number of wrong results that it leaves).
 
-        Each added change explains 30 % or more of the unexplained results. left: their number for `best`. family:
-        variants with one change, from which the changes are taken.
+        Each added change explains 30 % or more of the unexplained results. left: number of wrong results
+        that `best` does not reproduce. family: variants with one change, from which the changes are taken.
         """
         if best == PROMISED:
             return best, left
