@@ -86,7 +86,7 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
     """Return a function from K to (np.arange(K) for a's terms, `order(np.arange(K), number)` for b's terms).
 
-    Its changed products pair a's terms with other terms of b. order, number: as for `_same`.
+    A kernel with this fault multiplies a's terms by wrong terms of b. order, number: as for `_same`.
     """
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
