@@ -1,6 +1,7 @@
 """Products by units of `Rule.FUSED` or a rule built from it (SCALED, TWO_PASSES).
 
-There is a cached plan for each unit, and one call of its kernel for each range of K.
+Such a unit aligns all terms to the largest exponent, truncates them, adds them exactly, and rounds once. There is a
+cached plan for each unit, and one call of its kernel for each range of K.
 """
 
 from __future__ import annotations

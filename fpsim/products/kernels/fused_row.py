@@ -1,9 +1,10 @@
 """The innermost loops of matrix products by `Rule.FUSED`: one row of a times a panel of b, for any processor.
 
-A panel is the decoded terms of one instruction for PANEL_COLUMNS columns of b (panel.py). Per column, the largest
-exponent M of the products is a byte, and the power 2**(F - M) (F: fraction bits) is built from it. Every product times
-that power is converted to an integer, which truncates it. Product and power are exact in float32, the sum of eight is
-exact in an int32. Measured: docs/performance.md.
+The rule truncates all terms below the largest exponent, adds them exactly, and rounds once. A panel is the decoded
+terms of one instruction for PANEL_COLUMNS columns of b (panel.py). Per column, the largest exponent M of the products
+is a byte, and the power 2**(F - M) (F: fraction bits) is built from it. Every product times that power is converted to
+an integer, which truncates it. Product and power are exact in float32, the sum of eight is exact in an int32. Measured:
+docs/performance.md.
 """
 
 from __future__ import annotations
