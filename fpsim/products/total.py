@@ -214,12 +214,13 @@ def float32_number(value: float | None, name: str) -> np.float32:
 
     Raises:
       TypeError: the value is not a number.
-      ValueError: the value is finite with a magnitude of 2**128 or more.
+      ValueError: the value is finite, and rounds to Inf in float32.
     """
     if value is None:
         return ONE
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number, which float32 holds; got {shown(value)}.")
-    if abs(value) >= 1 << 128 and abs(value) != np.inf:
+    number = value if isinstance(value, int) else float(value)
+    if abs(number) >= (1 << 128) - (1 << 103) and abs(number) != np.inf:
         raise ValueError(f"{name} must be a number that float32 holds, below 2**128; got {shown(value)}.")
-    return np.float32(value)
+    return np.float32(number)

@@ -274,9 +274,24 @@ def test_float32_sums_are_converted_to_fp64(unit: str, words: dict[str, Any]) ->
     assert_bits_equal(stack, np.stack([want, want]))
 
 
-@pytest.mark.parametrize("number", [1e300, -1e39, 1 << 128])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [1e300, -1e39, 1 << 128, 2.0**128 - 2.0**103, np.float64(3.5e38), 10**400])
 def test_factors_beyond_float32_are_refused(number: float) -> None:
     one = np.ones((1, 1), np.float16)
     for words in ({"alpha": number}, {"beta": number, "c": np.ones((1, 1), np.float32)}):
         with pytest.raises(ValueError, match=r"(alpha|beta) must be a number that float32 holds, below 2\*\*128; got"):
             fp.matmul(one, one, accumulate="hopper_f16_f32", **words)
+
+
+def test_factors_up_to_the_largest_float32_are_taken() -> None:
+    one = np.ones((1, 1), np.float16)
+    for number in (
+        2.0**128 - 2.0**103 - 2.0**75,
+        np.finfo(np.float32).max,
+        np.float16(2),
+        np.int8(3),
+        -(1 << 127),
+        np.inf,
+    ):
+        got = fp.matmul(one, one, accumulate="hopper_f16_f32", alpha=number)
+        assert_bits_equal(got, np.array([[number]], np.float32))
