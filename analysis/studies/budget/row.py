@@ -273,7 +273,7 @@ class BudgetRow:
 
     @property
     def sums(self) -> float:
-        """Relative error of the matrix unit's sums of the rounded operands, with the recipe's promotion or schedule."""
+        """Relative error of the matrix unit's sums of the rounded operands, in the order of the recipe's schedule."""
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:
