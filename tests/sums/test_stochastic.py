@@ -214,7 +214,7 @@ def test_subtrees_go_ahead_where_no_sum_can_overflow() -> None:
     fields = target(options_of(accumulator, fp.FP16), True)
     random = np.zeros((4, TILE_COLUMNS), np.uint32)
     fours, totals = np.zeros((12, TILE_COLUMNS), u64), np.zeros((BLOCK // GROUP, TILE_COLUMNS), u64)
-    words = PairsAhead(random, random, random, fours, totals, np.zeros(1, u64))
+    words = PairsAhead(random, random, fours, totals, np.zeros(1, u64))
     f = Targets(fields, fields, fields, fields)
     cases = ((1.0, 70, True), (1.0, BLOCK, True), (1.0, BLOCK - 1, False), (65504.0, 70, False), (np.nan, 70, False))
     for largest, terms, want in cases:

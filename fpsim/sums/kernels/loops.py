@@ -169,7 +169,7 @@ def _stochastic_pairs() -> Any:
             np.zeros((4, TILE_COLUMNS), np.uint32),
         )
         fours, totals = np.zeros((12, TILE_COLUMNS), np.uint64), np.zeros((BLOCK // GROUP, TILE_COLUMNS), np.uint64)
-        words = PairsAhead(products, sums, sums, fours, totals, largest)
+        words = PairsAhead(products, sums, fours, totals, largest)
         largest_of_tiles(x.b, largest)
         for tile in range(first, stop):
             one_tile(x, out, _tile(tile, columns), f, r, stack, numbers, words)
