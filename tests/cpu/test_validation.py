@@ -181,7 +181,7 @@ def test_the_command_compares_prints_and_writes(fpsim: Command, emulator: Any, t
     assert fpsim(*words, "-p", "VMULPH").returncode == 1
     unknown = fpsim(*words, "-p", "VMULPS")
     assert unknown.returncode == 2
-    assert unknown.stderr.startswith("instruction must be one of ")
+    assert unknown.stderr.startswith("fpsim: instruction must be one of ")
 
 
 def test_the_command_says_what_a_processor_lacks(fpsim: Command, processor_with: Any, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_command_says_what_a_processor_lacks(fpsim: Command, processor_with:
     assert "has no avx512fp16" in done.stdout
     missing = fpsim(*words, "--part", "VADDPH")
     assert missing.returncode == 2
-    assert missing.stderr.startswith("VADDPH cannot be run here: ")
+    assert missing.stderr.startswith("fpsim: VADDPH cannot be run here: ")
 
 
 def test_the_command_runs_the_instructions_of_this_machine(fpsim: Command, tmp_path: Path) -> None:
