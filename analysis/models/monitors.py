@@ -87,11 +87,11 @@ class Monitors:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Numbers of the steps that have updates."""
+        """Numbers of the training steps for which an update of a parameter is stored, in ascending order."""
         return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Return the effects in this Monitors and in `other` as one Monitors.
+        """Return one Monitors with the updates and scales of this Monitors and of `other`.
 
         Two updates of one step and parameter count once if all their fields are equal, as those of data-parallel ranks
         are; otherwise their sums of squares and numbers of elements are added.
@@ -116,7 +116,8 @@ class Monitors:
         """Return a pandas DataFrame with one row per step, or per step and parameter.
 
         Args:
-          by: "step" (columns as in iteration) or "parameter" (the same for each parameter).
+          by: "step" for the columns step, gradient_norm, update_ratio and lost_updates, over all parameters together;
+            "parameter" for a row with these and the parameter's name for each step and parameter.
         Raises:
           ValueError: by is neither.
         """

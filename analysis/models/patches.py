@@ -109,8 +109,8 @@ def places(conv: Convolution) -> tuple[int, ...]:
 def folded(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
     """Return the results of the matrix products of a convolution's groups, joined in torch's shape (N, outputs, ...).
 
-    rows: the result of each group's product, (N * positions, outputs of the group). The axis N is left out if the
-    input had no batch axis.
+    conv: the convolution. rows: the result of each group's product, (N * positions, outputs of the group). The axis N
+    is left out if the input had no batch axis.
     """
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(conv.x.shape[0], *places(conv), -1).movedim(-1, 1).contiguous()
@@ -189,7 +189,8 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 def gradient_rows(dy: torch.Tensor, conv: Convolution) -> list[torch.Tensor]:
     """Return the gradient of a convolution's result as a matrix (N * positions, outputs of the group) for each group.
 
-    dy: the gradient, of the result's shape (N, outputs, ...), without N if the input had no batch axis.
+    conv: the convolution. dy: the gradient, of the result's shape (N, outputs, ...), without N if the input had no
+    batch axis.
     """
     dy = dy[None] if conv.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(conv.groups, 1)]
@@ -199,7 +200,7 @@ def gathered(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
     """Return the gradient of a convolution's input, in the input's shape, without its padding.
 
     An element's gradient is the sum of those of all patches that contain it, as torch's autograd adds them. rows: for
-    each group the gradient of its patches, (N * positions, K).
+    each group the gradient of its patches, (N * positions, K). conv: the convolution.
 
     Example:
       >>> import torch
@@ -221,7 +222,7 @@ def gathered(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
 def weights_of(rows: list[torch.Tensor], conv: Convolution) -> torch.Tensor:
     """Return the gradient of a convolution's weight, in the weight's shape, from those of the groups' weight matrices.
 
-    rows: the gradient for each group, (outputs of the group, K).
+    rows: the gradient for each group, (outputs of the group, K). conv: the convolution.
     """
     outputs, channels, *sizes = conv.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

@@ -234,10 +234,12 @@ def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
 
 
 def is_fused(module: torch.nn.Module) -> bool:
-    """Return whether torch may run a module in one fused operation, which it never does inside a torch function mode.
+    """Return whether torch may run a module in one fused operation (outside of torch function modes; inside it never
+    does).
 
-    It may if all of these hold: the module is a MultiheadAttention, TransformerEncoderLayer or TransformerEncoder in
-    evaluation mode; torch's fast path is enabled; and gradients are disabled or no parameter needs one.
+    The answer is True if all of these hold: the module is a MultiheadAttention, TransformerEncoderLayer or
+    TransformerEncoder in evaluation mode; torch's fast path is enabled; and gradients are disabled or no parameter
+    needs one.
     """
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False

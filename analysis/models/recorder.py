@@ -1,4 +1,4 @@
-"""`fp.analysis.record`, which records a model while it runs."""
+"""The function `fp.analysis.record`, which records the products of a model while the model runs."""
 
 from __future__ import annotations
 

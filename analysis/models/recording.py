@@ -150,9 +150,10 @@ class Recording:
         return self._settings.get((step, layer), {})
 
     def step(self) -> None:
-        """End the current step, in training loops without a torch optimizer, whose update would end it.
+        """End the current step, for training loops without a torch optimizer (an optimizer's update ends a step by
+        itself).
 
-        This does nothing if the model has not run since the last step ended, so that no step counts twice.
+        Do nothing if the model has not run since the last step ended, so that no step counts twice.
 
         Raises:
           ValueError: the recording has ended, or was loaded from a file.
@@ -209,7 +210,7 @@ class Recording:
         return public("fpsim.analysis").study(list(self.tensors), **options)
 
     def merge(self, other: Recording) -> Recording:
-        """Return this recording and `other` as one.
+        """Return one Recording with all measurements, stored tensors and notes of this recording and of `other`.
 
         Raises:
           TypeError: other is not a Recording.

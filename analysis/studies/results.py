@@ -82,7 +82,7 @@ class StudyResults:
 
     @cached_property
     def _values(self) -> int:
-        """Number of values of all tensors at their last steps."""
+        """Number of values of all tensors together, each counted at its last training step."""
         return sum(rows[-1].report.count for rows in self.ranges_of.values())
 
     def _recommended(self, name: str, uniform: str = "") -> Recommendation:
@@ -111,7 +111,8 @@ class StudyResults:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Operand name -> bits of its format in `_each_alone`; operands that keep their dtype are left out."""
+        """Operand name -> bits per element of the format recommended for it alone; operands that keep their dtype are
+        left out."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -120,7 +121,8 @@ class StudyResults:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits -> the best common candidate of all operands with this number of bits in `_bits_of`."""
+        """Bits per element -> the best common candidate of all operands whose own recommended format has that many
+        bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}

@@ -141,7 +141,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Number of values of all operands, at one step."""
+        """Number of values of all operands in `judged` together, each counted at one training step."""
         return sum(one.row.values for one in self.judged)
 
     @property

@@ -107,7 +107,8 @@ def _reported(results: Results, count: int, progress: Progress | None) -> Result
 
 
 def _attempt(function: Callable[[Any], Any], task: Any, caught: type[BaseException] = Exception) -> Any:
-    """Return function(task); if the call raises an Exception or a `caught`, return a Failure that describes it."""
+    """Return function(task); if it raises an Exception, or one of the type `caught`, return a Failure that describes
+    that."""
     try:
         return function(task)
     except (Exception, caught) as problem:

@@ -24,7 +24,7 @@ class Before(NamedTuple):
       copy: its elements before the step.
       gradient: the sum of squares of its gradient.
       nonzero: bool for each element, True if the gradient is not 0.
-      nonzeros: number of these elements.
+      nonzeros: number of True elements of `nonzero`.
     """
 
     name: str
@@ -49,8 +49,9 @@ class Updates:
     def before(self, optimizer: Any) -> None:
         """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update, for `after` to compare.
 
-        They are its float parameters with a gradient and a name in this object. The sum of squares of the gradient and
-        a bool mask of its nonzero elements are stored with each copy. Copies of an earlier call are dropped.
+        Only float parameters that have a gradient, and a name in this object, are copied. The sum of squares of the
+        gradient and a bool mask of its nonzero elements are stored with each copy. Copies of an earlier call are
+        dropped.
         """
         self._before = []
         parameters = (p for group in optimizer.param_groups for p in group["params"])

@@ -57,11 +57,11 @@ def rows_of(
     """Return a BudgetRow for each product of a layer at one step: fprop, and with a recorded gradient dgrad and wgrad.
 
     Args:
-      kept: the recorded operands of one product of the layer.
+      kept: the operands of the layer that were recorded at the step.
       recipes: the recipes of fprop, dgrad and wgrad.
       amaxes: "input", "weight" or "output_gradient" -> its amaxes at earlier steps, which delayed scales need.
-      arriving, arriving_amaxes: the same for a run in low precision, from which inherited errors are computed; None and
-        {} without such a run.
+      arriving, arriving_amaxes: the operands and the earlier amaxes of the same layer in a run in low precision, from
+        which inherited errors are computed; None and {} without such a run.
     """
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
@@ -82,8 +82,8 @@ def described(
 ) -> BudgetRow:  # fmt: skip
     """Return the BudgetRow of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
 
-    `kept`: the recorded operands, with the names of the layer and of the group or head. `recipe`: names the operands'
-    formats. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
+    `kept`: the recorded operands, with the names of the layer and of the group or head. `recipe`: gives the operands'
+    formats. `how`: gives the matrix unit, the schedule and the format of the result. `shape`: (M, N, K).
     """
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""

@@ -128,7 +128,7 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
     Args:
       side: the operand with its cast and errors.
-      first: whether the operand is a, else b.
+      first: True if the operand is a, the left one of the product; False if it is b.
       total: the sum of `WorstTile.energy` over all tiles of both operands.
     """
     with np.errstate(all="ignore"):

@@ -199,8 +199,8 @@ def with_shares(
     Args:
       report: the sensitivity.
       verdicts: the products' own errors, and whether they fit.
-      joint: recipe -> the model's errors with all products that fit this recipe in it at once. A recipe that is missing
-        here uses its row in `report.joint`, which has all products in it, whether they fit or not.
+      joint: recipe -> the model's errors when all products that fit this recipe follow it at once. For a recipe that is
+        missing here, the row in `report.joint` counts: there all products follow it, whether they fit or not.
     """
     if report.has_loss:
         return report

@@ -168,7 +168,7 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether a product is exact enough itself, but causes a too large error in the gradients or outputs.
+    """Return whether a product is exact enough itself, but causes too large an error in the gradients or outputs.
 
     It is exact enough if the error of its result is at most `diagnosis.limit`, and that of single rows or columns at
     most three times the limit. The error that it causes (`effect_of`) is too large if it exceeds the limit. `verdict`:

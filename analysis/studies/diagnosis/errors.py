@@ -118,7 +118,7 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
-        """Add the rows and notes of a layer's budget `one` to `budgets[name]`, the budget of a recipe.
+        """Add the rows and notes of a layer's budget `one` to `budgets[name]`, the budget of the recipe called `name`.
 
         `layer`: the layer's name, which is written into the added rows.
         """
@@ -156,7 +156,8 @@ class ProductErrors:
     def misfits(self, limit: float) -> dict[str, set[str]]:
         """Return recipe -> names of the layers with a product that is too inexact.
 
-        Its own error exceeds `limit` or is NaN, or the error of its single rows or columns exceeds three times `limit`.
+        A product is too inexact if its relative error exceeds `limit` or is NaN, or if the relative error of its single
+        rows or columns exceeds three times `limit`.
         """
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
@@ -195,7 +196,7 @@ class ProductErrors:
 def _is_off(row: BudgetRow, limit: float) -> bool:
     """Return whether a product is too inexact.
 
-    That is if its relative error exceeds `limit` or is NaN, or if that of single rows or columns exceeds
-    three times `limit`.
+    It is if its relative error exceeds `limit` or is NaN, or if the relative error of its single rows or columns
+    exceeds three times `limit`.
     """
     return not row.joint <= limit or lines_of(row) > LINES * limit

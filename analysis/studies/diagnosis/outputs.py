@@ -95,7 +95,8 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model once for each recipe, with all products in it; return a row with the output error of each run.
+        """Run the model once for each recipe, with all products in that recipe; return each run's output error as a
+        row.
 
         The inherited error of every layer (the one that its inexact input causes) is added to `errors`.
 

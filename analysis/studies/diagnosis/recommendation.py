@@ -92,8 +92,8 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
     """Return the sentences that recommend the recipe `diagnosis.high` for all products, and say why.
 
-    One reason is that `diagnosis.low` would save less than a tenth of the bits. The other is that, with all products
-    that fit `low` in it at once, the model's error is beyond the limit.
+    There are two possible reasons: the recipe `diagnosis.low` would save less than a tenth of the bits; or the model's
+    error is beyond the limit when all products that fit `diagnosis.low` use it at once.
     """
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)

@@ -45,7 +45,8 @@ def recorded_low(
 ) -> Recording:
     """Record a copy of a model on some batches, with all three products of the given layers in one recipe.
 
-    `seed`: seed of the random draws of the first batch. Raise a ValueError if a layer cannot follow the recipe.
+    `loss`: called as loss(model, batch), or None. `seed`: seed of the random draws of the first batch. Raise a
+    ValueError if a layer cannot follow the recipe.
     """
     low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
     # only the operands and their amax are needed, not their errors in formats
@@ -111,7 +112,7 @@ def left_out_notes(
     """Return a sentence for each reason why parts of a model are not diagnosed, with the layers to which it applies.
 
     Args:
-      recording: the recording.
+      recording: the recording of the model, with operands; its layers that have no recipe get a sentence too.
       layers: the diagnosed layers.
       wanted: the requested layers, including those that the loss does not call.
       unseen: layers that were not recorded -> why.

@@ -1,4 +1,4 @@
-"""The stages of a diagnosis, one after the other; measurements that its folder holds are not repeated."""
+"""The stages of a diagnosis, one after the other; measurements that the diagnosis's folder holds are not repeated."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class OwnError(NamedTuple):
       layer: name of the layer in the recording.
       limit: the largest accepted relative error.
       largest: layer -> the largest magnitude in the exact result of its forward product.
-      called: "product with a KV cache" for such a product; "" for others."""
+      called: "product with a KV cache" if the product reads one; else ""."""
 
     layer: str
     limit: float
@@ -91,8 +91,7 @@ class Stages:
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
         """Run all stages, and return the diagnosis.
 
-        `bits`, `limit`, `layers`: as in `fp.analysis.diagnose`. `report`: called with (share of the work done, text).
-        """
+        `bits`, `limit`, `layers`: as in `fp.analysis.diagnose`. `report`: called with (share done, text)."""
         report(0.0, "recording")
         recording = recorded(self.model, self.batches[:BUDGETED], self.loss, self.seed)
         self._add_range(recording)
@@ -213,7 +212,8 @@ class Stages:
         return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
-        """Return a context manager that opens the file of budgets of `batches`, or yields None without a folder."""
+        """Return a context manager whose value is the file of these batches' error budgets in the folder `self.out`, or
+        None if `self.out` is None. `batches`: the recorded batches."""
         if self.out is None:
             return nullcontext(None)
         content = run_content(self.model, list(batches), self.loss, self.seed)
@@ -223,10 +223,10 @@ class Stages:
         )  # fmt: skip
 
     def _budget(self, recording: Recording, low: Recording | None, name: str, layer: str) -> Budget:
-        """Return the budget of a layer in the recipe called `name`.
+        """Return the errors, by cause, of one layer's products in the recipe called `name`.
 
-        `low`: the recording of a run in this recipe, from which inherited errors follow; None if there is none. If the
-        layer's products cannot be computed in the recipe, the budget has no rows, but a note."""
+        `recording`: the exact run. `low`: the recording of a run in this recipe, from which inherited errors follow, or
+        None. If the products cannot be computed in the recipe, the budget has a note instead of rows."""
         pattern, recipe = glob.escape(recorded_name(layer)), self.recipes[name]
         try:
             if low is not None:
@@ -240,7 +240,7 @@ class Stages:
             return Budget((), name, self.hardware, recording.model, (), (note,))
 
     def _offered(self, effects: Sensitivity) -> Sensitivity:
-        """Return `effects` unchanged: a plan may give a product the recipes whose errors `effects` knows."""
+        """Return `effects` unchanged: a plan may choose any recipe whose error for the product is in `effects`."""
         return effects
 
     def _verdicts(

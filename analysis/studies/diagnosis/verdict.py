@@ -41,7 +41,8 @@ class Verdict:
     """The verdict on one product of a layer in one recipe.
 
     Attributes:
-      layer, product, recipe: their names; the product is "fprop", "dgrad", "wgrad" or "product with a KV cache".
+      layer, recipe: names of the layer and of the recipe.
+      product: "fprop", "dgrad", "wgrad" or "product with a KV cache".
       bits: mean bits per value of the operands that the product reads, scales included.
       values: number of values of both operands in a batch.
       error: relative error of the product compared with the exact one (the `joint` of `fp.analysis.budget`).
@@ -282,8 +283,12 @@ def _out_of_range(
 
 
 def _shares_out_of_range(spread: RangeReport, fmt: Format) -> dict[str, tuple[float, float]]:
-    """Return for the values of a tensor below, above and among the subnormal numbers of a format: (their share of all
-    values, the relative error of the tensor if they alone are rounded to the format, estimated from the counts).
+    """Return "below", "above" and "subnormal" -> (share, error), for a tensor's values that a format cannot represent
+    well.
+
+    The keys are the values below the format's smallest subnormal, above its largest value, and among its subnormals.
+    `share`: their share of all values. `error`: the tensor's relative error if only these are rounded to the format,
+    estimated from the counts in `spread`, the tensor's range.
     """
     numbers, squares = dict.fromkeys(OUT_OF_RANGE, 0), dict.fromkeys(OUT_OF_RANGE, 0.0)
     step, total = fmt.smallest_subnormal, 0.0

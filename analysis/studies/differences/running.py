@@ -79,11 +79,12 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return the Product of a call, with text on the place where it was computed.
+    """Return `call`, a computed product of a layer, as a Product that says in text where it was computed.
 
-    The place is the arithmetic's processor, such as "on the GPU", or "" for the CPU. For a layer in `plain`, it is
-    torch's library, such as "(MKL)", and the product has torch's dtype. `plain`: names of the layers that torch
-    multiplied in their own dtype.
+    Nothing is computed here. If the layer's name is in `plain`, the Product has the dtype of the layer's input, and its
+    place is the library that torch uses for this dtype and size, such as "(MKL)". Else its place is that of
+    `arithmetic`, the run's arithmetic: "on the GPU", or "" for the CPU. `plain`: names of the layers whose products
+    torch computed in the layer's dtype.
     """
     product = as_product(call, arithmetic.place)
     if call.layer not in plain:  # recipes multiply in float32, whatever the dtype of the layer is
@@ -150,7 +151,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
-    """Return the result of `compute`, which runs the model; if `batch` does not fit it, raise a ValueError."""
+    """Return the result of `compute`, which runs a model on `batch`; raise a ValueError if the batch does not fit."""
     try:
         return compute()
     except LayerError:
@@ -176,7 +177,8 @@ def _described(batch: Any) -> str:
 class _Products(TorchFunctionMode):
     """A mode of torch in which an arithmetic computes the products of linear layers and convolutions.
 
-    `model`: the copy that runs. `originals`: ids of the original model's weights, which the copy must not use.
+    `model`: the copy that runs. `arithmetic`: computes the products. `originals`: ids of the original model's weights,
+    which the copy must not use.
     """
 
     def __init__(self, model: Any, arithmetic: ModelArithmetic, originals: frozenset[int]) -> None:
@@ -375,10 +377,10 @@ class _Products(TorchFunctionMode):
 
 
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
-    """Return the plan of a layer's three products, which follow `recipes`, computed by `backend`.
+    """Return the LayerPlan (casts and products) by which `backend` computes three products of a layer in `recipes`.
 
-    If a recipe names no format for results, a layer of BF16 or FP16 operands (`dtype`) rounds its results to that
-    format, as torch does.
+    `layer`: its name. If a recipe names no format for results, a layer of BF16 or FP16 operands (`dtype`) rounds its
+    results to that format, as torch does.
     """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:

@@ -163,7 +163,8 @@ def _by_products(
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
     """Return whether one of two models is compiled by torch.compile.
 
-    `ways`: the arithmetic of each model. Raise a ValueError if that of a compiled model is not "torch".
+    `torch`: the module. `ways`: the arithmetic of each model. Raise a ValueError if a compiled model has another
+    arithmetic than "torch".
     """
     from fpsim.analysis.models.compiled import compiled_modules
 

@@ -69,7 +69,8 @@ class Refusal(NamedTuple):
     """A recipe that plans do not consider for a product of a layer, and the reason.
 
     Attributes:
-      layer, product, recipe: their names.
+      layer, recipe: names of the layer and of the recipe.
+      product: "fprop", "dgrad" or "wgrad".
       reason: the rest of a clause that begins with "since".
     """
 
@@ -80,7 +81,7 @@ class Refusal(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The names of the layer, product and recipe."""
+        """The triple (layer, product, recipe) of names, by which a refusal is found."""
         return self.layer, self.product, self.recipe
 
     @property

@@ -207,7 +207,7 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Convert a sum of harms (squared errors, or changes of the loss) to the metric that it stands for.
+        """Convert a plan's sum of harms (squared errors, or changes of the loss) to the plan's metric.
 
         For relative errors, return the square root of the sum; for changes of the loss, the sum itself.
         """

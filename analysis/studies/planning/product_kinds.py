@@ -1,4 +1,4 @@
-"""Names for how the operands of products are cast and scaled, by which libraries' settings are compared with a plan."""
+"""Names for how a product's operands are cast and scaled, to compare the settings of libraries with a plan."""
 
 from __future__ import annotations
 

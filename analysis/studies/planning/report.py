@@ -54,7 +54,8 @@ class Choice:
     """The recipe that a plan chose for one product of a layer, with its evidence.
 
     Attributes:
-      layer, product, recipe: their names; the product is "fprop", "dgrad" or "wgrad".
+      layer, recipe: names of the layer and of the recipe.
+      product: "fprop", "dgrad" or "wgrad".
       formats: formats of the left and the right operand, as text; "float32" if it is not cast.
       scalings: scalings of both operands, as text; "none" without scales.
       accumulator: the matrix unit or accumulator, as text; "torch" for torch's float32.

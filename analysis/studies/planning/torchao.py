@@ -77,8 +77,8 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 def _blockwise(recipe: LinearRecipe) -> Said:
     """Return torchao's setting for a block-scaled recipe, and how its arithmetic differs from the recipe's.
 
-    `recipe`: followed by all products of a layer, with E4M3 operands, 128x128 scales for weights, and 1x128 scales for
-    inputs and gradients, which the caller checks.
+    `recipe`: the recipe of all products of a layer. The caller ensures that it has E4M3 operands, 128x128 scales for
+    weights, and 1x128 scales for inputs and gradients.
     """
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)

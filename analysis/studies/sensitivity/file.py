@@ -18,7 +18,7 @@ KIND, VERSION = "fpsim sensitivity", 1
 
 
 def write(report: Any, path: str | os.PathLike[str]) -> None:
-    """Write a Sensitivity to a file as JSON, from which `read` returns equal fields, or leave the file as it was."""
+    """Write a Sensitivity to a JSON file, from which `read` returns equal fields; if that fails, an old file stays."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions), "terms": dict(report.terms),

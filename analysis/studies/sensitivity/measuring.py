@@ -280,7 +280,8 @@ class Measurer:
     # ---- cells
 
     def _cells(self) -> Any:
-        """Return a context manager that opens the file of finished measurements, or yields None without a folder."""
+        """Return a context manager whose value is the file of finished measurements, or None if there is no folder for
+        it."""
         if self.out is None:
             return nullcontext(None)
         return Cells(

@@ -116,7 +116,7 @@ class OnePass:
         layer's weight.
 
         Args:
-          layer, recipe: their names.
+          layer, recipe: names of the layer and of the recipe of its wgrad.
           gradient: the exact gradient of the layer's weight, a tensor.
           size: the sum of squares of all exact gradients.
         """

@@ -80,7 +80,8 @@ class Sensitivity:
 
     Attributes:
       rows: a SensitivityRow for each layer, product and recipe, in the model's order.
-      joint: a SensitivityRow for each recipe, with all products of `rows` in it at once; layer and product are "*".
+      joint: a SensitivityRow for each recipe, with all products of `rows` in that recipe at once; their layer and
+        product are "*".
       layers: layer -> number of elements of its weight.
       recipes: name -> recipe.
       losses: the loss of each batch with exact products; NaN if no loss was given.

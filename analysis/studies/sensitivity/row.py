@@ -53,11 +53,12 @@ RANKED = ("gradient_error", "loss_change", "output_error", "weight_gradient_erro
 class SensitivityRow:
     """The effect on a model of one product of one layer in one recipe, with all other products exact.
 
-    Metrics are means over the batches, spreads their standard deviations (NaN for one batch). Errors are relative:
-    0.02 is 2 %; infinity means that low precision led to Inf or NaN, or changed a tensor of zeros.
+    Metrics are means over the batches, spreads their standard deviations (NaN for one batch). Errors are relative: 0.02
+    is 2 %; infinity means that low precision led to Inf or NaN, or changed a tensor of zeros.
 
     Attributes:
-      layer, product, recipe: their names; "*" for layer and product if several products are in low precision at once.
+      layer, product, recipe: the layer's name, "fprop", "dgrad" or "wgrad", and the recipe's name; the first two are
+        "*" if several products are in low precision at once.
       loss_change, loss_spread: change of the loss, in its own unit; exactly 0 for dgrad and wgrad.
       output_error, output_spread, output_cosine: error of the model's outputs, its spread, and the cosine with the
         exact outputs; exactly 0, 0 and 1 for dgrad and wgrad. NaN if the loss does not call the model itself.
@@ -95,8 +96,8 @@ class SensitivityRow:
     ) -> SensitivityRow:
         """Return the row whose metrics are the means and standard deviations over batches.
 
-        `layer`, `product`, `recipe`: their names. `elements`: number of values of the left and the right operand.
-        `batches`: the metrics of each batch.
+        `layer`, `recipe`: names of the layer and of the recipe. `product`: "fprop", "dgrad" or "wgrad". `elements`:
+        number of values of the left and the right operand. `batches`: the metrics of each batch.
 
         Example:
           >>> from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow

@@ -44,39 +44,47 @@ class LinearProducts:
     groups = 1
 
     def read(self, x: Tensor) -> Tensor:
-        """Return x, padded if the layer is a convolution that pads with other values than zeros.
+        """Return the layer's input x, padded if the layer is a convolution that pads with other values than zeros.
 
         The other methods expect an input padded in this way.
         """
         return x
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the layer's output, computed by torch's own function."""
+        """Return the layer's output for the input x, computed by torch's own function; the bias, or None, is added."""
         return functional.linear(x, weight, bias)
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return (rows (M, K), weight matrix (N, K), bias or None) of the layer's matrix product for each group."""
+        """Return (rows (M, K), weight matrix (N, K), bias or None) of the layer's matrix product for each group.
+
+        `x`, `weight`, `bias`: the layer's operands; the bias may be None."""
         return [(x.reshape(-1, x.shape[-1]), weight, bias)]
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient (M, N) of each matrix product's result. `dy`: the gradient of the layer's output."""
+        """Return the gradient (M, N) of each matrix product's result.
+
+        `dy`: the gradient of the layer's output. `x`, `weight`: the layer's input and weight."""
         return [dy.reshape(-1, dy.shape[-1])]
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output. `rows`: the result (M, N) of each matrix product."""
+        """Return the layer's output, made from the result (M, N) of each matrix product in `rows`.
+
+        `x`, `weight`: the layer's input and weight."""
         return rows[0].reshape(*x.shape[:-1], weight.shape[0])
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the layer's input.
 
-        `rows`: for each matrix product, the gradient of its left operand, (M, K).
+        `x`, `weight`: the layer's input and weight. `rows`: for each matrix product, the gradient of its left operand,
+        (M, K).
         """
         return rows[0].reshape(x.shape)
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
         """Return the gradient of the layer's weight.
 
-        `matrices`: for each matrix product, the gradient of its weight matrix, (N, K).
+        `x`, `weight`: the layer's input and weight. `matrices`: for each matrix product, the gradient of its weight
+        matrix, (N, K).
         """
         return matrices[0]
 

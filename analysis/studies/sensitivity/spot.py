@@ -21,7 +21,8 @@ class RefusedProduct(ValueError):
     """The error raised if a product of a layer cannot follow a recipe; the message says why.
 
     Args:
-      layer, product: their names, also attributes.
+      layer: name of the layer, also an attribute.
+      product: "fprop", "dgrad" or "wgrad", also an attribute.
       reason: the original error, whose text is the message.
     """
 
@@ -76,7 +77,8 @@ class Spot:
         layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the layer's output, with the forward product in the recipe `low["fprop"]`, or torch's without one."""
+        """Return the layer's output for `input`; the product follows the recipe `low["fprop"]`, or is torch's if that
+        is missing."""
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
         x = self.products.read(input)
@@ -192,9 +194,8 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return a layer's plan for a recipe, as text, and whether its roundings draw random numbers.
-
-    `name`: the layer's name, from which the random numbers are seeded. `backend`: the backend that multiplies.
+    """Return (plan, draws): JSON text with the casts and products of a layer in a recipe, and whether roundings are
+    random.
     """
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
@@ -206,7 +207,9 @@ def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
 
 
 class _Layer(torch.autograd.Function):
-    """The autograd function of a layer whose products are torch's, except those for which its Spot has a recipe."""
+    """The autograd function of a layer: torch computes its products, except those that follow a recipe.
+
+    The argument `spot` of `forward` is the layer's Spot, whose dictionary `low` has the recipes of such products."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
@@ -250,7 +253,8 @@ def _exact(
     spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
-    """Return the layer's output, and a list of torch's own gradients of x, weight and bias (None where not needed).
+    """Return the output of the layer of `spot`, and a list of torch's own gradients of x, weight and bias (None where
+    not needed).
 
     The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `dy`:
     gradient of the output. `needed`: whether the gradient of each operand is needed. `autocast`: (enabled, dtype) of
