@@ -73,8 +73,9 @@ def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
 
     code: uint64; x: the same code as an exact `Number` (core/number.py: sign, exponent, significand of 62 bits, kind).
     g, f: UnpackLayout and EncodeLayout of the format, its constants for reading and for writing codes.
-    In an unsigned format, 0 and NaN are returned unchanged and other codes become f.below, the policy's code for
-    negative values. In a signed format without -0, zero and a NaN that has the code of -0 are returned unchanged.
+    In an unsigned format, 0 and NaN are returned unchanged. Other codes become f.below: the code to which the overflow
+    policy in f (such as "saturate") casts negative values. In a signed format without -0, zero and a NaN that has the
+    code of -0 are returned unchanged.
     """
     is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
     flipped = u64(code ^ g.sign_bit)

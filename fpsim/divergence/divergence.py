@@ -42,13 +42,13 @@ class Divergence:
       values: its values in both runs.
       fmt: the format of these codes; None for the cause "order".
       count, size: number of elements that differ, and number of all elements; both 0 for the cause "order".
-      largest: the largest |x - y| / max(|x|, |y|) of an element.
+      largest: the largest |x - y| / max(|x|, |y|) over all elements x and y of both runs.
       cause: "operands" (operands differ before their casts), "cast" (equal operands became other codes or scales),
         "arithmetic" (equal codes, unequal sums), "output" (equal sums, rounded differently; or a module's output),
         "order" (unlike products), "update" (unequal weights after equal products), or "none" (no bit differs).
       explanation: a few lines of text on the difference and its cause.
       names: names of the runs.
-      trees: each run's tree of additions if results differ; None if torch adds, or for over 2**20 nodes of a tree.
+      trees: each run's tree of additions if results differ; None if torch multiplied, or for over 2**20 nodes.
     """
 
     step: int | None
@@ -247,7 +247,10 @@ def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: 
 
 
 def _largest(x: Array, y: Array) -> float:
-    """Return the largest |x - y| / max(|x|, |y|) of an element; Inf if x and y differ and one of them is not finite."""
+    """Return the largest relative difference |x - y| / max(|x|, |y|) over all elements of two arrays.
+
+    It is Inf if x and y differ in an element in which one of them is not finite; equal elements, and two NaNs, give 0.
+    """
     with np.errstate(all="ignore"):
         p, q = x.astype(np.float64), y.astype(np.float64)
         apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
@@ -309,12 +312,16 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return "Everything up to fc1 was equal" if `after`, the name of a product, is "fc1"; if "", another text."""
+    """Return "Everything up to fc1 was equal" if `after` is "fc1", or "It is the first product" if it is ""."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
 class _OperandCodes(NamedTuple):
-    """An operand after its cast: fmt (None: not cast), scaling or None, codes (values if not cast), scales or None."""
+    """An operand after its cast: its format, scaling, codes and scales.
+
+    fmt: format of the codes; None if the operand was not cast. scaling, scales: None for an operand without scales.
+    codes: the codes, or the values if the operand was not cast.
+    """
 
     fmt: Any
     scaling: Any
@@ -323,7 +330,7 @@ class _OperandCodes(NamedTuple):
 
 
 def _cast_of(x: OperandLike) -> _OperandCodes:
-    """Return an operand after its cast as format, scaling, codes and scales."""
+    """Return the format, scaling, codes and scales of the operand x after its cast, as an _OperandCodes."""
     if isinstance(x.encoded, Scaled):
         return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
     return _OperandCodes(x.fmt, None, x.encoded, None)
@@ -344,10 +351,10 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the divergence at the first scale or, if scales are equal, value in which casts of x and y differ.
+    """Return the divergence of two operands, x and y, that are equal before their casts but not after.
 
-    x, y: operands that are equal before their casts. place: layer, product and operand. Scales are compared only if
-    formats and scalings are equal.
+    It is at the first scale that differs. If scales are equal, or cannot be compared because formats or scalings
+    differ, it is at the first value that differs. place: layer, product and operand.
     """
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)

@@ -177,12 +177,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(product: Product, row: int, column: int, *, finished: bool = True) -> Array:
-    """Compute element (row, column) of a product again, float32 (1,); finished: with bias and rounding to `out_fmt`."""
+    """Compute element (row, column) again, float32 (1,); finished: whether to add the bias and round to `out_fmt`."""
     return _multiplied(product.adds, operands_of(product, row, column), finished)[0, :1]
 
 
 def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
-    """Return the product of `operands`, added as `adds` says, float32; finished: with bias, rounded to `out_fmt`."""
+    """Return the product of `operands` by `adds`, float32; finished: whether to add the bias and round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, operands.bias) if finished else (None, None)
     if adds.unit is None:
         total = _float32(matmul(operands.a, operands.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -246,7 +246,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return for each product of `both` one element's sums of terms 0 .. stop - 1, for ascending `stops`, float32."""
+    """Return each product's sums of terms 0 .. stop - 1 of its LinePair, one for each of the ascending `stops`."""
 
     def cut(operands: LinePair) -> LinePair:
         return operands._replace(a=_cut_rows(operands.a, stops), b=_cut_columns(operands.b, stops[-1]))
@@ -354,9 +354,9 @@ def _rounding_clause(product: Product, name: str) -> str:
 
 
 def schedule_of(product: Product) -> Schedule:
-    """Return the recorded order in which a product's matrix unit adds along K.
+    """Return the recorded order in which a product's matrix unit adds along K (`adds.schedule`).
 
-    Without one, return the order that begins a chain of additions every `promote` terms, else at each scale block.
+    If none was recorded, a new chain begins every `adds.promote` terms; without promotion, at each block of scales.
     """
     if product.adds.schedule is not None:
         return product.adds.schedule
@@ -372,7 +372,7 @@ def schedule_of(product: Product) -> Schedule:
 
 
 def tree_of(product: Product) -> Tree | None:
-    """Return the tree of the additions in one element of a product; None if torch adds, or for over 2**20 nodes."""
+    """Return an element's tree of additions; None if torch computed the product, or for over 2**20 nodes."""
     how: Schedule | Accumulator = product.adds.accumulator
     unit = product.adds.unit
     if unit is not None:

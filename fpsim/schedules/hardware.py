@@ -1,7 +1,7 @@
 """The schedule (order of additions) of each library on each chip, by the operands' format and scales, as a table.
 
-A case for which fpsim knows no source is not listed. cuBLAS may cut K into slices, and how many depends on the shape;
-its entries have one slice, and `fpsim.schedules.cublas_choice` knows more.
+Only cases for which fpsim knows a source are listed. cuBLAS may cut K into slices, whose number depends on the shape.
+The entries of cuBLAS in this table have one slice; `fpsim.schedules.cublas_choice` knows the number for many shapes.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
     """Return the Number x * y + z, or y + z if `absent` is True, which means that there is no factor x.
 
-    It is exact but for bit 0, which is also set if any bit that was dropped is 1. x and y must have at most 31
-    significant bits; y may have more if `absent`. An exact zero from a product and a z of unlike signs is -0 if the
-    mode, a Rounding, is DOWN, else +0.
+    The result is exact, except that bit 0 of its significand is also set if any bit after it was 1 and was dropped. x
+    and y must have at most 31 significant bits; y may have more if `absent`. An exact zero from a product and a z of
+    unlike signs is -0 if the mode, a Rounding, is DOWN, else +0.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
@@ -62,9 +62,9 @@ def _wide_times(x: Number, y: Number, absent: Any) -> Any:
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
     """Return the Number x * y + z, for Numbers of up to 53 significant bits.
 
-    It is exact but for bit 0, which is also set if any bit that was dropped is 1. An exact zero from a product and a z
-    of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0. `absent` is ignored: it is there because
-    `_times_plus` has this argument.
+    The result is exact, except that bit 0 of its significand is also set if any bit after it was 1 and was dropped. An
+    exact zero from a product and a z of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0. `absent` is
+    ignored: callers pass it because `_times_plus` has this argument.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     total, _ = wide_products.fma_double(x, y, z, mode)

@@ -237,5 +237,8 @@ def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> Cach
 
 
 def _fitting(machine: Machine) -> int:
-    """Return the most terms of K for which the L1 of `machine` holds a kernel's result, rows of a and columns of b."""
+    """Return the largest number of terms of K for which the L1 cache of `machine` holds all data of a kernel.
+
+    These are its result, its rows of a and its columns of b.
+    """
     return (machine.l1 - 4 * machine.tall * machine.panel) // (4 * (machine.tall + machine.panel))

@@ -112,8 +112,11 @@ def _lanes(shape: ProductShape, first: int) -> Regions:
 def lengths(k: int, threads: int = 1) -> tuple[int, ...]:
     """Return the number of terms of each segment into which OpenBLAS divides K = k.
 
-    While 896 terms or more are left, a segment has 448. A rest of more than 448 terms is halved: on one thread the
-    first half is rounded up to a multiple of 16, on two threads it is not.
+    As long as 896 terms or more are left, the next segment has 448 terms. If the rest r has more than 448 terms, it is
+    two segments. The first has floor(r / 2) terms, rounded up to a multiple of 16, on one thread, and ceil(r / 2) terms
+    on two threads. So 449 terms are 224 + 225 on one thread (224 is a multiple of 16), and 225 + 224 on two.
+
+    threads: 1 or 2.
 
     Example:
       >>> from fpsim.schedules.libraries.openblas import lengths

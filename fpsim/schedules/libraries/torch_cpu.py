@@ -66,9 +66,10 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
 def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape.
 
-    With a transposed b, terms are added in 64 lanes, then in 8 ("narrowing" of `SegmentLanes`); with a transposed a, in
-    one chain; otherwise in four lanes. A b of one column and an a of one row count as not transposed. name: name of the
-    ShapedSchedule, for errors.
+    If b is transposed, terms are added in 64 lanes, and the remaining ones in 8 ("narrowing" of `SegmentLanes`). If a
+    is transposed, all terms are one chain. Otherwise terms are added in four lanes. A b with one column, or an a with
+    one row, counts as not transposed. name: name of the ShapedSchedule, for errors. shape: sizes, format and layout of
+    the product.
     """
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
@@ -97,7 +98,7 @@ def torch_mm(
 ) -> ShapedSchedule:  # fmt: skip
     """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop otherwise.
 
-    For INT8 operands it is the schedule of torch._int_mm, which oneDNN computes. The operands must be contiguous in
+    For INT8 operands they are the schedules of torch._int_mm, which oneDNN computes. The operands must be contiguous in
     memory or transposed views of contiguous matrices, and torch.set_float32_matmul_precision must be "highest", its
     default.
 

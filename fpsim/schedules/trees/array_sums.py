@@ -212,17 +212,18 @@ def _tree(row: SumOrder, k: int) -> Tree:
 def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
     """Return a node that adds products of terms and other nodes in order.
 
-    how: the arithmetic of each product and addition. start: "zero" for a sum from +0, "first" for one from its first
-    input. inputs: nodes and runs of terms.
+    how: the arithmetic of each product and addition. start: "zero" if the sum starts at +0, "first" if it starts at its
+    first input. inputs: nodes, and runs of terms (Steps, Gathered), in the order in which they are added.
     """
     return Sum(how, start, "chain", tuple(inputs), how)
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes.
+    """Return the tree of additions by which NumPy's pairwise sum adds terms 0 to k - 1.
 
-    Every chain starts at its first term, as if at -0. row: the number of lanes, and of terms that are not halved. how:
-    the arithmetic of each addition.
+    More than `row.block` terms are halved, and so are the halves, until each part has at most `row.block` terms. A part
+    is added in `row.lanes` lanes. Every chain starts at its first term, as if at -0. row: the SumOrder, with the number
+    of lanes and the size of a block. how: the arithmetic of each addition.
     """
 
     def part(start: int, terms: int) -> Sum:
@@ -306,9 +307,10 @@ def _power(count: int) -> int:
 
 
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums, to one sum.
+    """Return the tree of additions by which XLA adds terms 0 to k - 1: in windows of `row.block` consecutive terms.
 
-    Each window is a chain from +0. row: the number of terms of a window. how: the arithmetic of each addition.
+    The sums of the windows are added in windows again, until one sum is left. Each window is a chain from +0. row: the
+    SumOrder, with the size of a window. how: the arithmetic of each addition.
     """
     parts = [_chain(how, "zero", [terms_run(*span)]) for span in _cut(k, row.block)]
     while len(parts) > 1:

@@ -26,10 +26,10 @@ class BatchGroup:
     """A group of batch sizes (numbers of rows) whose products have the same tree of additions.
 
     Attributes:
-      m: the numbers of rows.
-      n: the number of columns.
-      schedule: the schedule for the first number of rows.
-      tree: the common tree.
+      m: the numbers of rows, in ascending order.
+      n: the number of columns of all these products.
+      schedule: the schedule for the first number in `m`.
+      tree: the tree of additions, which is the same for every number in `m`.
     """
 
     m: tuple[int, ...]
@@ -46,12 +46,17 @@ class BatchGroup:
 class BatchReport:
     """A report on whether the bits of a row depend on the shape of the product; `str()` gives sentences.
 
+    It compares trees of additions: the orders in which the K products of one element of the result are added.
+
     Attributes:
       k: number of terms.
-      m, n: the numbers of rows and columns that were compared.
-      on_m, on_n: whether the tree changes with the number of rows, or of columns, alone.
-      groups: neighbouring numbers of rows with one tree, for the largest n.
-      split_matters_from: the smallest K for which dividing K into slices changes the tree; None if it never does.
+      m, n: the numbers of rows and of columns that were compared, in ascending order.
+      on_m: True if the tree changes with the number of rows, for some number of columns.
+      on_n: True if the tree changes with the number of columns, for some number of rows.
+      groups: the numbers of rows in `m`, divided into ranges within which the tree stays the same, with the largest
+        number of columns; each range is a BatchGroup.
+      split_matters_from: the smallest K at which the library's split-K (adding slices of K separately) gives another
+        tree than adding all of K in one slice. None if there is no such K among those that were tried.
       remarks: sentences on the library's choice of kernels.
     """
 
@@ -90,14 +95,14 @@ def depends_on_batch(
 ) -> BatchReport:  # fmt: skip
     """Report whether the bits of a row depend on the number of rows and columns, by comparing trees of additions.
 
-    The tree of a schedule depends on K alone, except by the rules that the remarks name. Libraries choose a schedule
-    by the shape: pass that choice as a function to see its effect.
+    The tree of one schedule depends on K alone, with the exceptions that `.remarks` of the result lists. But libraries
+    choose a schedule by the shape: pass that choice as a function to see its effect.
 
     Args:
       schedule: a schedule, or a function (m, n, k) -> schedule such as a library's heuristic.
       k: number of terms.
       m, n: numbers of rows and columns to compare.
-      accumulate: the unit, as for `fp.schedules.tree`.
+      accumulate: the matrix unit, as for `fp.schedules.tree`.
 
     Returns:
       A BatchReport; print it.
@@ -165,8 +170,9 @@ class _Choice:
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K from 1 on at which slices of K change the tree of a product; None if there is none.
+        """Return the smallest K, from 1 on, at which the tree of a product is another one than with K in one slice.
 
+        None if there is no such K.
         rows, columns: numbers of rows and of columns of the products; only the first and the last number of columns
         are tried. k: the largest K to try. If one schedule is used for all shapes, it is tried with the last number of
         columns alone, and for K up to FURTHEST (16384) at least.

@@ -62,8 +62,9 @@ class Box:
       inside: the boxes of its inputs.
       left, right: positions of its sides, in slots, each as wide as the smallest box.
       level: 0 without inner boxes, else one more than the highest level of these.
-      ceiling: the level up to whose top it is drawn: one below that of the box around it (its own for the root).
-      tick: text of the axis below it.
+      ceiling: the box is drawn up to the top of this level: the level of the box around it minus 1, or, for the
+        root box, its own level.
+      tick: text on the axis below the box.
     """
 
     kind: str
@@ -130,7 +131,7 @@ def _has_butterfly(node: Node) -> bool:
 def _box(node: Node, detail: Detail) -> Box:
     """Return the box of a node of the tree, with the boxes of its inputs inside it.
 
-    detail: how many boxes of a long row to draw.
+    detail: how many boxes to draw at the beginning and end of a long row of boxes.
     """
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
@@ -149,9 +150,11 @@ def _box(node: Node, detail: Detail) -> Box:
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of `item`: of a node, or a single box for a run of additions of products.
+    """Return one box for an input of a sum.
 
-    detail: how many boxes of a long row to draw.
+    A node gets its box, with the boxes of its inputs inside. A Steps (a run of additions) or a Gathered (one addition
+    of products of terms that are not contiguous) gets a single box for all its additions. detail: how many boxes of a
+    long row to draw inside a node's box.
     """
     return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
@@ -223,7 +226,7 @@ def _step(spans: Any) -> Box:
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
-    """Return the terms that additions add as text: "0..31", or, if there are gaps, the first few and "…"."""
+    """Return text on the terms that the additions in `runs` add: "0..31", or, with gaps, the first few and "…"."""
     whole = [extent(run) for run in runs]
     terms, start, stop = sum(x.terms for x in whole), min(x.start for x in whole), max(x.stop for x in whole)
     if terms == stop - start:

@@ -130,11 +130,12 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 
 
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
-    """Return the function (list of one or two terms or sums) -> sum that adds in the order of an accumulator.
+    """Return the function (list of one or two terms or sums) -> sum that adds them as an accumulator does.
 
-    Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name. arithmetic: that
-    of each addition. start: "zero" for sums from +0, "first" for sums from their first input. product: the arithmetic
-    that rounds products, None if they are exact. The function raises a ValueError for more than two numbers.
+    Of two sums, the one with fewer terms is added to the other. The function raises a ValueError for a list of more
+    than two. how: the accumulator, only named in that error. arithmetic: the arithmetic of each addition. start: "zero"
+    if sums start at +0, "first" if they start at their first input. product: the arithmetic that rounds products; None
+    if products are exact.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:

@@ -17,10 +17,11 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 
 
 def efficiency(walk: BlockWalk) -> np.float32:
-    """Return oneDNN's estimate of the efficiency of the blocks of a product, float32; oneDNN takes the highest.
+    """Return oneDNN's estimate, float32, of how efficient it is to compute a product in the blocks of `walk`.
 
-    The estimate is the cycles of the multiply-adds alone, divided by the cycles with loads and stores; 0 if threads
-    share K although their sums do not fit L2. walk: sizes of the blocks, and the order in which a thread visits them.
+    oneDNN takes the blocks with the highest estimate. It is the cycles of the multiply-adds alone, divided by the
+    cycles with loads and stores; or 0 if threads share K although their sums do not fit L2. walk: sizes of the blocks,
+    and the order in which a thread visits them.
     """
     by, product = walk.division, walk.division.product
     m, n, k = product.m, product.n, product.k
@@ -32,7 +33,10 @@ def efficiency(walk: BlockWalk) -> np.float32:
 
 
 def _product_cycles(walk: BlockWalk) -> np.float32:
-    """Return oneDNN's estimate of the cycles, float32, in which a thread computes all its blocks, as `walk` says."""
+    """Return oneDNN's estimate, float32, of the cycles that a thread takes to compute all its blocks.
+
+    walk: sizes of the blocks, and the order in which the thread visits them.
+    """
     by = walk.division
     side, length = (by.rows, by.n) if walk.across else (by.columns, by.m)
     streamed = f32(length * by.k * BYTES)  # of the operand that is kept in L2

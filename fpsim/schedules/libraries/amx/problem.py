@@ -55,10 +55,11 @@ class KBlocks(NamedTuple):
     """The segments into which oneDNN cuts K of a product by AMX.
 
     Attributes:
-      lengths: number of terms of each segment, in ascending order of k.
+      lengths: number of terms of each segment, from the first term of K on.
       parts: number of segments that each thread adds, if threads share K; else ().
-      equal: True if each segment is divided into the fewest instructions of the same even number of terms. False if
-        instructions have 32 terms, and the last one of a segment what is left of it.
+      equal: how instructions, which have at most 32 terms, divide a segment. True: into as few as possible that all
+        have the same even number of terms (66 terms are 22 + 22 + 22). False: into instructions of 32 terms, and one
+        for the remaining terms (66 terms are 32 + 32 + 2).
       takes_amx: False if oneDNN multiplies without AMX after all; see the function `takes_amx`.
     """
 
@@ -71,9 +72,9 @@ class KBlocks(NamedTuple):
 def takes_amx(product: AmxProduct, a_bytes: int, terms: int) -> bool:
     """Return whether oneDNN uses AMX for a product with the given blocks.
 
-    It does not if a block of a has at most SMALL_A bytes in BF16, or if the rows of a block of b span more than
-    LONGEST_STRIDE bytes of memory. a_bytes: bytes of a block of a, with the padding of a copy. terms: terms of K in a
-    block.
+    It does not if the operands are BF16 and a_bytes is at most SMALL_A, or if the rows of a block of b span more than
+    LONGEST_STRIDE bytes of memory. a_bytes: bytes of the rows of a that a block has, each with all K terms, or, if
+    oneDNN copies a, with the terms of one block and their padding. terms: number of terms of K in a block.
     """
     along = product.k if product.b_turned else product.n
     return (product.is_half or a_bytes > SMALL_A) and terms * along * BYTES <= LONGEST_STRIDE
@@ -100,5 +101,8 @@ def shares(count: int, threads: int) -> tuple[int, ...]:
 
 
 def divides(terms: int) -> bool:
-    """Return whether ceil(terms / 32) instructions, all of one even number of terms, add exactly `terms` terms."""
+    """Return whether `terms` terms are divided evenly among ceil(terms / 32) instructions, with an even number each.
+
+    66 terms are (22 each); 34 terms are not (17 each).
+    """
     return terms % (2 * ceiling(terms, BLOCK)) == 0
