@@ -70,10 +70,14 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
-        """Return the results of the kernel `fn` for x as codes; set `takes` to the first array type that it accepts.
+        """Call the kernel `fn` for x, find out which array type it accepts, and return its results as codes.
+
+        If `takes` is "", the types are tried in turn, and `takes` is set to the first that fn accepts. x: the operands,
+        and the promised scales and bias.
 
         Raises:
-          FunctionMisbehaved: fn accepts no array type, or breaks a rule of calls.
+          FunctionMisbehaved: fn accepts no array type, or accepts one but breaks a rule, for example writes into an
+            operand.
         """
         if self.takes:
             return self.call(x)
@@ -204,7 +208,7 @@ class CalledKernel:
 
 
 def array_of(got: Any, x: KernelInputs) -> Array:
-    """Return what a kernel returned for the inputs x as a NumPy array.
+    """Return `got`, the value that a kernel returned for the inputs x, as a NumPy array.
 
     Raises:
       FunctionMisbehaved: it is no array of the shape (M, N).
@@ -227,7 +231,10 @@ def _has_cuda() -> bool:
 
 
 def two_results(first: Array, again: Array) -> str:
-    """Return, as text, how many codes of two arrays that should be equal differ, and the first difference."""
+    """Return text on the difference of two arrays of codes that should be equal: how many differ, and the first.
+
+    first, again: the results of the first and of a later call with the same inputs.
+    """
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     count = f"{int((first != again).sum()):,} of {first.size:,} elements"
     return f"{count}, first {where}: {hexadecimal(first[where])}, then {hexadecimal(again[where])}"

@@ -231,9 +231,9 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
     """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet.
 
-    fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims, whose sum is the
-    first of `trees` and `meet`. variant: the changes of that arithmetic that explain the results, whose sum is the
-    second; None if nothing explains them.
+    `trees` and `meet` are pairs: the first item is on the promised sum, the second on the sum by `variant`. fewest: the
+    fewest terms that show a difference. promise: the arithmetic that the kernel claims. variant: the changes of that
+    arithmetic that explain the results; None if nothing explains them.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)

@@ -120,7 +120,10 @@ class Emulator:
         return self._before[key]
 
     def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
-        """Return a pair: x with a variant's changes of operands, terms and scales; the arithmetic of the sums."""
+        """Return (x with a variant's changes of operands, terms and scales; the arithmetic by which the variant sums).
+
+        The arithmetic is the promised one unless the variant changes it.
+        """
         changes = (variant.operands and variant.operands[1], variant.terms)
         key = id(x), *("" if change is None else change.words for change in changes)
         if key not in self._operands:

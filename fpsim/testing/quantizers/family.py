@@ -74,7 +74,7 @@ class Deviation:
     changes: tuple[tuple[str, Any], ...]
 
     def apply(self, model: QuantizerModel) -> QuantizerModel:
-        """Return `model` with the fault's parameters changed."""
+        """Return a copy of `model` in which the parameters have the values that the fault gives them."""
         return model.replace(**dict(self.changes))
 
     def slots(self) -> frozenset[str]:
@@ -83,7 +83,10 @@ class Deviation:
 
 
 def deviation(words: str, **changes: Any) -> Deviation:
-    """Return the fault that `words` ("drops the sign") describes; changes: the changed fields of `QuantizerModel`."""
+    """Return the fault that `words` ("drops the sign") describes.
+
+    changes: fields of `QuantizerModel`, with the values that the fault gives them.
+    """
     return Deviation(words, tuple(changes.items()))
 
 
@@ -106,9 +109,10 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits.
+    """Yield the faults of not rounding at all, of rounding to another format only, and of rounding only the mantissa.
 
-    source: the format of the inputs, whose exponents such functions do not change.
+    In the last case, the exponents stay those of the input. model: the model of the promised cast. source: the format
+    of the inputs.
     """
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):
@@ -139,7 +143,10 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: another rounding rule for all, negative, or subnormal inputs or results."""
+    """Yield the faults of another rounding rule: for all values, negative values, or subnormal inputs or results.
+
+    model: the model of the promised cast, which has the right rule.
+    """
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -154,8 +161,8 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
     """Yield the faults of quantizers that first round their inputs to another format, or to fewer significand bits.
 
-    model: the model of the promised cast. source: the format of the inputs; formats that can represent all values of
-    `source` are left out.
+    model: the model of the promised cast. source: the format of the inputs. Formats that can represent all values of
+    `source` are left out, since rounding to them changes nothing.
     """
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
@@ -174,7 +181,10 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: input subnormals become 0, or inputs are clipped or multiplied by 2**n."""
+    """Yield faults in inputs before the rounding: subnormals become 0, or inputs are clipped or multiplied by 2**n.
+
+    model: the model of the promised cast; its format's largest value is one of the limits to which inputs are clipped.
+    """
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -195,7 +205,12 @@ def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
 
 
 def _policies(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: other overflow policies."""
+    """Yield the faults of following another overflow policy than the promised one.
+
+    The policies tried are "nonfinite", "saturate" and "saturate_finite" of `fpsim.encode`. Each determines the results
+    of values that are too large, of Inf, of NaN, and of negative values in an unsigned format; of policies with equal
+    results only the first is used. model: the model of the promised cast.
+    """
     fmt, seen = model.fmt, set()
     for word in OVERFLOWS:
         outcome = overflow_outcome(word, fmt)
@@ -209,9 +224,10 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: wrong results for large values, Inf, NaN, negative values, or a wrong limit.
+    """Yield faults in the results of values that are too large, of Inf, NaN, and negative values in unsigned formats.
 
-    The limit is the largest value that the cast returns, or from which a value counts as too large.
+    Also yield faults in two limits: the largest value that is returned, and the magnitude from which values are too
+    large. model: the model of the promised cast.
     """
     fmt = model.fmt
     for word in get_args(Outcome):
@@ -270,7 +286,10 @@ def _possible(word: str, slot: str, fmt: Format) -> bool:
 
 
 def _subnormals_and_carries(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: wrong subnormals, and lost or wrong carries from mantissa to exponent."""
+    """Yield faults in subnormal results, and lost or wrong carries from the mantissa into the exponent.
+
+    model: the model of the promised cast, whose format determines which of these faults are possible.
+    """
     for word, words in SUBNORMAL_WORDS.items() if model.fmt.subnormals else ():
         yield deviation(words, subnormals=word)
     if not model.fmt.mantissa_bits:
@@ -287,7 +306,10 @@ def _subnormals_and_carries(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model` in the signs of zeros and of all values."""
+    """Yield faults in the signs of zeros, and in the signs of all values.
+
+    model: the model of the promised cast, whose format determines which of these faults are possible.
+    """
     if model.fmt.negative_zero:
         for word, words in ZERO_WORDS.items():
             yield deviation(words, zeros=word)
@@ -300,7 +322,10 @@ def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: they add a fixed number to every code, or drop low bits of the mantissa."""
+    """Yield the faults of adding a fixed number to every code, and of dropping low mantissa bits after rounding.
+
+    model: the model of the promised cast.
+    """
     for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
         by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
         yield deviation(f"gives {by} the right one", code_shift=shift)
@@ -309,10 +334,10 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: rounding to another format, or returning codes of another format.
+    """Yield the faults of rounding to another format than promised, and of returning codes of another format.
 
-    The other formats are named ones of similar width, and copies of the right one with a wrong bias or wrong widths.
-    codes: whether the quantizer returns codes, not values.
+    The other formats are named ones of similar width, and copies of the promised one with a wrong bias or wrong widths.
+    model: the model of the promised cast. codes: whether the quantizer returns codes, not values.
     """
     fmt = model.fmt
     others = [

@@ -229,7 +229,7 @@ class QuantizerModel:
         return nan, self.source_subnormals, self.source_normal, self.scale, self.clamp, self.through
 
     def _rounded(self, magnitude: Doubles, negative: Flags) -> Codes:
-        """Return the codes of rounded magnitudes, by the rule `rounding` or, where one applies, another rule."""
+        """Return codes of magnitudes, rounded by the rule `rounding` or a rule set for negative or subnormal values."""
         grid = grid_of(self.fmt)
         codes = round_to_codes(magnitude, negative, grid, self.rounding)
         if self.negative_rule is not None:
@@ -352,7 +352,7 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return results for negative inputs in unsigned formats: `magnitudes`, NaN or code 0's value (see `below`)."""
+        """Return `magnitudes`, NaN or the value of code 0: the results of negative inputs in an unsigned format."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
@@ -368,9 +368,9 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values; those too large for float32 become what their bits mean if the exponent simply runs over.
+    """Return float64 values as a conversion to float32 that does not check its exponent for overflow would give them.
 
-    2**128 becomes Inf, 2**129 a zero of the other sign, and other finite values from 2**128 on become NaN.
+    2**128 becomes Inf, 2**129 a zero of the other sign, other finite values from 2**128 on NaN; all others stay.
     """
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)

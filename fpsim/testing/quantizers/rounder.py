@@ -248,7 +248,7 @@ def round_to_integers(values: Doubles, rule: str) -> Doubles:
 
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
-    """Return the magnitudes of codes in a grid; codes of Inf and NaN are read as numbers."""
+    """Return the magnitudes that codes stand for in a grid; codes of Inf and NaN are read as numbers."""
     if _is_inner(grid):  # a code with the bias of float64 is a bit pattern of float64, but for subnormals
         lowest = grid.min_exponent + BIAS - (1 if grid.subnormals else 0)
         fields = np.minimum(codes + (lowest << grid.mantissa_bits), INFINITE << grid.mantissa_bits)
@@ -271,7 +271,7 @@ def _is_inner(grid: FractionGrid) -> bool:
 
 @lru_cache(maxsize=1024)
 def magnitude_of(code: int, grid: FractionGrid) -> float:
-    """Return the magnitude of one code in a grid."""
+    """Return the magnitude that `code` stands for in a grid, such as the magnitudes of a format."""
     return float(magnitudes_of(np.array([code]), grid)[0])
 
 

@@ -58,8 +58,9 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its scale.
 
-    The inputs for a scale are spread over its tiles of all matrices. There are as many matrices as that takes, from 2
-    to CALLS; more than 2 only if all of them together have at most MOST elements. Inputs that do not fit are left out. promise: the scales of the tiles, and the format.
+    The inputs for a scale are spread over its tiles of all matrices. There are as many matrices as that takes, but at
+    most CALLS, at most as many as have MOST elements together, and at least 2. Inputs that do not fit are left out.
+    promise: the scales of the tiles, and the format.
     """
     assert promise.block is not None
     assert promise.matrix is not None

@@ -1,4 +1,4 @@
-"""Scaling recipes that a quantizer may have: tiles, scale format and rule, then details."""
+"""Scaling recipes that a quantizer may follow: combinations of tile, scale format and rule; changes of one field."""
 
 from __future__ import annotations
 

@@ -112,10 +112,11 @@ def check_stochastic(
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
     """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`.
 
-    "exact values": values of the format stay. "neighbours": results are next to their inputs. "mean": the share rounded
-    away from zero is the input's fraction of the spacing. "elements", "calls", "seeds": elements of a call, calls, and
-    calls with two seeds do not depend on each other. "repeats": equal random numbers give equal results. "averaging":
-    means of more calls are more precise. A name may be yielded more than once.
+    "exact values": values of the format are not changed. "neighbours": each result is one of the two values of the
+    format next to its input. "mean": the share of results rounded away from zero is the input's fraction of the
+    spacing. "elements", "calls", "seeds": elements of a call, two calls, and calls with two seeds do not depend on each
+    other. "repeats": equal random numbers give equal results. "averaging": means of more calls are more precise. A name
+    may be yielded more than once.
 
     Args:
       source: the cast under test; source(x, n) calls it for x with the random numbers (or seed) of number n.
@@ -163,7 +164,8 @@ def _dependence(
     takes any random numbers): the same numbers must give the same results again.
 
     source: the quantizer. cell: two neighbouring values of the format; the inputs are halfway between them. measured:
-    causes are added to it.
+    the record of the check. To its list `causes`, clauses are added that say what the quantizer does wrong if
+    "elements", "calls" or "repeats" is broken, such as "draws random numbers other than those of its seed".
     """
     half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]
@@ -191,9 +193,10 @@ def _dependence(
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return the broken property "exact values" if some random numbers change a value of the format, else None.
+    """Return the broken property "exact values" if the quantizer changes a finite value of the format, else None.
 
-    source: calls the stochastic quantizer with random numbers, made from a seed or given. fmt: the format of results.
+    source: the quantizer, which is called with several seeds, and also with extreme random bits (such as all 0 and all
+    1) if it takes random bits. fmt: the format of the results.
     """
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)

@@ -67,7 +67,8 @@ def _broken_mean(x: Array, away: Values, fraction: Values, wrong: Any, how: str 
     """Return the broken property "mean", as shown by the input whose share is farthest from the right one.
 
     away, fraction: for each of the inputs x, the measured and the right share of results rounded away from zero. wrong:
-    mask of the wrong shares. how, more: texts after the measured share, and at the end, of the property's sentence.
+    mask of the wrong shares. The property's sentence reads "it rounds away from zero with a share of 0.6{how}, not
+    0.5{more}", with the texts `how` and `more`.
     """
     worst = int(np.argmax(np.where(wrong, np.abs(away - fraction), 0)))
     got, want = f"{away[worst]:.6g}", f"{fraction[worst]:.6g}"
@@ -80,7 +81,8 @@ def _broken_mean(x: Array, away: Values, fraction: Values, wrong: Any, how: str 
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values) -> Broken | None:
     """Return the broken property "mean" if one input, or all together, round away from zero too often or too seldom.
 
-    away, fraction: for each of the inputs x, the measured share of `shares_away` and the right share.
+    source: the quantizer. away, fraction: for each of the inputs x, the share that `shares_away` measured, and the
+    right share. The result is None if all shares are right.
     """
     from scipy.special import ndtri
 

@@ -41,7 +41,11 @@ Fits = Callable[[Shares, Array], bool]  # whether measured shares equal given on
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults as (clause that describes it, function from `Shares` to the shares that it causes)."""
+    """Yield known faults of stochastic rounding, as (clause that describes the fault, function).
+
+    The function maps `Shares` to one number per input: the share of results rounded away from zero that the fault
+    causes.
+    """
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         ends = f"fractions up to {1 - 2.0**-places:g} never go away from zero"
