@@ -24,7 +24,8 @@ class IntegerElement:
     """The integer type of a matrix unit's operands or results: its width and sign; arrays hold one integer per element.
 
     Args:
-      name: as in PTX and in the unit's name: "s8", "u8", "s4", "u4", "s32" or "u32"; "s16" for pairs of products.
+      name: as in PTX and in the unit's name: "s8", "u8", "s4" or "u4" for operands, "s32" or "u32" for results. "s16"
+        is the range to which some units (VPMADDUBSW) saturate the sum of two products before they add it.
       bits: 4, 8, 16 or 32.
       signed: whether it has negative values (two's complement).
 

@@ -226,7 +226,7 @@ def output_overflow(fmt: Format) -> str:
 def output_nan(fmt: Format) -> int | None:
     """Return the code that NVIDIA's casts write for every NaN; None for a format without NaN.
 
-    It is the code whose bits are all ones but the sign, if that is a NaN of the format; else fmt.nan_code.
+    If the code with a sign bit of 0 and ones in all other bits is a NaN of the format, it is that; else fmt.nan_code.
     """
     if fmt.nan_code is None:
         return None

@@ -62,9 +62,10 @@ class Cpu(NumpyOperations):
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip
-        """Return the array for the result twice, once for the caller, once for kernels: `out`, or a new array for None.
+        """Return (the result's array for the caller, the array that kernels fill); on the CPU both are one array.
 
-        shape, dtype: of the result. a: the codes of a. others: the codes of b, and the scales of a and b.
+        out: that array, or None for a new one. shape, dtype: of the result. a: the codes of a. others: the codes of b,
+        and the scales of a and b.
 
         Raises:
           ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.

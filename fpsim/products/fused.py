@@ -43,8 +43,8 @@ class FusedPlan(NamedTuple):
     Attributes:
       unit: the matrix unit.
       loop: the compiled kernel of `fused_product`.
-      formats: those of the floats or codes of a and b that it reads.
-      by_codes: whether it reads the codes of b instead of floats.
+      formats: the formats of the floats or codes of a and b that the kernel reads.
+      by_codes: whether the kernel reads codes of b instead of floats.
       facts: a dict of the kernel's integer parameters; None if they depend on the operands' values. Each value is an
         array that `fused_facts` returns. The keys are the possible values of its argument `turned`. If the kernel reads
         codes of b, they are True (the codes are transposed) and False; if it reads floats of b, the only key is None.

@@ -57,10 +57,10 @@ class LaneOperand(NamedTuple):
         return transposed(floats(np.ascontiguousarray(self.codes.T), self.fmt))
 
     def part(self, first: int, last: int, room: Floats) -> Floats:
-        """Return rows first .. last - 1 as float32: (last - first, K) if `by_rows`, else transposed.
+        """Return rows first .. last - 1 as float32: (last - first, K), or their transpose.
 
-        The transpose is (K, last - first). room: 1-D scratch buffer that holds the result; the returned array is a view
-        of it.
+        The result is the transpose, (K, last - first), if the property `by_rows` is False. room: 1-D scratch buffer
+        that holds the result; the returned array is a view of it.
         """
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)

@@ -43,7 +43,7 @@ regional, shifts = deferred("fpsim.products.orders.regions"), deferred("fpsim.pr
 
 
 class ProductKeywords(TypedDict, total=False):
-    """The keywords of `fp.matmul` and `fp.gpu.matmul` that concern units, libraries and results."""
+    """The keywords of `fp.matmul` and `fp.gpu.matmul` on units, libraries and results; `fp.matmul` describes each."""
 
     schedule: Schedule | ShapedSchedule | Regions | Tree | SumOrder | tuple[Any, ...] | None
     promote: int | None

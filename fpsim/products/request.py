@@ -18,7 +18,7 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class Request(NamedTuple):
-    """The keyword arguments of `fpsim.matmul` that concern matrix units, with the same names and meanings."""
+    """The keyword arguments of `fpsim.matmul` that concern matrix units; its docstring describes each."""
 
     schedule: Any = None  # a Schedule, a Tree, or an order in nested tuples
     promote: int | None = None

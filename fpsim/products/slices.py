@@ -254,7 +254,7 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """Return a product like `product` by a unit whose instructions have only `step` terms.
+    """Return a copy of `product` with its unit replaced by one whose instructions have only `step` terms.
 
     product: the unit, and the codes and scales of a and b.
 
@@ -297,9 +297,10 @@ def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
 
 
 def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
-    """Return the ranges `runs` of K, the one that holds term number `position` (counted over all of them) split there.
+    """Return the ranges `runs` of K, with a range split in two if its start and end are before and after `position`.
 
-    For example, (Span(0, 4), Span(8, 12)) at position 6 gives Span(0, 4), Span(8, 10) and Span(10, 12).
+    position: number of terms before the cut, counted from the first range on. For example, (Span(0, 4), Span(8, 12)) at
+    position 6 gives Span(0, 4), Span(8, 10) and Span(10, 12).
     """
     spans: list[Span] = []
     for run in runs:

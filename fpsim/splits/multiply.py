@@ -25,7 +25,7 @@ def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
 
     Args:
       x: array of a float dtype whose values float32 can represent.
-      split: a row of `fp.splits`, its name, or another Split.
+      split: the recipe: a Split, such as `fp.splits.OOTOMO_FP16X2`, or the name of one in `fp.splits`.
 
     Returns:
       List of the parts, the leading one first: arrays of x's shape, in the dtype of the split's format. x is about the
@@ -60,7 +60,7 @@ def split_matmul(
     Args:
       a, b: (M, K) and (K, N), of float dtypes whose values float32 can represent.
       c: (M, N) of such a dtype, added at the end, rounded to nearest even; None to add nothing.
-      split: a row of `fp.splits`, its name, or another Split.
+      split: the recipe: a Split, such as `fp.splits.OOTOMO_FP16X2`, or the name of one in `fp.splits`.
 
     Returns:
       float32 (M, N).

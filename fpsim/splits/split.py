@@ -58,7 +58,7 @@ class Split:
       parts: number of parts, 2 to 8.
       shift: exponent of the power of two by which each remainder is multiplied, 0 or more.
       rounding: rounding to the parts, a deterministic mode of `fpsim.encode`.
-      overflow: a policy of `fpsim.encode` for numbers beyond the format's range.
+      overflow: what becomes of numbers beyond the format's range, as the argument `overflow` of `fpsim.encode`.
       groups: groups of products; their float32 totals are added in this order, rounded to nearest even.
       accumulate: a matrix unit with operands in `fmt`, its name, or fp.FusedMultiplyAdd("fp32").
       source: text on where the recipe was published.
@@ -110,7 +110,7 @@ class Split:
         """Raise an error unless `groups` is a tuple of Group with pairs of existing parts.
 
         Raises:
-          ValueError: it is not, or a group with several bands has no interval.
+          ValueError: `groups` is no such tuple, or a group with several bands has no interval.
           TypeError, ValueError: an interval is not a positive integer.
         """
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):

@@ -23,7 +23,7 @@ def shifted_product(a: Array, b: Array, unit: str, lengths: tuple[int, ...], sid
     Args:
       a, b: (M, K) and (K, N), int8.
       unit: name of a unit that multiplies uint8 by int8, such as "x86_avx2_u8xs8_s32".
-      lengths: terms of the segments of K, which the unit divides into steps from their first term on.
+      lengths: the number of terms of each segment of K; the unit's steps (instructions) begin anew at each segment.
       side: the operand to which 128 is added.
 
     Example:

@@ -190,10 +190,10 @@ def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Decode 8-bit codes to float32 bits and exponents (ZERO_EXPONENT for 0); return 1 if one is NaN or Inf, else 0.
 
     codes, values, exponents: 1-D uint8, int32 and int8 arrays of one length; values and exponents are written, and
-    `codes` is overwritten. NaN and Inf become zeros. facts: a CodeFacts array.
+    `codes` is overwritten. NaN and Inf become zeros. facts: int32 array, the fields of CodeFacts.
 
-    A code, shifted so that its sign is first, is widened and shifted to the bits of its value times a power of two; an
-    addition and a subtraction normalise subnormals.
+    Each code is widened and shifted so that its fields align with those of a float32. An integer addition corrects the
+    exponent's bias, and a float32 subtraction normalises subnormals.
     """
     u = code_facts(facts)
     bias, highest = i8(u.bias), u8(i32(u.highest << u.up))

@@ -103,8 +103,8 @@ class RowLoops(NamedTuple):
     Attributes:
       columns: columns of a panel, the decoded terms of one instruction of b.
       rows: rows of a that one call of `step` computes.
-      panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same
-        memory or copies of it as `step` reads them.
+      panel: () -> (values, exponents, b, eb), which allocates buffers for a panel. values, exponents: (terms, columns)
+        int32 and int8. b, eb: what `step` reads: views of these two, or separate arrays in another layout.
       decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term
         k on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s]. The arguments
         are those of `decode_rows`.
@@ -223,9 +223,10 @@ def decode_rows(
 ) -> None:
     """Decode terms k, k + 1, ... of `rows` rows of a, from row m on, for instruction s; terms after K become zeros.
 
-    source: (M, K) float32 patterns as int32. facts: (mask of the bits that the unit reads, smallest exponent, base).
-    values, exponents: (steps, rows, terms) int32 and int8, of which values[s] and exponents[s] are written. flags:
-    (steps, rows) int32: flags[s] gets SPECIAL or DEEP for rows with NaN or Inf, or with exponents out of range.
+    source: (M, K) float32 patterns as int32. facts: (mask of the bits that the unit reads, smallest exponent, `base`).
+    values, exponents: (steps, rows, terms) int32 and int8, of which values[s] and exponents[s] are written; exponents
+    are stored minus `base`. flags: (steps, rows) int32: flags[s] gets SPECIAL or DEEP for rows with NaN or Inf, or with
+    exponents out of range.
     """
     for r in range(rows):
         flags[s, r] = fill_rows(source[m + r], k, i64(values.shape[2]), facts, values[s, r], exponents[s, r])

@@ -86,7 +86,7 @@ def _lanes_at(u: LaneFacts, t: Any) -> Any:
 
 
 def _steps_of(u: LaneFacts, lane: Any) -> Any:
-    """Return the number of terms of lane number `lane`, a partial sum; u: the order of the lanes' additions."""
+    """Return how many terms lane number `lane` (a partial sum) adds; u: the order of the lanes' additions."""
     tiles, rest = divmod(u.stop - u.start, u.run * u.lanes)
     return i64(tiles * u.run + max(min(rest - lane * u.run, u.run), 0))
 

@@ -60,13 +60,13 @@ def _rows(width: int) -> Any:
     """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
 
     All change their argument `row`, (width,), in place.
-    - fuse(x, panel, first, step, count, row) adds x[k] * panel[k] for `count` terms k = first, first + step, ..., by
-      fused multiply-adds; x: (K,), panel: (K, width).
+    - fuse(x, panel, first, step, count, row) adds x[k] * panel[k] to row, for `count` terms k = first, first + step,
+      ..., by fused multiply-adds; x: (K,), panel: (K, width).
     - add: the same, with every product rounded before it is added.
     - fuse_pairs(x, y, first, step, count, row): as `fuse`, with x and y (K, width).
     - set_pairs(x, y, row) sets row to x * y; x and y are rows.
     - set_row(x, y, row): the same, where x is a number.
-    - join(row, other) adds the row `other`.
+    - join(row, other) adds `other`, (width,), to row.
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:

@@ -103,8 +103,8 @@ def class_of(pattern: Any, kept: Any) -> Any:
     """Return the class of a float32 pattern as float32 bits (int32): -1, -0, 0 or 1 for finite values, Inf or NaN.
 
     A finite value has the class with its sign, +-1 for nonzero values and +-0 for zeros. kept: mask of the bits that
-    the unit reads. A sum of products of classes is Inf or NaN where the sum of the operands' products is so because of
-    an operand that is Inf or NaN.
+    the unit reads. If operands are Inf or NaN, the sum of the products of all classes shows whether they make the sum
+    of the operands' products Inf, NaN or neither; for example 1 * Inf + -0 * NaN gives NaN.
     """
     bits = i32(pattern & kept)
     magnitude = i32(bits & MAGNITUDE)

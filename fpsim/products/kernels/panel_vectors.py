@@ -75,7 +75,7 @@ def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def flags_of(builder: Any, special: Any, deep: Any) -> Any:
-    """Emit and return an int32: SPECIAL if any bit of the mask `special` is set, plus DEEP if any of `deep` is."""
+    """Emit and return an int32: SPECIAL if any bit of the mask `special` is set, plus DEEP if any bit of `deep` is."""
     flags = [builder.select(v.any_of(builder, [mask]), v.WORD(flag), v.WORD(0))
              for mask, flag in ((special, SPECIAL), (deep, DEEP))]  # fmt: skip
     return builder.or_(*flags)
@@ -285,7 +285,10 @@ def half_decoder(by_sign: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return the loop `RowLoops.decode`, which decodes `terms` terms of rows of a; in vectors if all are within K."""
+    """Return the loop `RowLoops.decode`, which decodes `terms` terms of rows of a.
+
+    It uses vectors if all these terms are within K, else scalar code.
+    """
     whole = row_decoder(terms)
 
     def decode(

@@ -143,7 +143,9 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged.
+    """Emit and return the new patterns of accumulators to which an instruction adds nothing.
+
+    Finite accumulators are and-ed with `kept`, after which -0 becomes +0. NaN and Inf stay unchanged.
 
     builder: llvmlite's IRBuilder. bits: vector of the accumulators' float32 patterns. kept: mask of the bits that a
     result keeps.

@@ -29,7 +29,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """Facts on the formats of a and b: smallest exponents, smallest normal values, and all mantissa bits together."""
+    """Facts on the formats of a and b: smallest exponents (least) and normal values (tiny), sum of mantissa bits."""
 
     least_a: Any
     least_b: Any
@@ -40,7 +40,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Buffers for a row: `e`, largest exponents, and `sums`, of even and odd products; `specials`: NaN and Inf."""
+    """Scratch for a row: largest exponents and sums of products (even, odd ones), and `specials`, its NaN and Inf."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64
@@ -107,9 +107,9 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
 
 @scalar
 def _flushed_near(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z rounded once to float32, or a zero of its sign if it is below 2**-126 after rounding to 24 bits.
+    """Return x * y + z rounded once to float32, or a zero of its sign if |x * y + z| is below 2**-126 - 2**-151.
 
-    Products have up to 24 bits, and z is not subnormal, so float64 tells which sums are below 2**-126 - 2**-151.
+    From there on, a sum rounds to 2**-126 or more. x * y has up to 24 bits, z is not subnormal: float64 finds the side.
     """
     result = fused(x, y, z)
     magnitude = abs(result)
@@ -168,7 +168,7 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add even + odd to c (chains over even and odd terms, see _two_chains_row); flush subnormal results to signed 0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: of terms. u: not used. room: buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: terms. u: not used. room: scratch.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -356,7 +356,8 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 def _join_halves(room: StepRoom) -> None:
     """Add the sums of odd products, room.sums[1], to those of even ones, room.sums[0], per column.
 
-    Both are rounded down to units of 2**(top - 24) first; top, the larger of both room.e, is written to room.e[0].
+    Both sums are first rounded down to units of 2**(top - 24). `top`, the larger of room.e[0] and room.e[1] in that
+    column, is written to room.e[0].
     """
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):

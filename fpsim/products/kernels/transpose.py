@@ -62,10 +62,10 @@ else:
         length = side * squares
 
         def in_turn(first: int) -> Any:
-            """Return the constant LLVM vector of indices by which shufflevector interleaves halves of two rows.
+            """Return the indices by which shufflevector interleaves halves of two rows x and y, an LLVM constant.
 
-            From the rows x and y of one square it takes x[first], y[first], x[first + 1], y[first + 1], ..., side / 2
-            elements of each, and so on for every square. first: 0 or side / 2.
+            In each block of `side` columns they take side / 2 elements of x and of y, in turn, from column `first` of
+            the block on. first: 0 or side / 2. With side 4 and first 2: x[2], y[2], x[3], y[3], x[6], y[6], ...
             """
             return _picked(n // side * side + first + n % side // 2 + length * (n % 2) for n in range(length))
 

@@ -212,11 +212,12 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """Emit additions of sums and an accumulator, as far as int32 cannot overflow; return int32 vectors.
+        """Emit those additions of `sums` and the accumulator that cannot overflow int32; return the list of results.
 
-        The vectors are the parts of the full sum: a single one for one sum, else one for each two sums and one for the
-        accumulator. builder: llvmlite's IRBuilder. sums: a list of one, two or four int32 vectors, one element per
-        column. old: the accumulator as an int32 vector, in multiples of the same power of two as the sums.
+        The results are int32 vectors, whose sum is still to be computed. A single sum is added to the accumulator. Two
+        or four sums are added in pairs, and the accumulator follows them in the list. builder: llvmlite's IRBuilder.
+        sums: a list of one, two or four int32 vectors, one element per column. old: the accumulator as an int32 vector,
+        in multiples of the same power of two as the sums.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]

@@ -44,7 +44,7 @@ KEPT = 64  # trees whose plans are kept
 
 
 class SameOrder:
-    """A tree or nested tuples as a cache key that is compared by identity, as comparing long ones takes too long."""
+    """A cache key for a tree or nested tuples, compared by identity: comparing all their elements takes too long."""
 
     __slots__ = ("order",)
 

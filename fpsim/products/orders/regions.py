@@ -111,10 +111,10 @@ def _chains(
     are of multiply-adds, in one part and without a start.
 
     Args:
-      a, b: codes of the two `formats`.
+      a, b: (M, K) and (K, N) codes of the two `formats`.
       order: the lengths of the segments; in `parts` the number of segments of each part, None for one part; and in
         `lanes` the order of terms in a segment. "chain": ascending. "odd_first": the second of each two terms comes
-        before the first. One of UNITS: a chain of matrix instructions.
+        before the first. A key of UNITS, such as "tiles": a chain of instructions of the matrix unit UNITS[key].
       formats: the formats of a and b.
       fmt: the result's format.
       start: float32 numbers (M, N) to which the first part's chains are added, or None.
@@ -148,14 +148,14 @@ def _chains(
 
 
 def _places(spans: tuple[Span, ...]) -> slice | Array:
-    """Return the indices in spans as a slice if the spans are contiguous, else as an integer array."""
+    """Return the indices start .. stop - 1 of all `spans`: a slice if spans are contiguous, else an integer array."""
     if all(span.stop == following.start for span, following in pairwise(spans)):
         return slice(spans[0].start, spans[-1].stop)
     return _indices(spans)
 
 
 def _indices(spans: tuple[Span, ...]) -> Array:
-    """Return all indices in spans as one integer array."""
+    """Return the indices start .. stop - 1 of each of `spans`, one span after the other, as one integer array."""
     return np.concatenate([np.arange(*span) for span in spans])
 
 

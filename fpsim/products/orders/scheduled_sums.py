@@ -22,7 +22,7 @@ from fpsim.sums.product import accumulator_product
 
 
 class AccumulatorSums:
-    """A backend for the CPU on which an accumulator replaces the matrix unit: each partial sum starts at +0.
+    """A CPU backend whose partial sums, each from +0, are computed by an accumulator in place of a matrix unit.
 
     Totals, merges of slices of K and the epilogue follow the schedule, in float32. Attributes that this class does not
     define are those of the wrapped CPU backend.
@@ -58,7 +58,7 @@ class AccumulatorSums:
                     total[...] = sums
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Raise a ValueError: schedules without matrix units add by float32 FMA, and allow no other accumulator."""
+        """Raise a ValueError for any arguments: schedules without matrix units add by float32 FMA only."""
         raise ValueError(
             f"a schedule of lanes adds by float32 fused multiply-adds; got accumulate={self.accumulator}. Take "
             "fp.FusedMultiplyAdd(fp.FP32)."

@@ -66,9 +66,10 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows`, a table of operations, those that compute `node`, a chain, into running sum number `at`.
+    """Append to the table `rows` the operations that compute `node`, a chain, into running sum number `at`.
 
-    Return 1 + the highest number of a running sum in them; None if a sum is not plain arithmetic in `fmt`.
+    Return 1 + the highest number of a running sum in these operations. The result is None if a sum is not plain
+    arithmetic in `fmt` (see `_add_node`), or if one addition takes several terms.
     """
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
@@ -107,10 +108,10 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows`, a table of operations, those that compute one summand into running sum number `at`.
+    """Append to the table `rows` the operations that compute one summand into running sum number `at`.
 
-    Return 1 + the highest number of a running sum in them; None if a sum is not plain arithmetic in `fmt`. value: the
-    index along K of a term, or a node.
+    Return 1 + the highest number of a running sum in these operations; None if a sum is not plain arithmetic in `fmt`
+    (see `_add_node`). value: the summand: the index along K of a term, or a node.
     """
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
@@ -119,10 +120,11 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows`, a table of operations, those that compute `node`, a pairwise sum, into running sum number `at`.
+    """Append to the table `rows` the operations that compute `node`, a pairwise sum, into running sum number `at`.
 
-    Return 1 + the highest number of a running sum in them; None if a sum is not plain arithmetic in `fmt`. A sum of
-    2, 4, 8, ... neighbours stays in memory until its neighbour is computed, which bounds the number of sums.
+    Return 1 + the highest number of a running sum in these operations; None if a sum is not plain arithmetic in `fmt`
+    (see `_add_node`). A subtree's sum is added to its neighbour's as soon as both are computed, so that few sums are
+    held at once.
     """
     most, height, values = at + 1, at, _values(node)
     if not values:
@@ -141,10 +143,10 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows`, a table of operations, those that compute a butterfly sum, `node`, into sum number `at`.
+    """Append to the table `rows` the operations that compute `node`, a butterfly sum, into running sum number `at`.
 
     A butterfly sum adds the upper half of its summands to the lower half, until one is left. Return 1 + the highest
-    number of a running sum in them; None if a sum is not plain arithmetic in `fmt`.
+    number of a running sum in these operations; None if a sum is not plain arithmetic in `fmt` (see `_add_node`).
     """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):

@@ -227,7 +227,8 @@ def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
 def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
     """Add matrix instructions to `total` (M, N) in place, in as few calls of the unit's kernels as their terms allow.
 
-    run: the instructions in order, as runs of terms of K. product: the unit and the codes of both operands.
+    run: the instructions in order: `Steps` (evenly spaced runs of terms of K) or `Gathered` (any terms). product: the
+    unit and the codes of both operands.
 
     Raises:
       ValueError: the terms of a unit with block scales are not in order.

@@ -72,7 +72,10 @@ def stacked(
 
 
 def _zeros(x: Any) -> Any:
-    """Return a zero matrix like each matrix of a stack x, an array or a Scaled array, whose scales become zeros too."""
+    """Return a matrix of zeros with the shape and dtype of each matrix of a stack x.
+
+    x: an array, or a Scaled array, for which the result is Scaled with zeros for all codes and scales.
+    """
     if not isinstance(x, Scaled):
         return np.zeros(x.shape[-2:], x.dtype)
     return dataclasses.replace(x, **{name: _zeros(array) for name, array in arrays_of(x).items()})

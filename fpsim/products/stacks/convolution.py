@@ -37,11 +37,11 @@ def conv2d(
       x: (N, C, H, W) codes or floats, of any dtype that `fp.matmul` accepts as a.
       weight: (O, C / groups, R, S), of any dtype that it accepts as b.
       accumulate: a unit, its name, or an accumulator.
-      stride, dilation: distances of patches, and of the elements of a patch, in pixels: a number, or (for rows, for
-        columns).
+      stride, dilation: distance between neighbouring patches, and between neighbouring elements of a patch, in pixels:
+        a number, or (for rows, for columns).
       padding: number of zeros before and after rows and columns: a number, or (for rows, for columns). "same": as
-        many as give the output H rows and W columns, of an odd number one more after; the stride must be 1. "valid":
-        none.
+        many as give the output H rows and W columns; if their number is odd, one more after than before; the stride
+        must be 1. "valid": none.
       groups: parts into which the channels and outputs are divided; filters see the channels of their part alone.
       bias: (O,), as for `fp.matmul`.
       options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as for `fp.matmul`.

@@ -10,7 +10,7 @@ from fpsim.scaling.scaled import Scaled
 
 
 class ProductOptions(TypedDict, total=False):
-    """Keyword arguments of `fpsim.matmul` that stacks, groups and convolutions pass on to each product."""
+    """Keyword arguments that stacks, groups and convolutions pass on to each product; `fpsim.matmul` describes them."""
 
     schedule: Any
     promote: int | None

@@ -214,7 +214,10 @@ def _times(t: Any, factor: Any) -> None:
 
 @inner_loop
 def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
-    """Return the largest magnitude in a, float64 patterns; NaN if one is NaN or inexact times `scale` = 1 / inverse."""
+    """Return the largest magnitude in a, or NaN if an element is NaN or its product with `scale` is not exact.
+
+    a: 1-D float64 patterns. scale: a power of two, as float64. inverse: 1 / scale.
+    """
     most = f64(0)
     for k in range(a.size):
         x = u64(a[k]).view(f64)
