@@ -1,4 +1,4 @@
-"""Effects of low precision in systems: memory, collectives, attention, several processes, and runs compared."""
+"""Effects of low precision in systems: memory, collectives, attention, several processes, and differences of runs."""
 
 from __future__ import annotations
 

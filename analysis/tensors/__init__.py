@@ -1,1 +1,1 @@
-"""The tensors that studies read, from arrays in memory, files or recordings."""
+"""Tensors from arrays in memory, files or recordings, as the analyses read them: by name and in chunks."""

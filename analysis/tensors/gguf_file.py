@@ -238,7 +238,8 @@ def _read_of(
 ) -> Callable[[int], Iterator[Array]] | str:
     """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out.
 
-    entry: the tensor's entry in the header. blocks: the blocks of a known quantised type, else None.
+    entry: the tensor's entry in the header. blocks: the blocks of a known quantised type, else None. header: the
+    header, already read, of the file `path`.
     """
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:

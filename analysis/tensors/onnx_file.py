@@ -65,8 +65,9 @@ class _Span(NamedTuple):
 class _Proto:
     """A TensorProto message: the name and shape of a tensor, and where its elements are stored.
 
-    kind: number of its type. data: field number -> spans of bytes with elements. is_external: whether the elements are
-    in another file, which `external`, key -> text, describes. is_segment: whether it is only a part of a tensor.
+    kind: ONNX's number of the elements' type. data: field number -> spans of bytes with elements. is_external: whether
+    the elements are in another file, which `external`, key -> text, describes. is_segment: whether the message holds
+    only a part of a tensor.
     """
 
     name: str = ""
@@ -159,9 +160,10 @@ class _Walk:
                     self.sparse += 1
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Add a node to `nodes`, and yield the tensors in it: a constant, named after its output, and those of graphs.
+        """Add an operator to the list `nodes`, and yield its tensors: its constant, and those of its subgraphs.
 
-        span: the node's message. depth: number of graphs around it.
+        A constant is named after the operator's output. span: the operator's message. depth: number of graphs that
+        contain it.
         """
         kind = ""
         attributes, inputs, outputs = [], [], []
@@ -289,7 +291,8 @@ def _read_of(
 ) -> Callable[[int], Iterator[Array]] | str:
     """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out.
 
-    path: the model's file. sizes: path -> size in bytes, to which an external file is added.
+    proto: the tensor's message. dtype: dtype of the elements. path: the model's file. sizes: path -> size in bytes, to
+    which an external file is added.
     """
     if proto.is_segment:
         return "it is a segment of a tensor"
@@ -314,7 +317,7 @@ def _read_of(
 
 
 def _misfit(proto: _Proto, path: Path) -> TensorFileError:
-    """Return the error for a tensor whose elements are not as many as its shape says."""
+    """Return the error for a tensor of the file `path` whose number of elements differs from that of its shape."""
     return TensorFileError(f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}")
 
 
@@ -323,7 +326,8 @@ def _external(
 ) -> Callable[[int], Iterator[Array]]:
     """Return a function read(size) that yields a tensor's elements from its external file in chunks.
 
-    path: the model's file. sizes: path -> size in bytes, to which the external file is added.
+    proto: the tensor's message. dtype: dtype of the elements. path: the model's file. sizes: path -> size in bytes, to
+    which the external file is added.
     """
     location = proto.external.get("location", "")
     folder = path.parent.resolve()
@@ -354,6 +358,8 @@ def _external(
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
     """Return a function read(size) that yields a tensor of 8- or 16-bit floats, stored as varints of their bits.
+
+    proto: the tensor's message. dtype: dtype of the elements. span: the bytes of the varints. path: the file.
 
     Raises:
       TensorFileError: the number of varints is not that of the shape.

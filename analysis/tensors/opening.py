@@ -25,7 +25,7 @@ torch_file = deferred("fpsim.analysis.tensors.torch_file")
 
 
 def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step: int | None = None) -> Tensor:
-    """Return an array in memory as a tensor for a study.
+    """Return an array in memory as a named Tensor, which functions of `fp.analysis` accept.
 
     Args:
       name: name of the tensor in tables and figures.
@@ -61,7 +61,7 @@ class Collection:
     Attributes:
       tensors: float tensors, in the order of the files, with distinct names.
       notes: a sentence for each tensor that was left out, with the reason.
-      problems: a sentence for each file that cannot be studied.
+      problems: a sentence for each file that cannot be read, or has no float tensor.
     """
 
     tensors: tuple[Tensor, ...]

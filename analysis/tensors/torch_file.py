@@ -163,7 +163,7 @@ def _key(key: Any) -> str:
 
 
 def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Tensor:
-    """Return a dense torch tensor as a `Tensor` for a study; a non-contiguous one is copied when it is read.
+    """Return a dense torch tensor as a named `Tensor`; a non-contiguous one is copied when it is read.
 
     Args:
       name: name of the tensor.

@@ -62,7 +62,7 @@ class Traced(NamedTuple):
 
 
 class Float:
-    """Elementwise arithmetic in a float format `fmt`, on float32 arrays whose values the format has.
+    """Elementwise arithmetic in a float format `fmt`, on float32 arrays of values that the format can represent.
 
     The exact result of an operation is rounded to the format once, to nearest even.
     """
@@ -106,7 +106,7 @@ def cached(x: Array, cache: KVCache, scales: str) -> Array:
 
 
 class AttentionOperand(NamedTuple):
-    """One of q, k and v, rounded: it equals values * scale, with float32 `values` that the input format has."""
+    """One of q, k and v, rounded: it equals values * scale. `values` (float32) are values of the input format."""
 
     values: Array
     scale: np.float32

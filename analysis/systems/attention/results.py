@@ -71,7 +71,7 @@ class AttentionReport:
     """The output of an attention in a recipe's formats, and its errors.
 
     Attributes:
-      figures: an AttentionFigures, whose metrics are also attributes of the report.
+      figures: the errors (an AttentionFigures), such as `relative_error`; each is also an attribute of the report.
       recipe: field -> value of the recipe, as strings.
       heads, queries, keys, channels: sizes; heads are q's heads in all batches together, channels those of v.
       output: float32 array (..., heads, queries, channels).
@@ -263,7 +263,7 @@ class CacheRow:
 
 @dataclass(frozen=True)
 class CacheReport(SavedReport):
-    """A comparison of caches of keys and values.
+    """The errors of attention with several caches, which store keys and values in low precision.
 
     Attributes:
       rows: a CacheRow for each cache.

@@ -97,7 +97,7 @@ class Ring:
                 )
 
     def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
-        """Divide a span of the buffer into RingBuffers, each of which travels around its ring at one time.
+        """Divide a span of the buffer into RingBuffers, the parts that travel around their rings separately.
 
         The span is divided into channels, and a channel into turns of up to ranks * chunk elements (one turn if `chunk`
         is None); each turn is a RingBuffer.
@@ -139,7 +139,7 @@ class Ring:
 
 
 class SpanOrders:
-    """Base class of algorithms that add all elements of a span in one order, on any number of ranks."""
+    """Base class of algorithms that use one order of ranks for all elements of a span (a range of the buffer)."""
 
     def check(self, ranks: int) -> None:
         """Raise ValueError if the algorithm does not support this number of ranks."""

@@ -35,12 +35,12 @@ class CodeRows(Protocol):
 
 
 class Source:
-    """The unrounded contribution of every rank, read when needed.
+    """The unrounded contributions of all ranks to an all-reduce, each read when it is needed.
 
     Args:
       x: an array (ranks, n), a sequence or an iterator of arrays (n,), or a function of the rank that returns an array
         (n,).
-      ranks: number of ranks; required for a function, None or the true number for the others.
+      ranks: number of ranks, required if x is a function; otherwise None, or the number of contributions in x.
 
     Raises:
       ValueError: there are no ranks or no elements, contributions have different sizes, or their number is not `ranks`.
@@ -155,12 +155,13 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
 
 
 class Contributions:
-    """The ranks' contributions as codes of the format that is sent, scaled for a mean if that happens before the sum.
+    """The ranks' contributions as codes of the format of messages, already scaled if the mean is taken before the sum.
 
     Args:
       source: the unrounded contributions.
       adder: the format and rounding of the codes.
-      average: None, "multiply_before", "divide_before" or "divide_after" (which leaves contributions unscaled).
+      average: "multiply_before" or "divide_before" scale contributions by 1 / ranks. None (a sum) and "divide_after"
+        leave them unscaled.
     """
 
     def __init__(self, source: Source, adder: Adder, average: str | None) -> None:

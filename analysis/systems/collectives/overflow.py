@@ -17,7 +17,7 @@ from fpsim.formats.named import BF16, Format
 
 
 def ways_out(fmt: Format) -> str:
-    """Return the advice of the error: formats with more range are named if `fmt` has less than BF16."""
+    """Return the advice at the end of a CollectiveOverflowError; it proposes BF16 if `fmt` has a smaller range."""
     wider = ", or take a format with more range, such as BF16" if fmt.max < BF16.max else ""
     scaled = "Scale contributions down" + (", pass" if wider else " or pass") + " average='multiply_before'"
     return f"{scaled}{wider}; overflow='nonfinite' or 'saturate' returns the overflowed sums."

@@ -77,7 +77,7 @@ class Adder:
         self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
 
     def options(self, rank: int, stage: int) -> dict[str, Any]:
-        """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
+        """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `self.fmt`.
 
         rank, stage: arguments of `step_seed`, which determine the seed: a rank, and ADD, SEND, CAST or AVERAGE.
         """
@@ -85,7 +85,7 @@ class Adder:
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
 
     def add_into(self, total: Array, codes: Array, start: int, size: int, rank: int) -> None:
-        """Add codes of `fmt` to the codes `total` in place, rounding once (twice with an accumulation format).
+        """Add `codes` to `total` in place, both codes of `self.fmt`; round once (twice with an accumulation format).
 
         Args:
           total, codes: elements of the buffer from index `start` on.
@@ -102,7 +102,7 @@ class Adder:
             self._add(total, codes, total, rank)
 
     def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
-        """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`.
+        """Write a + b to `out`, all codes of `self.fmt`, with the roundings of one addition; update `overflowed`.
 
         rank: the rank whose contribution is added, or the first rank of the sum that is added; it selects random bits.
         """
@@ -120,7 +120,7 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, stage: int) -> Array:
-        """Return float values rounded to codes of `fmt`; if `watches`, set `overflowed` to True once a value overflows.
+        """Return float values rounded to codes of `self.fmt`; if `watches`, set `overflowed` if a value overflows.
 
         rank, stage: as for `options`; they matter for stochastic rounding only.
         """
@@ -133,8 +133,8 @@ class Adder:
         """Return the codes of the sum of operands that one rank adds from left to right.
 
         With an accumulation format the rank rounds to `fmt` once, after the last addition; otherwise after each.
-        operands: pairs (rank, codes of `fmt`): a contribution with its rank, or a sum with its first rank. start, size:
-        index of the first element, and elements of the whole buffer, which select random bits.
+        operands: pairs (rank, codes): a contribution with its rank, or a sum with its first rank, in `self.fmt`. start,
+        size: index of the first element, and elements of the whole buffer, which select random bits.
         """
         if self.wide is None or len(operands) < 3:
             total = operands[0][1].copy()
@@ -147,12 +147,12 @@ class Adder:
         return self.sent(wide, start, size, operands[-1][0])
 
     def widened(self, codes: Array) -> Array:
-        """Return codes of `fmt` converted to codes of the accumulation format."""
+        """Return codes of the adder's format `fmt` converted to codes of its accumulation format `wide`."""
         assert self.wide is not None
         return convert(codes, self.wide, fmt=self.fmt)  # type: ignore[no-any-return]
 
     def add_wide(self, total: Array, codes: Array) -> None:
-        """Add codes of `fmt` to `total`, codes of the accumulation format, in place, rounding to nearest even."""
+        """Add `codes`, of `self.fmt`, to `total`, of the accumulation format, in place, rounding to nearest even."""
         assert self.wide is not None
         if self.wide == FP32 and self.fmt.bits <= 16 and keeps_ieee():  # NumPy's float32 addition is exact enough
             floats = total.view(np.float32)
@@ -162,7 +162,7 @@ class Adder:
             add(total, codes, fmt=(self.wide, self.fmt), out_fmt=self.wide, out=total)
 
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
-        """Return `wide`, codes of the accumulation format, rounded to codes of `fmt`; update `overflowed`.
+        """Return `wide`, codes of the accumulation format, rounded to codes of `self.fmt`; update `self.overflowed`.
 
         If the accumulation format is FP32, every NaN of `wide` is first replaced, in place, by the canonical NaN.
 
@@ -186,7 +186,7 @@ class Adder:
         return self.scaled(sums, average, ranks, 0) if average == "divide_after" else sums
 
     def scaled(self, codes: Array, average: str, ranks: int, rank: int) -> Array:
-        """Return codes of `fmt` divided by `ranks`, or multiplied by the rounded 1 / ranks, rounded once to `fmt`.
+        """Return `codes` divided by `ranks`, or multiplied by the rounded 1 / ranks, rounded once to `self.fmt`.
 
         average: "multiply_before" multiplies, "divide_before" and "divide_after" divide. rank: the rank that rounds,
         which selects random bits.

@@ -52,7 +52,7 @@ def report(
     """Compare the sums that several algorithms compute from the same contributions with the exact sums.
 
     Args:
-      x, fmt, average, rounding, seed, ranks: as for `collectives.all_reduce`; sums beyond the format are Inf or NaN.
+      x, fmt, average, rounding, seed, ranks: as for `collectives.all_reduce`; sums beyond `fmt`'s range are Inf or NaN.
       algorithms: names, algorithm objects, or pairs (algorithm, accumulation format); None for all that support the
         number of ranks, and ("direct", "fp32"), which is a one-shot reduction in float32.
       permutations: number of random orders of the ranks that are tried in addition to the given one; 0 for none.

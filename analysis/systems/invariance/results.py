@@ -62,7 +62,10 @@ class BatchInvariance(SavedReport):
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """The causes that change bits of a row's result: some of "size", "position", "neighbours", "repetition"."""
+        """The causes that change bits of a row's result: some of "size", "position", "neighbours" and "repetition".
+
+        They are the size of the batch, the row's position in it, its other rows, and a second identical call.
+        """
         names = ("position", "neighbours", "repetition")
         columns = {"size": "differing", **{name: f"by_{name}" for name in names}}
         return tuple(name for name, column in columns.items() if max(getattr(row, column) for row in self.rows) > 0)

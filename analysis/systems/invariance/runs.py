@@ -339,10 +339,10 @@ def _logits(
 def _pairs(
     chosen: Sequence[tuple[Key, ...]], first: RunTensors, second: RunTensors
 ) -> Iterator[tuple[int, Array, Array]]:
-    """Yield (step, first run's logits, second run's), float64 (tokens, vocabulary), for each of `chosen`.
+    """Yield (step, first run's logits, second run's), float64 (tokens, vocabulary), for each item of `chosen`.
 
-    chosen: keys (output,), or (input, weight), whose product is the logits. Steps with different
-    shapes, or without logits, are left out.
+    chosen: for each step the key (step, layer, tensor) of the logits in a tuple, or the two keys of a linear layer's
+    input and weight, whose product is the logits. Steps with different shapes, or without logits, are left out.
     """
     for keys in chosen:
         x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))

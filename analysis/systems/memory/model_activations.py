@@ -32,7 +32,8 @@ class ModelActivations:
     Attributes:
       rows: a LedgerRow for each tensor that is kept for the backward pass, and one for those computed again.
       gradients: one LedgerRow for the bytes of the backward pass's peak beyond `rows`; () if there are none.
-      recomputed, cost: as the attributes `recomputed` and `recompute_cost` of a Ledger.
+      recomputed: number of blocks of which the backward pass recomputes something.
+      cost: multiplications that run once more / multiplications of a training step (forward and backward).
     """
 
     rows: tuple[LedgerRow, ...] = ()
@@ -46,10 +47,10 @@ def activations_of(
 ) -> ModelActivations:
     """Return the activations that a micro-batch of a model keeps.
 
-    model: a Config, a torch.nn.Module, or a number of parameters. tokens: tokens of a training step on one rank; 0
-    counts no activations. again: which activations are recomputed. saved: what `fp.analysis.saved_tensors` returns;
-    None for the formulas of the reference models. Raises ValueError if the arguments do not determine the activations
-    of the model.
+    model: a Config, a torch.nn.Module, or a number of parameters. recipe: formats of the training. tokens: tokens of a
+    training step on one rank; 0 counts no activations. micro_batches: number of parts into which they are divided.
+    again: which activations are recomputed. saved: the result of `fp.analysis.saved_tensors`; None for the formulas of
+    the reference models. Raises ValueError if the arguments do not determine the activations of the model.
     """
     config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
     specified = model.operations.specified if isinstance(model, (Perceptron, Transformer)) else True
@@ -134,7 +135,8 @@ def blockwise(
 def _with_peak(rows: list[LedgerRow], peak: Moment, recomputed: int = 0, cost: float = 0.0) -> ModelActivations:
     """Return a ModelActivations of `rows`, and of a row for the bytes by which the backward pass's peak exceeds them.
 
-    recomputed, cost: attributes of the result.
+    recomputed: number of blocks of which something is recomputed. cost: multiplications of the recomputation /
+    multiplications of a training step.
     """
     more = peak.bytes - sum(row.bytes for row in rows)
     part = f"at the peak, in {peak.module}"

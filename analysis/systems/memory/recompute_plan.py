@@ -111,10 +111,10 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
 
 
 def _sliced(share: float, tokens: int, fits: Callable[[Recompute], bool]) -> Recompute:
-    """Return the recomputation of SwiGLU's input in a share of the blocks, in as few slices as `fits` accepts.
+    """Return the Recompute that recomputes SwiGLU's input in a share of the blocks, in the fewest slices that fit.
 
-    fits: whether the activations with a recomputation are within the budget. The number of slices is a power of two,
-    the largest possible one if none is accepted. tokens: tokens of a micro-batch.
+    fits: function that returns whether activations with a Recompute are within the budget of bytes. The number of
+    slices is a power of two, the largest possible one if none fits. tokens: tokens of a micro-batch.
     """
     slices, finest = 1, 1 << (min(FINEST, tokens).bit_length() - 1)
     if not fits(Recompute(share, "m", finest)):

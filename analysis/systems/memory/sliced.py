@@ -77,7 +77,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return the names of the modules that read a layer's result, and keep nothing if this result is recomputed.
+    """Return the names of the modules that read a layer's result; if it is recomputed, they keep nothing of it.
 
     name: name of the layer. config: shape of the transformer; None for the perceptron.
     """

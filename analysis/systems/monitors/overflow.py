@@ -32,7 +32,7 @@ class Overflow(NamedTuple):
     world: int
 
     def __str__(self) -> str:
-        """Return a sentence: step, rank, tensor and layer, and numbers of Inf and NaN."""
+        """Return a sentence that names the step, the rank, the tensor, its layer, and its numbers of Inf and NaN."""
         tensor = self.tensor.replace("_", " ")
         others = f"; {plural(self.ranks, 'rank')} had one at that step" if self.ranks > 1 else ""
         where = f" on rank {self.rank}" if self.world > 1 else ""

@@ -123,8 +123,8 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
     """Return the orders that a greedy search chooses: each time the one that reproduces most of the remaining elements.
 
-    fits: name of an order -> (n,) bool, True where the order reproduces an element of the mean. divided: the attribute
-    `divided` of the result.
+    fits: name of an order -> (n,) bool, True where the order reproduces an element of the mean. divided: "after",
+    "before" or "multiplied", which the result stores (see `ExplainedMean.divided`).
     """
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}

@@ -36,7 +36,8 @@ class ProcessRow:
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
     """Compare two flat float32 arrays bit by bit, and return the row of a ProcessesReport; all NaNs count as equal.
 
-    way, ranks, tensor, reason: fields of the row. got, wanted: elements computed by several processes, and by one.
+    way: name of the way of training. ranks: number of processes. tensor: "gradients" or "weights". got, wanted:
+    elements computed by several processes, and by one. reason: text that the row stores (see `ProcessRow.reason`).
 
     Example:
       >>> import numpy as np

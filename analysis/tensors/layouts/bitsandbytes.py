@@ -120,7 +120,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
     parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     Raises:
-      LayoutError: the number of scales is not that of the rows, or the stored weight format is not 0, plain rows.
+      LayoutError: the number of scales is not that of the rows, or the weight_format is not 0 (rows in their order).
 
     Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """

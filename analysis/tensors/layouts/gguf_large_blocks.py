@@ -150,7 +150,7 @@ def _two_bits(quads: Array) -> Array:
 
 
 def _rows(values: Array) -> Array:
-    """Return values, (blocks, ...), with all axes but the first joined: (blocks, elements)."""
+    """Return the array `values`, (blocks, ...), reshaped to (blocks, elements)."""
     return np.asarray(values.reshape(len(values), -1))
 
 

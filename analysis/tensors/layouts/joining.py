@@ -124,7 +124,7 @@ class Recognised(NamedTuple):
     """A quantised weight that was recognised among stored tensors, with its layout.
 
     Attributes:
-      layout: the layout of the weight.
+      layout: the names of the weight's tensors, and the function that joins them (a CheckpointLayout).
       parts: the stored tensors of the weight, with the settings of the configuration file in the folder of the codes.
       weight: the weight that they represent; None if they do not fit each other.
       problem: the reason why they do not fit; "" if they do.

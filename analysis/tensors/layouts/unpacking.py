@@ -43,8 +43,9 @@ def word_of_ones(bits: int) -> np.uint32:
 
 
 def fields_down(words: Array, bits: int, count: int) -> Array:
-    """Return fields of `bits` bits unpacked from words that are packed along the first axis: (W, N) words become
-    (count, N) uint8.
+    """Return `fields` unpacked along the first axis: 32-bit words (W, N) become (count, N) uint8, lowest bits first.
+
+    bits: bits of a field, 1 to 8. count: number of fields in each column.
     """
     if WORD % bits:  # a field may span two words
         return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)

@@ -121,7 +121,7 @@ class LayoutReport:
 
 
 def _folded(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield one text for each kind of statement: that of the first weight, and the number of further weights."""
+    """Yield one text for each `Finding.kind`: that of its first finding, and the number of further weights with one."""
     by_kind: dict[str, list[Finding]] = {}
     for one in findings:
         by_kind.setdefault(one.kind, []).append(one)

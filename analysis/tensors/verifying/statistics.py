@@ -215,7 +215,7 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if the zero points of an HQQ weight are too far from the mean codes of their groups.
+    """Yield a finding if an HQQ weight's zero points are too far from their groups' mean codes (`Offsets.is_off`).
 
     Groups whose zero point is more than 1 below or above all codes are left out: their weights all have one sign, so
     that their mean is not near 0. one: the weight, with its stored tensors and layout.
@@ -226,7 +226,7 @@ def hqq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield a finding if the zero points of the weight `name` are too far from the mean codes of their groups.
+    """Yield a finding if zero points of the weight `name` are too far from their groups' mean codes (`Offsets.is_off`).
 
     codes: (groups, group size). zeros: the zero point of each group, float32.
     """

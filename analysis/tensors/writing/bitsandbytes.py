@@ -28,7 +28,7 @@ STATE = "weight.quant_state.bitsandbytes__nf4"
 
 
 def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix, across rows.
+    """Encode a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix, across rows.
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
     magnitude in the block; of two that are equally near, the lower one. A shorter last block has w / absmax instead.
@@ -51,7 +51,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' NF4 with quantised scales ("double quantisation").
+    """Encode a weight in bitsandbytes' NF4 with quantised scales ("double quantisation").
 
     Scales minus their mean are divided by the largest magnitude of 256 neighbours, and stored as codes of an 8-bit
     table. The mean is that of torch on one thread of a processor with AVX2, in float32. bitsandbytes on a GPU, or on
@@ -88,7 +88,7 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' INT8, with codes RNE(w * (1 / SCB * 127)); SCB is a row's amax in float16.
+    """Encode a weight in bitsandbytes' INT8, with codes RNE(w * (1 / SCB * 127)); SCB is a row's amax in float16.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 

@@ -52,7 +52,7 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
 
     Args:
       layout: the full name of the layout.
-      options: the options of the layout.
+      options: group size, bits and symmetry of the codes.
       kept: names of the modules that stay unquantised.
       measured: whether scales of the layers' inputs are stored, since their largest magnitudes were measured.
     """

@@ -60,7 +60,7 @@ class ExportJob(NamedTuple):
 
     Attributes:
       layout: the full name of the layout.
-      options: the options of the layout.
+      options: group size, bits and symmetry of the codes.
       tensors: all tensors of the model.
       quantised: the names of the tensors that are quantised.
       kept: the name of each other tensor -> the reason why it is not quantised.

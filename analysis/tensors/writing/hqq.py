@@ -19,7 +19,7 @@ PACKING = {bits: name for name, bits in PACKINGS.items()}
 
 
 def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeight:
-    """Return a weight in HQQ's layout: codes of `bits` bits for groups of a row (axis 1), without HQQ's search for
+    """Encode a weight in HQQ's layout: codes of `bits` bits for groups of a row (axis 1), without HQQ's search for
     better zero points.
 
     1 / s = 1 / (max - min) * (2^bits - 1), at most 20,000, and 1 for max - min <= 1e-4; zero = -min / s (rounded if

@@ -35,7 +35,7 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Return a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3").
+    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3").
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
     """
@@ -43,7 +43,7 @@ def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> Writt
 
 
 def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's MXFP8.
+    """Encode a weight in ModelOpt's MXFP8.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
     """
@@ -51,7 +51,7 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: bool = False) -> WrittenWeight:
-    """Return a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with torchao's default scales (FLOOR).
+    """Encode a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with torchao's default scales (FLOOR).
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used. swizzled: whether scales are in
     tiles of 128 x 4, the order that tensor cores read.
@@ -63,7 +63,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: b
 
 
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in gpt-oss's MXFP4, whose codes have a separate axis for blocks: (..., N, K/32, 16) bytes.
+    """Encode a weight in gpt-oss's MXFP4, whose codes have a separate axis for blocks: (..., N, K/32, 16) bytes.
 
     weight: the matrix or matrices to write, (..., N, K), with a row for each output. options: not used.
     """
@@ -76,7 +76,7 @@ def _blocks(
     weight: WeightToWrite, fmt: str, codes: str, scale: str, dtype: np.dtype[np.generic],
     rule: Callable[[Array, str], Array],
 ) -> WrittenWeight:  # fmt: skip
-    """Return a weight in an MX layout, as a tensor of codes and a tensor of scales.
+    """Encode a weight in an MX layout, as a tensor of codes and a tensor of scales.
 
     fmt: format of the codes, "e2m1" or "e4m3". codes, scale: ends of the names of both tensors. dtype: dtype of the
     scales. rule: rule(largest magnitudes of the blocks, fmt) returns the E8M0 codes of their scales.

@@ -31,7 +31,7 @@ ONE = np.float32(1)
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' NVFP4, in which the tensor's scale g divides the blocks' scales.
+    """Encode a weight in compressed-tensors' NVFP4, in which the tensor's scale g divides the blocks' scales.
 
     g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
     the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
@@ -61,7 +61,7 @@ def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's NVFP4, in which the tensor's scale s2 multiplies the blocks' scales.
+    """Encode a weight in ModelOpt's NVFP4, in which the tensor's scale s2 multiplies the blocks' scales.
 
     s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
     for a block of zeros. The codes are those of w / (s * s2).
@@ -89,7 +89,7 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = False) -> WrittenWeight:
-    """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
+    """Encode a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
 
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
     codes are those of w * ((1 / p) / s).

@@ -29,7 +29,7 @@ INT8_STEPS = np.float32(127.5)
 
 
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
+    """Encode a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
@@ -45,7 +45,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
+    """Encode a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
@@ -60,7 +60,7 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
+    """Encode a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
@@ -76,7 +76,7 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with row scales: s = amax / 448 in the model's dtype, code = w / s.
+    """Encode a weight in compressed-tensors' FP8 with row scales: s = amax / 448 in the model's dtype, code = w / s.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
@@ -86,7 +86,7 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
 
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
+    """Encode a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
@@ -109,7 +109,7 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT8 with row scales.
+    """Encode a weight in compressed-tensors' INT8 with row scales.
 
     s = amax / 127.5, rounded to the model's dtype; code = clip(RNE(w / s), -128, 127).
 
@@ -123,7 +123,7 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def _rows(
     weight: WeightToWrite, dtype: np.dtype[Any], top: np.float32, coded: Callable[[Array], Array]
 ) -> WrittenWeight:
-    """Return a weight in compressed-tensors' layout with a scale per row: s = amax of the row / top.
+    """Encode a weight in compressed-tensors' layout with a scale per row: s = amax of the row / top.
 
     dtype: dtype of the codes. top: the number that w / s reaches at the row's amax, such as 448 for E4M3. coded:
     function that rounds an array of w / s to codes.
@@ -140,7 +140,7 @@ def _rows(
 
 
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
+    """Encode a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
     dtype, then to E4M3.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
@@ -164,7 +164,7 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 
 
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
+    """Encode a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
     rounded once, to E4M3.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
@@ -188,7 +188,7 @@ def _blocks(
     dtype: np.dtype[np.generic],
     quantised: Callable[[Array, Array], tuple[Array, Array]],
 ) -> WrittenWeight:
-    """Return a weight as E4M3 codes with a scale per block of 128 x 128; blocks at the edges may be smaller.
+    """Encode a weight as E4M3 codes with a scale per block of 128 x 128; blocks at the edges may be smaller.
 
     end, dtype: end of the name, and dtype, of the scales. quantised: called with blocks, (rows, 128, columns, 128), and
     their amax, (rows, columns); returns the values to round to E4M3, and the scales to store.

@@ -36,7 +36,7 @@ def words_of(codes: Array, bits: int) -> Array:
 
 
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
+    """Encode a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
     clip(RNE(w / s), -8, 7), stored plus 8.
 
     weight: the matrix to write, (N, K), with a row for each output. options: the group size.
@@ -62,7 +62,7 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 
 
 def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
+    """Encode a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
     are stored plus 8.
@@ -99,7 +99,7 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
-    """Return a weight in GPTQ's layout, (K bits/32, N) words packed along the inputs, with scales of groups of inputs.
+    """Encode a weight in GPTQ's layout, (K bits/32, N) words packed along the inputs, with scales of groups of inputs.
 
     With levels = 2^bits - 1, and a range (min to max) that includes 0: s = (max - min) / levels, z = RNE(-min / s), and
     code = clip(RNE((w + s z) / s), 0, levels). With symmetric codes, s = 2 amax / levels, and z is the middle code. A
@@ -150,7 +150,7 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
 
 
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
+    """Encode a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
     s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
 

@@ -28,7 +28,7 @@ class ExportedWeight(NamedTuple):
       shape: the shape of the weight.
       bits_per_value: bits per stored value, including its share of the scales.
       signal: the sum of the squares of the original values.
-      noise: the sum of the squares of the differences.
+      noise: the sum of the squares of (decoded value - original value).
       max_error: the largest magnitude of a difference.
     """
 
@@ -52,9 +52,7 @@ class ExportedWeight(NamedTuple):
 
     @property
     def relative_error(self) -> float:
-        """Norm of the differences divided by the norm of the weight; if the weight is 0, the norm of the
-        differences.
-        """
+        """norm(decoded - original) / norm(original) of the weight; norm(decoded - original) if the original is 0."""
         return math.sqrt(self.noise / self.signal) if self.signal else math.sqrt(self.noise)
 
 
@@ -64,8 +62,8 @@ class ExportReport:
 
     Attributes:
       layout: the full name of the layout, such as "compressed-tensors:fp8_channel".
-      path: the folder or file.
-      files: the names of the files in it.
+      path: the written folder or file.
+      files: the names of the written files.
       weights: the error of each quantised weight.
       kept: the name of each tensor that was written unquantised -> the reason.
       source_bytes, stored_bytes: bytes of all tensors before the export, and of the written tensor files.
@@ -98,7 +96,7 @@ class ExportReport:
         return min(self.weights, key=lambda one: one.sqnr_db)
 
     def __str__(self) -> str:
-        """Return the sizes and errors in a few lines, and the notes."""
+        """Return a text: layout, sizes before and after, SQNR of the weights, change of the outputs, and the notes."""
         lines = [
             f"{self.path}: {self.layout}, {plural(len(self.weights), 'weight')} quantised, "
             f"{bytes_in_words(self.source_bytes)} became {bytes_in_words(self.stored_bytes)}.",

@@ -147,7 +147,7 @@ def of_whole_tiles(weight: WeightToWrite) -> WeightToWrite:
 
 
 def with_tiles(written: WrittenWeight) -> WrittenWeight:
-    """Return a weight in a layout of torchao, with its scales changed to cuBLAS's order (see `swizzled`).
+    """Return an encoded weight in a layout of torchao, with its scales changed to cuBLAS's order (see `swizzled`).
 
     written: the same weight with scales in plain order. It must be made from the result of `of_whole_tiles`, so that
     no tile of scales is split between two pieces.
