@@ -25,7 +25,7 @@ class OperandFormats(NamedTuple):
     Attributes:
       formats: format of each operand.
       shapes: shape of each operand for one result; for N results it is (N, *shape).
-      edge: the format near whose smallest normal and largest values inputs are drawn.
+      edge: the format around whose smallest normal value and largest value some kinds of inputs are drawn.
     """
 
     formats: tuple[Format, ...]
@@ -140,7 +140,7 @@ def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...
 def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of random bit patterns for `count` results.
 
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    rng: generator of random numbers. of: formats and shapes of the operands, which are arrays of codes.
     """
     return tuple(
         rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
@@ -150,8 +150,8 @@ def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
     """Return codes of the format `fmt` with random signs, mantissas, and exponents from low to high.
 
-    low, high: unbiased exponents, both included; they are clipped to those of the format's finite values. rng: the
-    generator. shape: shape of the array.
+    low, high: unbiased exponents, both included; they are clipped to those of the format's finite values. rng:
+    generator of random numbers. shape: shape of the array.
     """
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
@@ -162,19 +162,19 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding.
 
-    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. rng: the generator. of:
-    formats and shapes of the operands, which are arrays of codes.
+    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. rng: generator of random
+    numbers. of: formats and shapes of the operands, which are arrays of codes.
     """
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
 
 
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of `count` results that nearly cancel, so that results show where intermediate sums are rounded.
+    """Return operands whose terms nearly cancel in each of `count` results, which shows where sums are rounded.
 
-    The last operand, such as the addend, is minus the exact result of the other operands, moved by up to 2 codes. In
-    dot products the second half of the products also nearly cancels the first. rng: the generator. of: formats and
-    shapes of the operands, which are arrays of codes.
+    The last operand, such as the addend of a * b + c, is minus the exact result of the others (-a * b), moved by up to
+    2 codes. In dot products, the second half of the products also nearly cancels the first. rng: generator of random
+    numbers. of: formats and shapes of the operands, which are arrays of codes.
     """
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
@@ -198,9 +198,10 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`.
+    """Return operands for `count` results, whose products and sums are near a format's smallest normal value.
 
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    The format is `of.edge`. rng: generator of random numbers. of: formats and shapes of the operands, which are arrays
+    of codes.
     """
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
@@ -219,9 +220,10 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`.
+    """Return operands for `count` results, whose products and sums are near a format's largest value.
 
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    The format is `of.edge`. rng: generator of random numbers. of: formats and shapes of the operands, which are arrays
+    of codes.
     """
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
@@ -237,7 +239,7 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary.
 
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    rng: generator of random numbers. of: formats and shapes of the operands, which are arrays of codes.
     """
     operands = []
     for fmt, shape in _shaped(of, count):
@@ -258,7 +260,8 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of a conversion to `of.edge`: `count` numbers at, or next to, midpoints of neighbouring values.
 
-    rng: the generator. of: formats; the operand is an array of codes of of.formats[0], in a tuple of one.
+    rng: generator of random numbers. of: format and shape of the operand, and the format `edge` of the results. The
+    operand is an array of codes of of.formats[0], in a tuple of one.
     """
     (source,) = of.formats
     with np.errstate(all="ignore"):

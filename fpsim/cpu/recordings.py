@@ -72,7 +72,7 @@ class RecordedInstruction(NamedTuple):
 
     Attributes:
       name: name of the instruction.
-      counts: kind of inputs -> number of its results.
+      counts: kind of inputs, such as "any bits" -> number of its results.
       operands, result: bit patterns, as for `fp.cpu.run`.
     """
 

@@ -21,7 +21,7 @@ class InstructionRow:
 
     Attributes:
       instruction, emulation: name of the instruction, and the computation of fpsim that emulates it, as text.
-      inputs: kind of the inputs.
+      inputs: kind of the inputs, such as "any bits" or "near overflow" (docs/cpu.md).
       compared, differing: numbers of results that were compared, and that differ (any two NaNs are equal).
       other_nans: number of NaNs with another payload than the emulator's.
       first: the first difference as text; "" if there is none.

@@ -93,10 +93,11 @@ def about_here() -> dict[str, str]:
 
 
 def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> Iterator[InstructionRow]:
-    """Yield the report's row for each kind of inputs of an instruction.
+    """Compare an instruction with its emulation on each kind of inputs, and yield an InstructionRow for each kind.
 
     row: the instruction. values: number of results to compare, divided among the kinds. seed: seed of the inputs.
-    deadline: time.monotonic() after which rows say that no time was left.
+    deadline: the time.monotonic() after which no kind is run, and its InstructionRow says that no time was left. If
+    the processor cannot run the instruction, an InstructionRow says why.
     """
     emulation = emulation_of(row.name)
     try:
@@ -110,9 +111,10 @@ def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> I
 
 
 def _row(row: AnyInstruction, kind: str, operands: Operands) -> InstructionRow:
-    """Return the report's row for one kind of inputs of an instruction, after running and emulating it.
+    """Run and emulate an instruction on inputs of one kind; return the comparison of the results as an InstructionRow.
 
-    row: the instruction. kind: name of the kind. operands: arrays of bit patterns, one row per result.
+    row: the instruction. kind: name of the kind, such as "any bits". operands: the inputs as arrays of bit patterns,
+    whose first axis counts results.
     """
     emulation = emulation_of(row.name)
     count, differing, other_nans, first = 0, 0, 0, ""

@@ -130,10 +130,11 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the units of an architecture that an error message suggests for operands of a given format, by name.
+    """List the names of an architecture's units, for operands of a given format, that an error message suggests.
 
-    arch: the architecture. operand: name of the format of both operands, such as "bf16"; "fp8" stands for every format
-    that it may mean, "" for those in USUAL. Only units with results in float32 or INT32 are listed.
+    arch: the architecture. operand: name of the format of both operands, such as "bf16"; an ambiguous name, such as
+    "fp8", stands for every format that it may mean, and "" for the formats in USUAL. Only units with results in float32
+    or INT32 are listed.
     """
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]

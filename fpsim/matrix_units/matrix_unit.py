@@ -230,8 +230,10 @@ def row(
 ) -> MatrixUnit:  # fmt: skip
     """Return a matrix unit made of one row of a vendor's table.
 
-    elements: "<a> <b> <d>". numbers: "<terms> <fraction bits> <floor exponent> <result bits>". scale: "<element>/<terms
-    that share one>", "" for no scales. name, rule, evidence, source, instruction: fields of MatrixUnit.
+    elements: names of the number types of both operands and of the result, such as "e4m3 e4m3 f32". numbers: the fields
+    terms, fraction_bits, floor_exponent and result_bits, such as "32 25 -133 23". scale: format of the block scales and
+    number of terms that share one, such as "ue8m0/32"; "" for no scales. name, rule, evidence, source, instruction: the
+    fields of MatrixUnit.
     """
     a, b, d = (ELEMENTS[element] for element in elements.split())
     terms, fraction_bits, floor_exponent, result_bits = map(int, numbers.split())

@@ -36,7 +36,7 @@ def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
     Args:
       recipe: a recipe of linear layers, or its name.
       chip: the chip's product name ("H100", "MI300X"), architecture ("hopper"), compiler target ("sm_90") or compute
-        capability ("9.0"); a library named after it is ignored.
+        capability ("9.0"). A library in the name is ignored: "H100 cuBLAS" counts as "H100".
 
     Raises:
       ValueError: there is no such chip, or it has no unit for a product's operands.
@@ -52,9 +52,9 @@ def on_chip(recipe: LinearRecipe | str, chip: str) -> LinearRecipe:
 
 
 def moved(recipe: LinearRecipe, chip: str) -> Moved:
-    """Return a linear recipe moved to a chip as by `on_chip`, the unit of each product, and the schedules removed.
+    """Return a Moved: the linear recipe that `on_chip` returns, the units of its products, and schedules left out.
 
-    chip: its name, as for `on_chip`.
+    recipe: the linear recipe to move. chip: a name of the chip, as for `on_chip`.
 
     Example:
       >>> from fpsim.recipes.chips import moved

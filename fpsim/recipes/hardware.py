@@ -125,11 +125,12 @@ def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
 
 
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
-    """Return a recipe in which an architecture's units compute products that torch computed, with notes on exceptions.
+    """Return a recipe in which matrix units of an architecture compute the products that torch computes in `recipe`.
 
-    Products with a unit or accumulator are not changed, and products of two uncast operands stay torch's. A product
-    with an operand that is uncast, or that has no float format, stays torch's too, and has a note. arch: the
-    architecture, such as "hopper". called: the chip's name for messages; "" for the architecture's.
+    The result is a Placed (recipe and notes). A product that has a unit or an accumulator is not changed. Torch still
+    computes a product of two uncast operands, and one with a single uncast operand or with a format that is not a
+    float format; a note names the latter. arch: the architecture, such as "hopper". called: the chip's name in error
+    messages; "" for `arch`.
     """
     notes: list[Note] = []
 

@@ -97,7 +97,7 @@ NVFP4 = _row(
 
 
 def row_name(word: str) -> str:
-    """Return a recipe's name as the tables spell it: in capitals, with "_" for "-"."""
+    """Return a recipe's name as the dicts LINEAR and TRAINING spell it: "te-hybrid" gives "TE_HYBRID"."""
     return word.strip().upper().replace("-", "_")
 
 

@@ -318,9 +318,10 @@ class LinearRecipe:
         return how
 
     def _follow_library(self, product: str) -> None:
-        """Replace a product's chip and library, such as "H100 cuBLAS", by the architecture and the library's schedule.
+        """Replace "H100 cuBLAS", a chip and a library, in a product by the architecture and the library's schedule.
 
-        product: "fprop", "dgrad" or "wgrad", which is changed in place; without a library nothing is done.
+        product: name of the field, "fprop", "dgrad" or "wgrad", which gets a new Product. If its `accumulate` does not
+        name a library, nothing is done.
         """
         arithmetic = getattr(self, product)
         named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None

@@ -132,7 +132,7 @@ class LossScalingPolicy:
         return State(float(self.scale))
 
     def after(self, state: State, seen: Seen) -> State:
-        """Return the state before the next step, from `state` before this one and `seen`, its gradients' statistics."""
+        """Return the state after a step; state: before the step; seen: statistics of the step's scaled gradients."""
         state_after = RULES[self.rule](self, state, seen)
         return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
 

@@ -73,7 +73,10 @@ class Override:
         object.__setattr__(self, "linear", linear_recipe(self.linear))
 
     def holds(self, layer: str, step: int, steps: int) -> bool:
-        """Return whether the override applies to a layer at a step, counted from 0, of a run of `steps` steps."""
+        """Return whether the override applies to a layer at a step, counted from 0, of a run of `steps` steps.
+
+        layer: the layer's name. The field `products` is not considered.
+        """
         return fnmatchcase(layer, self.layers) and self.start * steps <= step < self.stop * steps
 
 
@@ -128,7 +131,7 @@ class Controller:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Limits of the watched metric, (high, low): a layer moves up above high and down below low."""
+        """Limits (high, low) of the metric `watch`, with the metric's defaults for fields that are None."""
         high, low = LIMITS[self.watch]
         return (high if self.high is None else self.high, low if self.low is None else self.low)
 

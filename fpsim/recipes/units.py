@@ -65,10 +65,11 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return the end of an error text, ", but for ...", that lists other pairs of formats that units multiply.
+    """Return the end of an error text, such as ", but for E4M3 x E4M3": pairs of formats that units do multiply.
 
-    Listed are the pairs with the same widths in bits as `fmts`, the pair that no unit multiplies, for units of the
-    architecture `arch` without block scales and with results in `result`, such as "f32". "" is returned for no pairs.
+    fmts: the formats of two operands that no unit multiplies. The text lists every other pair with the same widths in
+    bits that a unit without block scales multiplies. arch: the architecture of these units, such as "hopper". result:
+    name of the format of their results, such as "f32". The text is "" if there is no such pair.
     """
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [

@@ -72,7 +72,10 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z of three floats of one type, float32 or float64, rounded once to that type."""
+        """Return x * y + z of three floats of one type, float32 or float64, rounded once to that type.
+
+        _typing: numba's typing context, not used.
+        """
 
         def build(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
             name = "llvm.fma.f32" if sig.return_type == types.float32 else "llvm.fma.f64"

@@ -15,9 +15,10 @@ _replaced: dict[Any, int] = {}  # loop -> multiply-adds that a general loop did 
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Return a context in which small work may use general loops, which handle every format, with the same bits.
+    """Return a context in which a general loop may do small work, so that no loop for a single format is compiled.
 
-    They replace loops for a single format that are not compiled yet.
+    A general loop handles every format, with the same bits. It is used only while the loop for the single format is
+    not compiled yet, and up to the amount of work that `replaces` allows.
     """
     token = _allowed.set(True)
     try:
@@ -32,10 +33,11 @@ def allows_general_loops() -> bool:
 
 
 def replaces(loop: Any, work: int) -> bool:
-    """Return whether a general loop, which handles every format, may do some work in place of `loop`; if so, count it.
+    """Return whether a general loop, which handles every format, may do some work in place of `loop`.
 
-    It may inside `general_loops` if `loop`, a kernel for a single format, is not compiled yet, until the work that was
-    counted for `loop` exceeds MOST (2**25) multiply-adds. work: number of multiply-adds.
+    It may if the call is inside `general_loops`, `loop`, a kernel for a single format, is not compiled yet, and the
+    work that general loops did in place of `loop`, this work included, is at most MOST (2**25) multiply-adds. If the
+    result is True, the work counts as done. work: number of multiply-adds.
 
     Example:
       >>> from fpsim.runtime.general_loops import general_loops, replaces

@@ -169,9 +169,9 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a digest and the content to a temporary file, and move that to `path` at once.
+    """Write the content, after a digest of it, to a temporary file, and rename that file to `path`.
 
-    Missing folders are created.
+    So no reader sees half a file. Missing folders are created.
 
     Raises:
       OSError: the file cannot be written.

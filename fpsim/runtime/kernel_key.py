@@ -52,8 +52,8 @@ def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 class _Parts:
     """Texts that describe a function and all functions that it calls, directly or not, in the order of discovery.
 
-    Methods raise UnknownPart for an object without a description. names: names of attributes in a function's code; of a
-    module or enumeration, only these members are described.
+    The argument `names` of its methods holds the names of globals and attributes in a function's code: of a module or
+    an enumeration, only members with these names are described.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Parts:
         """Return the description of a function: its code, defaults, captured values and the globals that it reads.
 
         Raises:
-          UnknownPart: the function refers to an object without description, or imports a module of fpsim when it runs.
+          UnknownPart: the function refers to an object that `describe` refuses, or imports a module of fpsim at a call.
         """
         code = function.__code__
         names = sorted(set(_names(code)))
@@ -163,10 +163,10 @@ class _Parts:
         raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
 
     def _describe_class(self, kind: type, names: list[str]) -> str:
-        """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple.
+        """Return a class as text: its name, and for a class of fpsim also its members (enumeration) or fields (tuple).
 
-        kind: the class. names: names of attributes in a function's code; only these members of an enumeration are
-        described.
+        kind: the class. names: names of attributes in a function's code; of an enumeration, only members with these
+        names are described.
 
         Raises:
           UnknownPart: the class is one of fpsim's, but neither an enumeration nor a named tuple.

@@ -131,7 +131,7 @@ def rounding_control(mode: str) -> int:
 def exchange_control(_typing: Any, value: Any) -> Any:
     """Write `value` to the control register of the processor's float unit, and return its former value.
 
-    Both are uint64. Only for processors for which `has_control` is True.
+    Both are uint64. Only for processors for which `has_control` is True. _typing: numba's typing context, not used.
     """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:

@@ -49,7 +49,10 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
-        """Set out[start : start + BLOCK], which must begin a cache line, to `block`, bypassing the caches."""
+        """Set out[start : start + BLOCK], which must begin a cache line, to `block`, bypassing the caches.
+
+        _typing: numba's typing context, not used.
+        """
         signature = types.void(out, types.intp, block)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -71,7 +74,7 @@ else:
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
         """Prefetch BLOCK (128) elements, AHEAD bytes after element `start`, of each source.
 
-        sources: a 1-D array or a tuple of such arrays.
+        sources: a 1-D array or a tuple of such arrays. _typing: numba's typing context, not used.
         """
         signature = types.void(sources, types.intp)
 
@@ -90,7 +93,10 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
-        """Prefetch the cache line of source[index], a 1-D array; it may be beyond the array's end."""
+        """Prefetch the cache line of source[index]; the index may be beyond the array's end.
+
+        source: a 1-D array. _typing: numba's typing context, not used.
+        """
         signature = types.void(source, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -102,7 +108,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_fence(_typing: Any) -> Any:
-        """Make stores that bypassed the caches visible to other threads."""
+        """Make stores that bypassed the caches visible to other threads; _typing: numba's typing context, not used."""
 
         def build(context: Any, builder: Any, _sig: Any, _args: Any) -> Any:
             builder.fence("seq_cst")

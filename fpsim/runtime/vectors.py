@@ -342,9 +342,9 @@ def repeated(
 
 
 def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
-    """Emit a loop that runs body(i) for i from 0 to count - 1; i, count: LLVM int64; count may be 0 or negative.
+    """Emit a loop over i from 0 to count - 1; there is no pass if count is 0 or negative.
 
-    builder: llvmlite's IRBuilder.
+    body(i): emits one pass; i: LLVM int64. count: LLVM int64. builder: llvmlite's IRBuilder.
     """
 
     def turn(i: Any, _values: list[Any]) -> list[Any]:

@@ -40,10 +40,14 @@ def encode_four_or_six(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
-    fill: the arrays to fill. source_fmt: the format of source. options: the options of the elements' cast.
-    known_scales: the caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them.
-    Return five counts of tiles (amax of 0, NaN, Inf, scale raised to the smallest, lowered to the largest), as if all
-    tiles used 6, and the scale of the whole array, or None.
+    fill: the arrays to fill. source: the float array. source_fmt: the format that its dtype stores. options: the
+    options of the elements' cast. known_scales: one scale per tile, as it is where the largest magnitude becomes 6 (1.5
+    times as large where it becomes 4); None to compute them.
+
+    Returns:
+      Five int64, the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
+      allowed, and with a scale lowered to the largest, all as if every tile used 6; and the float32 scale of the whole
+      array, None if the recipe has one level or the scales are the caller's.
     """
     scaling = fill.scaling
     tiles = tiling(source.shape, scaling.block)
@@ -80,9 +84,12 @@ def encode_if4(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
-    fill: the arrays to fill. source_fmt: the format of source. options: the options of the elements' cast to IF4. The
-    sign bit of a scale's code marks a tile of integers. Return five counts of tiles (amax of 0, NaN, Inf, scale raised
-    to the smallest, lowered to the largest), and the scale of the whole array, or None.
+    The sign bit of a scale's code marks a tile of integers. fill: the arrays to fill. source: the float array.
+    source_fmt: the format that its dtype stores. options: the options of the elements' cast to IF4.
+
+    Returns:
+      Five int64, the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
+      allowed, and with a scale lowered to the largest; and the float32 scale of the whole array, or None without one.
     """
     fmt = options.fmt
     assert isinstance(fmt, TwoTableFormat)
@@ -152,10 +159,11 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 def _merge(
     source: Array, source_fmt: Format, encodings: list[EncodedTargets], values: Iterable[Array], fill: EncodedTargets
 ) -> Array:
-    """Fill `fill` by copying each tile from the one of two encodings that has the smaller error; the first in a tie.
+    """Copy each tile from one of two encodings to the arrays of `fill`: the one with the smaller error, else the first.
 
-    source: the original array, of the format source_fmt. encodings: the two encodings. values: the float32 arrays to
-    which they decode, in the same order. Return one bool per tile, True where the second encoding was taken.
+    source: the original array. source_fmt: the format that its dtype stores. encodings: the two encodings. values: the
+    float32 arrays to which these decode, in the same order. The error is the one that fill.scaling.adaptive names.
+    Return one bool per tile, True where the second encoding was copied.
     """
     errors = [tile_errors(source, source_fmt, array, fill.scaling) for array in values]
     chosen = (errors[1] < errors[0]).reshape(fill.scales.shape)

@@ -39,9 +39,9 @@ def encode_into(
       scales: the caller's scales, one per tile, or None to compute them.
 
     Returns:
-      Five counts of tiles, int64: with an amax of 0, NaN, Inf, a scale raised to the smallest, one lowered to the
-      largest; and the float32 scale of the whole array by which two-level recipes multiply all scales, None if the
-      recipe has one level or the scales are the caller's.
+      Five int64, the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
+      allowed, and with a scale lowered to the largest; and the float32 scale of the whole array by which two-level
+      recipes multiply all scales, None if the recipe has one level or the scales are the caller's.
     """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
@@ -93,7 +93,9 @@ def quantize_into(
     cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
-    """Fill `target` with quantised values without storing codes; `decodes_in_one_pass` must be true.
+    """Fill `target` with quantised values without storing codes.
+
+    `decodes_in_one_pass`, called with the same element, scaling, source_fmt and target, must return True.
 
     Args:
       target: float32 array to fill.

@@ -36,11 +36,12 @@ def inverses() -> Array:
 
 
 def encode_hif4(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array:
-    """Encode an array of the format source_fmt to HiF4, and return five int64 counts of tiles.
+    """Encode an array to HiF4, and count tiles.
 
-    They are the numbers of tiles with an amax of 0, NaN and Inf, and two that are 0 here.
-    The zero points of `fill` receive, per tile, a uint32 of one-bit exponents: bit g < 8 is that of elements 8 g to
-    8 g + 7 of the tile, bit 8 + q that of 4 q to 4 q + 3.
+    fill: the arrays to fill. Its zero points receive, per tile, a uint32 of one-bit exponents: bit g < 8 is that of
+    elements 8 g to 8 g + 7 of the tile, bit 8 + q that of 4 q to 4 q + 3. source: the float array. source_fmt: the
+    format that its dtype stores. Return five int64: the numbers of tiles with an amax of 0, with NaN and with Inf,
+    then two zeros.
     """
     tiles = tiling(source.shape, fill.scaling.block)
     codes = fill.codes.reshape(tiles.shape)

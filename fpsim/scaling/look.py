@@ -129,8 +129,8 @@ def fill_tiles(
 
     scales, codes: filled, one entry per tile: float32 scales, and their codes (None for FP32). known_scales: the
     caller's scales, or None to compute them. counts: five int64, to which are added the numbers of tiles with an amax
-    of 0, NaN, Inf, a scale raised to the smallest, and one lowered to the largest. Return the float32 scale of the
-    whole array; None if the recipe has one level or the scales are the caller's.
+    of 0, with NaN, with Inf, with a scale raised to the smallest one allowed, and with a scale lowered to the largest.
+    Return the float32 scale of the whole array; None if the recipe has one level or the scales are the caller's.
     """
     shape = job.tiling.tiles
     tile_scales = scales.reshape(shape)

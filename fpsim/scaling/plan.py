@@ -191,10 +191,10 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 @lru_cache(maxsize=1024)
 @under_ieee  # the cached plan must not depend on the processor's mode now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
-    """Return the plan of the scales for elements up to `largest`; cached.
+    """Return the ScalePlan (rule and loop arguments) of scales that map a tile's amax to `largest`; cached.
 
-    scaling: the recipe. mantissa_bits: mantissa bits of the element format. width: bits, 32 or 64, of the float in
-    which elements are divided by scales.
+    scaling: the recipe. largest: in most cases the largest value of the element format. mantissa_bits: mantissa bits of
+    the element format. width: bits, 32 or 64, of the float in which elements are divided by scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word, real, _ = FLOATS[width]

@@ -44,8 +44,9 @@ def quotients(
     `fill_tiles`.
 
     Returns:
-      x / s, floats of how.width bits; five counts of tiles (amax of 0, NaN, Inf, scale raised to the smallest, lowered
-      to the largest); the float32 scale of the whole array, or None as from `fill_tiles`.
+      x / s, floats of how.width bits; five int64, the numbers of tiles with an amax of 0, with NaN, with Inf, with a
+      scale raised to the smallest one allowed, and with a scale lowered to the largest; and what `fill_tiles` returns,
+      the float32 scale of the whole array or None.
     """
     out = np.empty(source.shape, np.float32 if how.width == 32 else np.float64)
     counts = np.zeros(COUNTERS, np.int64)

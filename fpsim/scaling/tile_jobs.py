@@ -47,9 +47,9 @@ class TileTargets(NamedTuple):
 class TilePlan:
     """The plan for encoding arrays of one format to one element format with one scaling.
 
-    source_fmt: the format of the arrays. scales: the plan of the scales. options: the options of the elements' cast,
-    without a seed. encoder: the constants by which scaled floats become codes. integer: True for an integer format.
-    back: True writes the values of codes (code * scale), not the codes.
+    source_fmt: the format of the arrays. scales: the ScalePlan, by which scales are computed. options: the options of
+    the elements' cast, without a seed. encoder: the constants by which scaled floats become codes. integer: True for an
+    integer format. back: True writes the values of codes (code * scale), not the codes.
     """
 
     source_fmt: Format
@@ -93,8 +93,8 @@ class TileJob(NamedTuple):
     """One array to encode to codes, or to values, and the array to fill.
 
     source: bit patterns, shape (batch, rows, columns), of any memory layout. out: codes, or uint32 patterns of float32
-    values, of the same shape in C order. tiling: the tiles of the source. how: the plan. seed: the seed of stochastic
-    rounding, or None.
+    values, of the same shape in C order. tiling: the tiles of the source. how: the TilePlan, constants of the loops.
+    seed: the seed of stochastic rounding, or None.
     """
 
     source: Array  # words, batch x rows x columns, of any layout
@@ -105,7 +105,7 @@ class TileJob(NamedTuple):
 
     @property
     def plan(self) -> ScalePlan:
-        """The plan of the scales."""
+        """The ScalePlan, by which the job's scales are computed."""
         return self.how.scales
 
     @property

@@ -52,9 +52,12 @@ def encode_affine(
 ) -> Array:
     """Encode an array to integers with zero points, and count tiles.
 
-    fill: the arrays to fill. source_fmt: the format of source. options: the options of the elements' cast.
-    known_scales: the caller's scales, one per tile, or None to compute them. Return five int64 counts of tiles: with an
-    amax of 0, NaN, Inf, a scale raised to the smallest, one lowered to the largest.
+    fill: the arrays to fill. source: the float array. source_fmt: the format that its dtype stores. options: the
+    options of the elements' cast. known_scales: the caller's scales, one per tile, or None to compute them.
+
+    Returns:
+      Five int64, the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
+      allowed, and with a scale lowered to the largest.
     """
     element, scaling, tiling = fill.fmt, fill.scaling, tiling_of(source.shape, fill.scaling.block)
     assert isinstance(element, IntegerFormat)
@@ -105,7 +108,7 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of the scales (high - low) / steps, for tiles whose elements range from low to high; cached.
+    """Return the ScalePlan of the scales (high - low) / steps, for tiles with elements from low to high; cached.
 
     scaling: the recipe. steps: the largest integer minus the smallest, 255 for INT8. width: bits, 32 or 64, of the
     float in which elements are divided by scales.
@@ -124,11 +127,11 @@ def _random_words(options: CastOptions, first: int, matrix: Array) -> Array:
 
 
 def encode_log(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array:
-    """Encode an array of the format source_fmt to LogFMT, and count tiles.
+    """Encode an array to LogFMT, and count tiles.
 
-    For each tile, the scales of `fill` receive the distance between neighbouring levels in log2, and its zero points
-    receive log2 of the lowest nonzero level. Return five int64 counts of tiles: with an amax of 0, NaN, Inf, and two
-    that are 0 here.
+    fill: the arrays to fill. For each tile, its scales receive the distance between neighbouring levels in log2, and
+    its zero points receive log2 of the lowest nonzero level. source: the float array. source_fmt: the format that its
+    dtype stores. Return five int64: the numbers of tiles with an amax of 0, with NaN and with Inf, then two zeros.
     """
     element, tiling = fill.fmt, tiling_of(source.shape, fill.scaling.block)
     assert isinstance(element, LogFMT)

@@ -41,8 +41,9 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
     of each tile. codes: filled with the code of each scale. size: rows and columns of a tile, and columns of a piece.
     draws: four uint64, the flat index of the matrix's start, the distance of that index to the next row's, and the
     seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. counts: five int64,
-    to which are added the numbers of tiles with an amax of 0, NaN, Inf, a scale raised to the smallest one allowed, and
-    one lowered to the largest. plan: the last three arguments of `settle`, as ScalePlan.arguments returns them.
+    to which are added the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest
+    one allowed, and with a scale lowered to the largest. plan: the last three arguments of `settle`, as
+    ScalePlan.arguments returns them.
 
     e: the choices that are compiled in. settle: the loop of `settle_kernel`, from amaxes to scales.
     """

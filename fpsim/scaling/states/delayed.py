@@ -122,14 +122,14 @@ class DelayedScaling(_ScaleState):
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array with the current scales, and compute the next ones.
+        """Encode a step's array with the current scales, and compute the next ones; this object is not changed.
 
-        step: the array and the options of its cast. back: True for values instead of codes. The object itself is not
-        changed.
+        step: the array and the options of its cast. back: True for values instead of codes.
 
         Returns:
           The Scaled array (float32 values if `back`); the encode scales that were used; a dict of the arrays for the
-          next step, "amax_history" and "encode_scales"; and whether an encode scale was recomputed.
+          next step, "amax_history" and "encode_scales"; and True if at least one of these new encode scales was
+          computed from an amax, False if every tile keeps its scale, as its amax is 0 or Inf.
         """
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
@@ -143,10 +143,11 @@ class DelayedScaling(_ScaleState):
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
-        """Return the history of amaxes after a step, the encode scales after it, and whether a scale was recomputed.
+        """Return the history of amaxes after a step, the encode scales after it, and whether any of them is new.
 
-        history: before the step, shape (entries, *tiles). encode_scales: before the step, one per tile. newest: the
-        step's amaxes, one per tile.
+        An encode scale is new if point 3 of the class computed it from an amax, even if its value is the same. A tile
+        whose amax is 0 or Inf keeps its scale. history: before the step, shape (entries, *tiles). encode_scales:
+        before the step, one per tile. newest: the step's amaxes, one per tile.
         """
         from fpsim.runtime.processor import ieee_arithmetic
 

@@ -153,8 +153,8 @@ class _ScaleState:
 
         Returns:
           The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-          per tile; the arrays that the next step needs, by the names in ARRAYS; and whether this step computed scales
-          from an amax.
+          per tile; a dict of the arrays that the next step needs, by the names in ARRAYS; and True if this step
+          computed at least one scale from an amax, so that `ScaleCounts.recalibrations` counts it.
         """
         raise NotImplementedError
 

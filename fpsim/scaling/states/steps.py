@@ -80,6 +80,8 @@ class EncodingStep(NamedTuple):
 def encode_with_own_scales(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
     """Encode a step's array with scales computed from the array itself.
 
+    step: the array and the options of its cast. back: True for values instead of codes.
+
     Returns:
       The Scaled array, or float32 values if `back`; the decode scales, float32, one per tile, with as many
       axes as the array; and the factors that elements were divided by or multiplied with, 1-D, one per tile.
