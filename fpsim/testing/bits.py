@@ -116,7 +116,7 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """Return a sentence on the first difference between two compared objects, or "" if they are equal.
+    """Return a sentence on the first difference between the compared objects `got` and `want`, or "" if they are equal.
 
     fmt: the format that the caller of `assert_bits_equal` passed, or None.
     """
@@ -168,7 +168,10 @@ def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
 
 
 def _differing(got: Array, want: Array) -> Any:
-    """Return a bool mask of the elements whose bits differ; of floats (not of codes), two NaNs count as equal."""
+    """Return a bool mask of the elements whose bits differ between two arrays; of floats, two NaNs count as equal.
+
+    Codes of NaN count as equal only if they are the same code.
+    """
     differ = np.asarray(words(got) != words(want))
     if got.dtype.kind in "iub":
         return differ

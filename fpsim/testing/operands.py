@@ -127,8 +127,8 @@ def _both(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], name: s
 def _codes_of(values: Callable[[np.random.Generator, tuple[int, int], int], Floats]) -> Draw:
     """Return a function (generator, shape, name of a format, K) -> codes of random values in that format.
 
-    values: function (generator, shape, span) -> float64 values. span: the format's number in SPAN. Values of
-    the kind "wide" are multiplied by random powers of two from 2**-span to 2**(span - 1).
+    values: function (generator, shape, span) -> float64 values, which are encoded. span: the format's number in SPAN,
+    by which `values` can limit exponents; for the kind "wide" they are from -span to span - 1.
     """
     return lambda rng, size, kind, k: _encoded(values(rng, size, SPAN[kind]), kind)
 

@@ -117,9 +117,9 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the codes of test cases, one list per case, as a uint64 array (cases, numbers).
+    """Return test cases, each a list of codes, as a uint64 array (cases, numbers).
 
-    fields: the fields of a case, whose numbers of codes add up to the length of each list.
+    lines: the lists. fields: the fields of a case, whose numbers of codes add up to the length of each list.
     """
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 

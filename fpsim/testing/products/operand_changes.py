@@ -143,7 +143,7 @@ def _moved(s: Array, by: int, axis: int) -> Array:
 
 
 def _first(s: Array, axis: int) -> Array:
-    """Return scales in which every row (axis 0) or column (axis 1) equals the first one."""
+    """Return a copy of the scales s in which every row (axis 0) or column (axis 1) equals the first one."""
     return np.repeat(s.take([0], axis), s.shape[axis], axis)
 
 

@@ -196,10 +196,10 @@ def promise_of(
     a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
     out_fmt: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
-    """Return the validated arithmetic that a kernel promises; the arguments are those of `check_kernel`.
+    """Return the validated arithmetic that a kernel promises, for the arguments of `check_kernel` (see there).
 
     a, b: formats of the operands; b None for that of a. accumulate: a unit or its name, an accumulator, or a probed
-    model. out_fmt: the format of results; None for that of the sums.
+    model. out_fmt: the format of results; None for that of the sums. Other arguments that are None promise nothing.
 
     Raises:
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
@@ -259,8 +259,8 @@ def promise_of(
 def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_fmt: Any) -> Promise:
     """Return the promise of a kernel whose arithmetic is `model`, a probed matrix product of floats.
 
-    more: whether a schedule, a promotion, scales or a bias are promised, which the model excludes. out_fmt: the format
-    of results, which must be the model's; None for that.
+    a, b: the formats of the operands. more: whether a schedule, a promotion, scales or a bias are promised, which the
+    model excludes. out_fmt: the format of results, which must be the model's; None for that.
 
     Raises:
       ValueError: `model` is not a usable model of a matrix product of floats, or `more` or `out_fmt` contradicts it.

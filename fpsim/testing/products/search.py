@@ -174,7 +174,10 @@ class VariantSearch:
         return []
 
     def _matches(self, x: Variant, others: list[Variant]) -> list[Variant]:
-        """Join x with each of `others`, and return the joined variants that reproduce all wrong results."""
+        """Merge the changes of the variant x with those of each of `others`.
+
+        Return the merged variants that reproduce all wrong results.
+        """
         matches = []
         for y in others:
             variant = _joined(x, y)
@@ -363,10 +366,10 @@ def _power(x: KernelInputs) -> int:
 
 
 def _telling(observation: Observation) -> tuple[int, int]:
-    """Return a sort key of observations for a search: those with at least 8 wrong results come first.
+    """Return the sort key of an observation (a kernel's results for some inputs) in a search; small keys come first.
 
-    So do those with fewer than 8 results, if all are wrong. Then the kinds of inputs that exclude most variants come
-    first, then small products.
+    Observations with at least 8 wrong results, or with only wrong results, come before all others. Among each of these
+    two groups, inputs of the kinds that exclude most variants come first, then small products.
     """
     m, n, k = observation.x.shape
     few = observation.count < min(8, observation.got.size)
@@ -374,6 +377,6 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 
 def _joined(x: Variant, y: Variant) -> Variant:
-    """Return a variant with the changes of x and of y; where both change the same attribute, that of x."""
+    """Return the variant with the changes of both x and y; where both set the same attribute, x's change is kept."""
     changes: list[Any] = [first if first is not None else second for first, second in zip(x, y, strict=True)]
     return Variant(*changes)

@@ -213,5 +213,5 @@ def _met(operation: StackOperation) -> str:
 
 
 def _terms(about: Extent) -> str:
-    """Return a range of terms of K as text, such as "terms 32..63"."""
+    """Return a range of terms of K, `about`, as text, such as "terms 32..63"."""
     return f"terms {about}" if about.terms > 1 else f"term {about}"

@@ -86,7 +86,10 @@ def _uniform(size: float) -> npt.NDArray[np.float32]:
 
 
 def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
-    """Return whether results for inputs of up to `size` are multiples of `step`, at most one step from the input."""
+    """Return whether a quantizer's results are multiples of `step`, and at most one step from their inputs.
+
+    box: the quantizer, called with random inputs of magnitudes up to `size`.
+    """
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     if not np.isfinite(got).all():
@@ -111,7 +114,10 @@ def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | 
 
 
 def _step(box: CalledQuantizer, size: float) -> float | None:
-    """Return the spacing of a quantizer's results for inputs of magnitudes up to `size`; None if it is not even."""
+    """Return the spacing of a quantizer's results for inputs of magnitudes up to `size`; None if it is not uniform.
+
+    box: the quantizer.
+    """
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     sizes = np.unique(np.abs(got))

@@ -215,9 +215,10 @@ def is_integer_dtype(dtype: np.dtype[Any]) -> bool:
 
 
 def _codes(array: Array, fmt: Format) -> Array | None:
-    """Return results as flat codes if they are integers or of the format's dtype, else None.
+    """Return results as flat codes if their dtype is an integer dtype or the format's own, else None.
 
-    Signed integers as wide as a code are read as bit patterns; other negative ones become 2**62, which is no code.
+    array: the results. Signed integers as wide as a code are read as bit patterns; other negative ones become 2**62,
+    which is no code.
     """
     if array.dtype.kind in "iu":
         flat = np.ascontiguousarray(array).ravel()

@@ -307,8 +307,8 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
     """Return the broken property for a rule that a function broke, such as "dtype", with an input that shows it.
 
-    If fn raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a single
-    value.
+    If the function raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a
+    single value. box: the function. refusal: the exception that names the rule and the input.
     """
     x = refusal.inputs
     if x is None or not x.size:

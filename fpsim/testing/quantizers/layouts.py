@@ -25,7 +25,7 @@ class MemoryLayout(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape, with -1 for the last axis, of an array of 8 * n elements with this number of axes."""
+        """Shape with `axes` axes to which 8 * n elements are reshaped for this layout; -1 stands for the last axis."""
         return {1: (-1,), 2: (4, -1), 3: (2, 2, -1)}[self.axes]
 
 

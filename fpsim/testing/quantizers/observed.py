@@ -59,7 +59,7 @@ _ULPS = {
 
 
 def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
-    """Return (lower ends, upper ends) of the intervals of numbers that round to each of `values` to nearest.
+    """Return (lower ends, upper ends) of the intervals of numbers that rounding to nearest takes to each of `values`.
 
     values: float64 values of the format of `model`.
     """

@@ -346,7 +346,7 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def holds_results(fmt: Format, result: Result) -> bool:
-    """Return whether the results of a call are codes, or values of a dtype that can represent all values of `fmt`."""
+    """Return whether the result of a call has codes, or values of a dtype that can represent all values of `fmt`."""
     returned = format_of(np.dtype(getattr(ml_dtypes, result.dtype, result.dtype)))
     return result.codes or (returned is not None and returned.holds(fmt))
 

@@ -208,7 +208,10 @@ def input_fields(x: Array) -> dict[str, Any]:
 
 
 def code_of(word: Any, fmt: Format) -> int | None:
-    """Return the code of a value, given as the uint64 bit pattern of a float64; None if the format has none."""
+    """Return the code of a value in a format; None if the format does not have the value.
+
+    word: the value, as the uint64 bit pattern of a float64.
+    """
     value = np.array([word], np.uint64).view(np.float64)
     if np.isnan(value[0]):
         return fmt.nan_code
@@ -219,7 +222,7 @@ def code_of(word: Any, fmt: Format) -> int | None:
 
 
 def shown_result(word: Any, fmt: Format) -> str:
-    """Return a result, given as the uint64 bit pattern of a float64, as text: code and value."""
+    """Return a result as text: its code in the format and its value. word: uint64 bit pattern of the float64 result."""
     value = float(np.array([word], np.uint64).view(np.float64)[0])
     code = code_of(word, fmt)
     if code is None:

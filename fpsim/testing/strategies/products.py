@@ -81,7 +81,7 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 
 
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
-    """Return random codes of one operand, in the dtype of the unit's element type `element`.
+    """Return random codes of one operand, (rows, columns) = `shape`, in the dtype of the unit's element type `element`.
 
     kind: "any codes", "ones", or "cancelling" or "wide", which both mean values of both signs in 24 binades around 1.
     """
@@ -122,8 +122,9 @@ def _carried(code: Any, element: Element) -> Any:
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
     """Make a random half of the terms of K the negatives of the other half, in place, so that the terms cancel.
 
-    b's codes are copied from the other half, and a's too, with the other sign. In formats without -0, whose code there
-    means NaN, zeros of a keep their code. a, b: codes, (m, K) and (K, n). element: the element type of a.
+    For each pair of terms, b's codes are copied, and a's codes are copied with the sign bit flipped. In formats in
+    which the sign bit alone means NaN instead of -0, zeros of a stay zeros. a, b: codes, (m, K) and (K, n). element:
+    the element type of a.
     """
     order = rng.permutation(a.shape[1])
     half = order.size // 2

@@ -31,7 +31,7 @@ MANY = 1 << 16  # inputs that causes are tried on; those that reproduce their re
 
 
 def differing(got: Values, want: Values) -> Any:
-    """Return a bool mask of the results that differ between two float64 arrays.
+    """Return a bool mask of the results that differ between the float64 arrays `got` and `want`.
 
     NaN equals NaN, and -0.0 differs from 0.0.
     """
@@ -120,6 +120,7 @@ def cause_of(
     """Return (clauses on faults that explain the results `got` for x, model with them, number of others tried).
 
     There are one or two clauses ("drops the sign"); () if none explain the results, with `promise` as the model.
+    promise: the model of the promised arithmetic. box: the quantizer.
     """
     variants = changes_of(promise)
     few, few_got = x, got

@@ -95,7 +95,10 @@ def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIden
 
 
 def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
-    """Return the identity of a quantizer `box`, given a model that has its scale and zero point."""
+    """Return the rounding, range and faults of a quantizer as an `IntegerIdentity`, with the scale of `model`.
+
+    box: the quantizer. model: a model with the scale and zero point that the quantizer may have.
+    """
     x = inputs_of(model, np.dtype(np.float32))
     got = box.call(x)
     fmt = box.promise.fmt

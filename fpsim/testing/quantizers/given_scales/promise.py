@@ -64,15 +64,19 @@ class GivenScale(NamedTuple):
 
     @property
     def along(self) -> int | None:
-        """Axis of a matrix along which all elements have one scale; None with a single scale."""
+        """Axis of a matrix along which the scale stays the same: 1 with one scale per row, 0 with one per column.
+
+        None with a single scale.
+        """
         if not self.scale.ndim:
             return None
         return 1 if self.scale.ndim == 2 and self.scale.shape[0] > 1 else 0
 
     def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return scales or zero points, given one per tile, as arrays that broadcast with the inputs.
+        """Return scales or zero points as an array that broadcasts with the inputs.
 
-        shape: the shape of the inputs, which may be several matrices stacked along the rows.
+        of_scales: the scales or zero points, in the shape of `self.scale`. shape: the shape of the inputs, which may be
+        several matrices stacked along the rows.
         """
         if self.block is None or of_scales.ndim == 0:
             return of_scales

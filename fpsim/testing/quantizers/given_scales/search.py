@@ -37,7 +37,8 @@ def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
 def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float, int] | None:
     """Return (scale, zero point), found from codes for inputs of one sign; None if the codes have too few steps.
 
-    The scale follows from two inputs at which codes step to the next integer, whatever the rounding.
+    The scale follows from two inputs at which codes step to the next integer, whatever the rounding. box: the
+    quantizer. fmt: the integer format of the codes. sign: 1 for positive inputs, -1 for negative ones.
     """
     zero_point = int(box.call(np.zeros(4, np.float32))[0])
     steps = (fmt.highest - zero_point if sign > 0 else zero_point - fmt.lowest) * 3 // 4
@@ -87,9 +88,10 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return `scale` and the NEAR float32 numbers on each side of it, those with the fewest decimal digits first.
+    """Return `scale` and the NEAR nearest float32 numbers on each side of it, shortest decimal numbers first.
 
-    Of a number and its reciprocal, the one with fewer digits counts. Of equally long ones, the nearest comes first.
+    The length of a number is its number of significant decimal digits, or that of its reciprocal if that has fewer. Of
+    equally long numbers, the one nearest to `scale` comes first.
     """
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
@@ -99,6 +101,6 @@ def _likely(scale: float) -> list[Any]:
 
 
 def _digits(number: float) -> int:
-    """Return the fewest significant decimal digits, up to 7, that round to the same float32 as a number; else 9."""
+    """Return how many significant decimal digits `number` needs to round to the same float32: 1 to 7, or 9 if more."""
     single = np.float32(number)
     return next((n for n in range(1, DIGITS + 1) if np.float32(f"{number:.{n}g}") == single), DIGITS + 2)

@@ -163,7 +163,10 @@ def _usual_fault(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields if codes are packed in the wrong order or off by a constant; else {}."""
+    """Return the `QuantizerReport` fields if codes are packed in the wrong order or off by a constant; else {}.
+
+    results: the quantizer's results for all matrices, with what it promises.
+    """
     fmt = results.fmt
     rights = [(parts, RightParts.of(x, fmt, results.scaling, results.cast)) for x, parts in results.all]
     if all(parts.swapped is not None and (parts.swapped == right.codes).all() for parts, right in rights):
@@ -210,7 +213,8 @@ Pair = tuple[Array, Array]  # returned integers, and the right ones
 def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pair] | None:
     """Return ((zero points, right zero points), (codes, right codes)), flat arrays of integers.
 
-    Return None if there are no zero points or scales, or if the scales or the shapes are wrong.
+    Return None if there are no zero points or scales, or if the scales or the shapes are wrong. parts: the quantizer's
+    result for a matrix. right: the right result.
     """
     if parts.zero_points is None or right.zero_points is None or parts.scales is None:
         return None

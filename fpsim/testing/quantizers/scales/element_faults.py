@@ -107,8 +107,8 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
 def _wrapping(largest: int | None) -> FaultFunction:
     """Return the fault function for integers that lose their high bits instead of saturating.
 
-    A fault function maps (promised encoding, case) to the faulty result for the case's matrix. largest: None for right
-    scales; an integer for the scales amax / largest, which are then wrong too.
+    A fault function maps (promised encoding, case) to the faulty result for the case's matrix. largest: None if the
+    scales are right; an integer if the quantizer also divides amax by this integer to get its scales.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
@@ -128,9 +128,10 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _of_quotients(divisor: float, lowest: int) -> FaultFunction:
-    """Return the fault function for the scales amax / divisor, with integers from `lowest` on as elements.
+    """Return the fault function for scales amax / `divisor`, with elements limited to `lowest` and above.
 
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    The elements are x / scale, rounded to integers; their upper limit is the right one. A fault function maps (promised
+    encoding, case) to the faulty result for the case's matrix.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
@@ -285,7 +286,7 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault function for applying `change` to the right elements, float64 values before scaling.
+    """Return the fault function for applying `change` to right elements: float64 values not yet multiplied by scales.
 
     It maps (promised encoding, case) to the faulty result for the case's matrix.
     """

@@ -89,7 +89,7 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
     """Return whether elements, float64 values, equal those of a case's result.
 
     places: the indices of the elements in the flattened matrix, or a slice. If the case has no returned scales, the
-    elements are multiplied by `scales` (one per tile) in float32 first.
+    elements are multiplied by `scales` (one per tile) in float32 first. recipe: the promised encoding, for its tiles.
     """
     if case.scales is None:
         spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)

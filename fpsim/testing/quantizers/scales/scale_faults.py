@@ -122,7 +122,7 @@ def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
 
 
 def _neighbours(by: int, count: int) -> Array:
-    """Return, for each of `count` tiles, the index of the tile `by` before it, limited to the first and last tile."""
+    """Return, for the tiles i = 0 .. count - 1, the index i - by of another tile, limited to the same range."""
     return np.clip(np.arange(count) - by, 0, count - 1)
 
 
@@ -142,9 +142,10 @@ def _signed(x: Array, sign: int) -> Array:
 
 
 def _with_sign(recipe: RightEncoding, case: Case) -> Array:
-    """Return float32 scales computed from the largest value of each tile; they are negative where that value is.
+    """Return float32 scales computed from each tile's largest value, not magnitude; negative for a negative value.
 
-    recipe: the encoding that the quantizer promises. case: the matrix.
+    For a tile of -3 and -1, the scale is that of amax 1, with a minus sign. recipe: the encoding that the quantizer
+    promises. case: the matrix.
     """
     largest = reduced_tiles(np.maximum, case.x, recipe.scaling.block)
     magnitudes = recipe.scales(spread_over(np.abs(largest), case.x, recipe))
@@ -154,7 +155,8 @@ def _with_sign(recipe: RightEncoding, case: Case) -> Array:
 def _exact(recipe: RightEncoding, case: Case) -> Array:
     """Return float32 scales of tiles that are not rounded to the scale format: amax / largest value of an element.
 
-    recipe: the encoding that the quantizer promises, here without a tensor scale. case: the matrix.
+    recipe: the encoding that the quantizer promises; a scale of the whole array, if it has one, is left out. case: the
+    matrix.
     """
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
@@ -182,15 +184,16 @@ def _without_last(axis: int) -> ScaleChange:
 
 
 def _enlarged(added: float, x: Array) -> Array:
-    """Return the magnitudes of x plus `added`."""
+    """Return abs(x) + `added`, as float32."""
     return np.asarray(np.abs(x) + np.float32(added))
 
 
 def _quotients(recipe: RightEncoding, cases: list[Case]) -> Iterator[tuple[str, ScaleChange]]:
-    """Yield faults of dividing amax by a wrong number, as (clause on the scales, function (recipe, case) -> scales).
+    """Yield faults of dividing amax by a wrong number, as (clause on the scales, scale function).
 
-    The number is that which the returned scales show; clauses are such as "amax/440, not amax/448". Nothing is yielded
-    for recipes whose scales are not amax / largest value in float32.
+    The wrong number is found by `divisor_of` from the results in `cases`, matrices with a quantizer's results; a clause
+    is "amax/440, not amax/448". The scale function maps (recipe, case) to the wrong scales. recipe: the encoding that
+    the quantizer promises. Nothing is yielded unless its scales are amax / (largest value of the format) in float32.
     """
     scaling = recipe.scaling
     if (scaling.scale_format, scaling.scale_rule, scaling.tensor_scale) != (FP32, "amax", False):
@@ -203,7 +206,7 @@ def _quotients(recipe: RightEncoding, cases: list[Case]) -> Iterator[tuple[str, 
 
 
 def quotient_of_amax(divisor: np.float32, multiplies: bool, recipe: RightEncoding, case: Case) -> Array:
-    """Return amax / divisor of each tile in float32, without a lower limit.
+    """Return amax / divisor of each tile in float32, without the recipe's lower limit of scales.
 
     It is 1 where the quotient is zero, and the right scale where amax is zero.
 
@@ -219,8 +222,9 @@ def quotient_of_amax(divisor: np.float32, multiplies: bool, recipe: RightEncodin
 def divisor_of(recipe: RightEncoding, cases: list[Case]) -> float:
     """Return the wrong number by which a quantizer divides the tiles' amax to get their scales; 0 if there is none.
 
-    It follows from the scales that were returned for the second case, and is rounded to a multiple of 1/2 if one is
-    very near. recipe: the encoding that the quantizer promises, which has the right divisor.
+    The number follows from the scales that the quantizer returned for the second of `cases`, matrices with its results.
+    It is replaced by the nearest multiple of 1/2 if that is very near. recipe: the encoding that the quantizer
+    promises, which has the right divisor.
     """
     ratio = _ratio(recipe, cases)
     largest = float(getattr(recipe.fmt, "max", 0.0))
@@ -235,7 +239,9 @@ def divisor_of(recipe: RightEncoding, cases: list[Case]) -> float:
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
     """Return (returned scale) / (right scale) if it is the same number, other than 1, in all tiles; else 0.
 
-    The tiles are those of the second case. A ratio near a quotient of two of LIMITS is replaced by it.
+    The tiles are those of the second of `cases`, matrices with a quantizer's results. A ratio near a quotient of two
+    numbers in LIMITS (largest values of formats) is replaced by that quotient. recipe: the encoding that the quantizer
+    promises.
     """
     scales = cases[1].scales if len(cases) > 1 else None
     if scales is None:

@@ -57,7 +57,10 @@ def zero_point_causes(
 
 
 def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) -> AffineCase | None:
-    """Return a matrix with its result as an AffineCase; None if x is not finite or the returned scales are wrong."""
+    """Return a matrix with its result as an AffineCase; None if x is not finite or the returned scales are wrong.
+
+    parts: the result for the matrix x. fmt, scaling: the promised element format and scaling.
+    """
     right = encode_scaled(x, fmt, scaling)
     if parts.scales is None or parts.scales.size != right.scales.size or not np.isfinite(x).all():
         return None
@@ -76,8 +79,9 @@ def _faults(
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
     """Yield known faults, as (clauses ("drops the sign"), rounding rule of zero points, changes).
 
-    Changes are fields of the `GivenScale` that models the elements -> other values; {} if only zero points are wrong.
-    fmt, scaling, rounding: the promised element format, scaling and rounding of elements.
+    `changes` is a dict {field of the `GivenScale` that models the elements: its wrong value}; {} if only zero points
+    are wrong. cases: matrices with the quantizer's results. fmt, scaling, rounding: the promised element format,
+    scaling and rounding of elements.
     """
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
@@ -121,7 +125,8 @@ def _gives(
 def _zero_points(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rule: str) -> Array:
     """Return the zero points of a case's tiles: (lowest code) - (lowest value) / scale, rounded by a rule, saturated.
 
-    The lowest value of a tile without negative values is 0. rule: a name in `rounder.RULES`, such as "nearest_even".
+    The lowest value of a tile without negative values is 0. fmt, scaling: the promised element format and scaling.
+    rule: a name in `rounder.RULES`, such as "nearest_even".
     """
     lows = np.minimum(reduced_tiles(np.minimum, case.x, scaling.block), np.float32(0))
     with np.errstate(all="ignore"):
