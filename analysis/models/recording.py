@@ -255,7 +255,8 @@ class Recording:
         self._outputs[step, "", "output" if number == 1 else f"output {number}"] = x
 
     def keep_settings(self, step: int, layer: str, settings: Mapping[str, Any]) -> None:
-        """Store the settings of a product whose operands are stored, unless the layer has some in this step already."""
+        """Store the settings of a product whose operands are stored, unless settings of this layer are stored at this
+        step already."""
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
@@ -382,6 +383,7 @@ class Recording:
 
 
 def _sqnr(row: RecordedRow) -> float:
-    """Return the SQNR (dB) of a row in the first format; Inf if the row has no format or the SQNR is NaN."""
+    """Return the SQNR (dB) of a row in the first of the recorded formats; Inf if the row has no format or the SQNR is
+    NaN."""
     value = row.errors[0].sqnr_db if row.errors else math.inf
     return math.inf if math.isnan(value) else value

@@ -35,7 +35,7 @@ def patterns_of(patterns: Any, argument: str = "layers", least: int = 1) -> tupl
 
 
 def matches(name: str, patterns: str | Sequence[str]) -> bool:
-    """Return whether a name matches a shell pattern, or one of several."""
+    """Return whether a name matches a shell pattern. `patterns`: one pattern, or several of which one must match."""
     return any(fnmatchcase(name, pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns))
 
 

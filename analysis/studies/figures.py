@@ -150,7 +150,7 @@ def _draw_rows(
 
 
 def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
-    """Draw a vertical tick from y - half to y + half at each of `values` that is not NaN.
+    """Draw into `ax` a vertical tick from y - half to y + half at each of `values` that is not NaN.
 
     window: lowest and highest value of the axis, at which values beyond them are drawn. style: keywords of `Axes.plot`.
     """

@@ -282,7 +282,8 @@ def _step_row(course: Course) -> TableRow:
 def _candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
     """Return a picture for each role (weights, activations, gradients) with operands: their SQNR by candidate.
 
-    It shows SQNR deficits: how many dB an operand's SQNR is below that of the format on normal data.
+    `summaries`: the candidates, each with the metrics of its operands. A picture shows SQNR deficits: how many dB an
+    operand's SQNR is below that of the format on normal data.
     """
     from fpsim.analysis.studies.figures import candidates_figure
 

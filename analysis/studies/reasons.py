@@ -56,7 +56,8 @@ def reason_of(judged: JudgedCandidates) -> str:
 def why_none(closest: WorstMetrics, wanted: Requirements) -> str:
     """Return the sentences saying that no candidate is good enough for a tensor.
 
-    `closest`: the candidate that is nearest to being good enough; the requirements that it fails are named.
+    `closest`: the candidate that is nearest to being good enough; those of the requirements `wanted` that it fails are
+    named.
     """
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
 

@@ -122,7 +122,8 @@ class StudyPlan:
 
     @property
     def judged(self) -> Rounding:
-        """The rounding on which recommendations are based: nearest-even if it is studied, else the first."""
+        """The rounding on which recommendations are based: nearest-even if it is one of `roundings`, else the first of
+        them."""
         return judged_rounding(self.roundings)
 
     def check(self) -> None:

@@ -128,7 +128,8 @@ def _failure(problem: BaseException) -> Failure:
 
 
 def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
-    """Call function(task) in `workers` processes; yield pairs (index of the task, result or Failure), in any order.
+    """Call function(task) for each of `tasks` in `workers` processes; yield pairs (index of the task, result or
+    Failure), in any order.
 
     A task whose worker died is tried again `retries` times. Each worker is a pool of one process, so that its death
     identifies its task.

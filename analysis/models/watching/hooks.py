@@ -11,9 +11,9 @@ from fpsim.arrays import Array, from_torch
 
 
 class Hook:
-    """A hook of one model, which calls `call` with its arguments; copies of the model get a hook that does nothing.
+    """A hook of one model, which passes its arguments to the function `call`.
 
-    Deep copies and pickles count as copies.
+    Deep copies and pickles of the model get a hook that does nothing.
     """
 
     def __init__(self, call: Callable[..., None]) -> None:

@@ -179,7 +179,7 @@ class Watch:
             self.end_step()
 
     def _forget(self) -> None:
-        """Remove hooks that still wait for gradients of an earlier step, and reset the counts of a step."""
+        """Remove hooks that still wait for gradients of an earlier step, and reset the counts of the current step."""
         for handle in self._gradients.values():
             handle.remove()
         self._gradients = {}

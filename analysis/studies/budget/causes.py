@@ -181,15 +181,15 @@ def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes with which a recipe casts both operands of "fprop", "dgrad" or "wgrad"."""
+    """Return the rounding modes with which a recipe casts both operands of `product`, "fprop", "dgrad" or "wgrad"."""
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
     """Return the operands a and b of a product, each with its cast and the errors of its values.
 
-    `pair`: the exact operands, after the Hadamard transform if the recipe has one. `call`: the product as computed with
-    the recipe, which has the cast operands.
+    `recipe`: the recipe of the product. `pair`: the exact operands, after the Hadamard transform if the recipe has one.
+    `call`: the product as computed with the recipe, which has the cast operands.
     """
     factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     sides = []

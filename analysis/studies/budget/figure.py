@@ -65,7 +65,8 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
-    """Draw the bar of a product at vertical position `at`, and a mark at its inherited error if that is known.
+    """Draw the bar of a product, `row`, into `ax` at vertical position `at`, and a mark at its inherited error if that
+    is known.
 
     The bar ends at the product's relative error, or at 1 if that is not finite. It is divided in proportion to the
     shares of the causes. The inherited error is the one that inexact inputs cause.
@@ -82,9 +83,9 @@ def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
 
 
 def _label(ax: Axes, layers: Sequence[str], places: Sequence[tuple[float, BudgetRow]]) -> None:
-    """Write the names of products and layers to the left of their bars, and set the axes and the legend.
+    """Write the names of products and layers to the left of their bars in `ax`, and set its limits and the legend.
 
-    `places`: for each bar, its vertical position and its row.
+    `layers`: names of the layers, from top to bottom. `places`: for each bar, its vertical position and its row.
     """
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
@@ -103,7 +104,7 @@ def _label(ax: Axes, layers: Sequence[str], places: Sequence[tuple[float, Budget
 
 
 def _legend(ax: Axes, rows: Sequence[BudgetRow]) -> None:
-    """Draw the legend above the bars, with the causes that are visible in the bars of `rows`."""
+    """Draw the legend above the bars of `ax`, with the causes that are visible in the bars of `rows`."""
     parts = [shares(row) for row in rows]
     seen = [name for name in PARTS if any(of_row[name] > VISIBLE for of_row in parts)]
     handles: list[Any] = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]

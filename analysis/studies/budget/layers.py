@@ -101,7 +101,8 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
-    """Return the recorded operands of a layer at a step: name, such as "input" or "output_gradient" -> array."""
+    """Return the operands that a recording has of a layer at a step: name, such as "input" or "output_gradient" ->
+    array."""
     return {which: x for (at, name, which), x in recording.operands.items() if (at, name) == (step, layer)}
 
 

@@ -148,7 +148,7 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """Return the (row, column) indices of the `count` largest elements of a matrix, the largest first.
+    """Return the (row, column) indices of the `count` largest elements of the matrix x, the largest first.
 
     Of equal elements, the earlier in C order comes first.
     """

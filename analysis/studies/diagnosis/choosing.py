@@ -179,9 +179,10 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
 
 
 def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
-    """Return whether the errors of two rows differ by at most the larger of their standard deviations over batches.
+    """Return whether an error of two rows differs by at most the larger of its two standard deviations over batches.
 
-    With one batch, they must be equal. `figure`: name of the compared error, such as "gradient_error".
+    With one batch, the two errors must be equal. `first`, `second`: the rows. `figure`: name of the compared error,
+    such as "gradient_error".
     """
     spreads = [spread_of(row, figure) for row in (first, second) if not math.isnan(spread_of(row, figure))]
     return abs(figure_of(first, figure) - figure_of(second, figure)) <= max(spreads, default=0.0)

@@ -153,9 +153,10 @@ def joint_error(diagnosis: Diagnosed, row: SensitivityRow) -> float:
 
 
 def effect_of(diagnosis: Diagnosed, verdict: Verdict) -> float:
-    """Return the relative error that a product alone causes in the gradients, if the diagnosis has a loss.
+    """Return the relative error that the product of `verdict` alone causes in the gradients, if the diagnosis has a
+    loss.
 
-    Without a loss, return the error that it causes in the outputs, or 0 if that was not measured.
+    Without a loss, return the error that this product causes in the outputs, or 0 if that was not measured.
     """
     if diagnosis.sensitivity.has_loss:
         return verdict.gradient_error
@@ -179,7 +180,7 @@ def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
 
 
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
-    """Return layer -> verdicts on its products in one recipe, in the model's order.
+    """Return layer -> the diagnosis's verdicts on the layer's products in one recipe, in the model's order.
 
     `recipe`: its name. `failed`: whether only products that do not fit are included.
     """

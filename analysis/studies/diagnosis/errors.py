@@ -194,7 +194,7 @@ class ProductErrors:
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
-    """Return whether a product is too inexact.
+    """Return whether the product of `row` is too inexact.
 
     It is if its relative error exceeds `limit` or is NaN, or if the relative error of its single rows or columns
     exceeds three times `limit`.

@@ -58,7 +58,8 @@ def _recorded(
 ) -> Recording:
     """Record runs of a copy of a model on some batches, without warnings that the diagnosis reports as notes.
 
-    `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in which errors are measured.
+    `twin`: the copy of the model. `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in
+    which errors are measured.
     """
     with warnings.catch_warnings(), layer_by_layer():
         # the notes of the diagnosis say the same

@@ -79,10 +79,10 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a sort key that is largest for the worst product of a layer.
+    """Return a sort key for `verdict`, by which the worst product of a layer has the largest key.
 
-    A product whose own errors (capped at 1) exceed the limit ranks above one that only causes too large errors in
-    gradients or outputs.
+    A product whose own errors (capped at 1) exceed the limit ranks above one that is exact enough itself, but causes
+    errors above the limit in gradients or outputs.
     """
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
@@ -92,11 +92,11 @@ def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
 
 
 def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
-    """Return advice on a product that does not fit, as the end of a sentence; only measured remedies are named.
+    """Return advice, as the end of a sentence, on a product that does not fit its recipe.
 
-    These are: to add the sums to a float32 total every 128 terms, if the error is then within the limit; the recipe of
-    the fewest bits below 16 that fits the product; and the recipe of 16 bits. Each is named with the error that
-    remains.
+    `verdict`: the verdict on the product in that recipe. Only measured remedies are named, each with the error that
+    remains. They are: to add the sums to a float32 total every 128 terms, if the error is then within the limit; the
+    recipe of the fewest bits below 16 that fits the product; and the recipe of 16 bits.
     """
     others = [
         other for other in diagnosis.verdicts

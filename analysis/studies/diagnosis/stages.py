@@ -114,8 +114,8 @@ class Stages:
     ) -> tuple[dict[str, Budget], Sensitivity]:  # fmt: skip
         """Return recipe -> budget of the recorded products, and the sensitivity of the model on all batches.
 
-        `limit`: the largest accepted relative error. `layers`: shell patterns of layers to measure. `report`: called
-        with (share of the work done, text)."""
+        `recording`: has the operands. `limit`: the largest accepted relative error. `layers`: shell patterns of layers
+        to measure. `report`: called with (share of the work done, text)."""
         budgets = self._budgets(recording, self.batches[:BUDGETED], report)
         start, end = ENDS["budgets"], ENDS["sensitivity"]
         effects = sensitivity(
@@ -246,9 +246,9 @@ class Stages:
     def _verdicts(
         self, recording: Recording, budgets: Mapping[str, Budget], effects: Sensitivity, limit: float
     ) -> list[Verdict]:  # fmt: skip
-        """Return the verdict on each product in each recipe, given recipe -> budget and the sensitivity.
+        """Return the verdict on each product in each recipe, from `budgets` and the sensitivity `effects`.
 
-        `limit`: the largest relative error of a product that fits.
+        `budgets`: recipe -> error budget. `recording`: has the operands' ranges. `limit`: the largest error that fits.
         """
         evidence = evidence_of(self._offered(effects), effects.figure)
         rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}

@@ -220,8 +220,8 @@ def _spoken(operand: str) -> str:
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
     """Return a clause saying by which factor an operand's largest value exceeds the median; "" for factors below 100.
 
-    `side`: 0 for operand a, 1 for b. `recording`, `layer`: the recording of the operand, and the layer's name in it.
-    `whose`: the possessive in the clause, such as "its" or "the weight's".
+    `row`: the errors of the product. `side`: 0 for operand a, 1 for b. `recording`, `layer`: the recording of the
+    operand, and the layer's name in it. `whose`: the possessive in the clause, such as "its" or "the weight's".
     """
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
@@ -287,8 +287,8 @@ def _shares_out_of_range(spread: RangeReport, fmt: Format) -> dict[str, tuple[fl
     well.
 
     The keys are the values below the format's smallest subnormal, above its largest value, and among its subnormals.
-    `share`: their share of all values. `error`: the tensor's relative error if only these are rounded to the format,
-    estimated from the counts in `spread`, the tensor's range.
+    `share`: their share of all values. `error`: the tensor's relative error if only these are rounded to the format
+    `fmt`, estimated from the counts in `spread`, the tensor's range.
     """
     numbers, squares = dict.fromkeys(OUT_OF_RANGE, 0), dict.fromkeys(OUT_OF_RANGE, 0.0)
     step, total = fmt.smallest_subnormal, 0.0

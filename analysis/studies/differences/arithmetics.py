@@ -227,7 +227,7 @@ def _changed(base: Follow, change: Change) -> Follow:
 
 
 def _word(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware".
+    """Return the arithmetic named `word`: "torch", "float32", "emulated", "gpu" or "hardware".
 
     "torch" leaves all products to torch, and "float32" adds with fused multiply-adds in float32, in the order of K. The
     others compute the products of `recipe` on the CPU, by a GPU's emulation, or on its tensor cores; the last two raise

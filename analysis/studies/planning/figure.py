@@ -80,7 +80,8 @@ def _tint(method: str) -> str:
 
 
 def _draw(ax: Axes, candidate: Any) -> None:
-    """Draw one plan, a `PlanCandidate`, with a line from its predicted to its measured error if that is known."""
+    """Draw one plan, the `PlanCandidate` `candidate`, into `ax`, with a line from its predicted to its measured error
+    if that is known."""
     tint = _tint(candidate.method)
     ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
     if candidate.joint is None or not math.isfinite(candidate.joint.value):
@@ -91,7 +92,7 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of plans next to the vertical line of the budget, in the order of their errors.
+    """Write the names of plans into `ax`, next to the vertical line of the budget, in the order of their errors.
 
     Random plans have no name. Plans with equal recipes share a line of text. `candidates`: the plans (`PlanCandidate`).
     `budget`: position of the vertical line.

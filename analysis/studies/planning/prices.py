@@ -72,10 +72,10 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
 
 
 def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) -> Fraction:
-    """Return the number of bits of both operands of a product, scales included.
+    """Return the number of bits that both operands of a product have in a recipe, scales included.
 
-    `values`: number of values of each operand: (input, weight) for fprop, (output gradient, weight) for dgrad, (output
-    gradient, input) for wgrad.
+    `product`: "fprop", "dgrad" or "wgrad". `values`: number of values of each operand: (input, weight) for fprop,
+    (output gradient, weight) for dgrad, (output gradient, input) for wgrad.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import product_bits

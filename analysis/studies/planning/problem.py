@@ -160,9 +160,9 @@ def _items_of_bytes(
 ) -> tuple[tuple[Item, ...], Fraction]:
     """Return an item of cost for each copy of a weight, and the factor that converts an item's price to bytes.
 
-    The price, an integer, is proportional to the size of the copy. The users are the pairs (unit, recipe), by index,
-    whose products read the copy. Copies with the same users are one item. `recipes`: name -> recipe. `weights`: layer
-    -> number of values of its weight.
+    `units`: products that share a recipe. The price, an integer, is proportional to the size of the copy. The users are
+    the pairs (unit, recipe), by index, whose products read the copy. Copies with the same users are one item.
+    `recipes`: name -> recipe. `weights`: layer -> number of values of its weight.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}

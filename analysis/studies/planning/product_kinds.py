@@ -26,7 +26,7 @@ class Said(NamedTuple):
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """Return a name for how the operands of a product ("fprop", "dgrad" or "wgrad") are cast and scaled.
+    """Return a name for how a recipe casts and scales the operands of a product ("fprop", "dgrad" or "wgrad").
 
     The names are "as it is" (no casts), "bf16" and "fp16" (both operands, without scales), and, with both operands in
     FP8: "raw" (without scales), "tensor" (one scale per operand, from its own values), "delayed" (one scale per

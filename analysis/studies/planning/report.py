@@ -195,7 +195,7 @@ class Plan:
 
     @property
     def chosen(self) -> PlanCandidate:
-        """The plan itself, as the first of the candidates."""
+        """The plan itself as a PlanCandidate (the first of `candidates`), with its cost and metrics."""
         return self.candidates[0]
 
     @property

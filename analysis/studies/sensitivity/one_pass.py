@@ -79,7 +79,8 @@ class OnePass:
         """Compute the error of one product of a layer's call in a recipe, and add it to the sums of the layer.
 
         For "fprop", <g, d> is added for each term of the loss, where g is the gradient of the output and d its error.
-        For "wgrad", the error of the weight's gradient is added; for "dgrad", nothing. `name`: name of the recipe.
+        For "wgrad", the error of the weight's gradient is added; for "dgrad", nothing. `spot`: the layer. `name`: name
+        of the recipe.
         """
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)

@@ -51,7 +51,8 @@ class LinearProducts:
         return x
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the layer's output for the input x, computed by torch's own function; the bias, or None, is added."""
+        """Return the layer's output for the input x and the weight, computed by torch's own function; the bias, or
+        None, is added."""
         return functional.linear(x, weight, bias)
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:

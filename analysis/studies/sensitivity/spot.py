@@ -196,13 +196,17 @@ class Spot:
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
     """Return (plan, draws): JSON text with the casts and products of a layer in a recipe, and whether roundings are
     random.
+
+    `name`: the layer's name, from which random roundings are seeded. `backend`: the backend that multiplies.
     """
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
 
 def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
-    """Return an input in the dtype to which autocast, (enabled, dtype), casts it for the product."""
+    """Return x, an input of a product, in the dtype to which autocast casts it; x itself if autocast is not enabled.
+
+    `autocast`: (whether it is enabled, its dtype)."""
     return x.to(autocast[1]) if autocast[0] else x
 
 

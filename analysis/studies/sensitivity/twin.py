@@ -220,7 +220,9 @@ def loss_checked(loss: Any, index: int) -> Tensor:
 
 
 def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
-    """Check that a model returned floats, all finite. `index`: number of the batch, for messages.
+    """Check that the float tensors `outputs`, which a model returned, contain values, all of them finite.
+
+    `index`: number of the batch, for messages.
 
     Raises:
       ValueError: the model returned no floats, or an Inf or NaN.
