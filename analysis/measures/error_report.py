@@ -307,11 +307,11 @@ class ErrorReport:
         return {**settings, **tiles, "bits_per_value": self.bits_per_value, **figures, **noise}
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame: one row as `to_dict`, or if there are parts a row for each channel or block."""
+        """Return a pandas DataFrame of one row, as `to_dict`; with `parts`, of a row for each channel or block."""
         return frame([self.to_dict()]) if self.parts is None else self.parts.to_frame()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the noise by cause, or the SQNR of every channel or block if there are parts; return matplotlib axes.
+        """Draw the noise by cause, or with `parts` the SQNR of every channel or block; return the matplotlib axes.
 
         ax: axes to draw on; None makes new ones.
         """

@@ -214,7 +214,7 @@ def largest_quotient(x: Any, results: Any, least: Any) -> Any:
 
 @reloadable
 class RoundedPiece(NamedTuple):
-    """A piece of an array: `exact` = x / scales, rounded `values`, `results` = values * scales; scales may be None."""
+    """Arrays of one piece x: `exact` (x / scales), `values` (rounded), `results` (values * scales), scales or None."""
 
     exact: Array  # the unrounded piece, divided by its scales
     values: Array  # `exact` rounded to the format

@@ -97,7 +97,10 @@ class ErrorSums:
 
 
 def nothing(parts: tuple[int, ...] = ()) -> ErrorSums:
-    """Return the ErrorSums of no elements: counts and totals 0, maxima -1; parts: the leading axes, () for an array."""
+    """Return an ErrorSums to which no element has been added yet: counts and totals are 0, maxima are -1.
+
+    parts: the leading axes of its arrays, such as (channels,); () for the sums of a whole array.
+    """
     return ErrorSums(
         np.zeros((*parts, len(COUNTS)), np.int64),
         np.zeros((*parts, len(TOTALS), 2)),

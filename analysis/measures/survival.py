@@ -169,9 +169,10 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
 
 
 def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
-    """Return a text on the element of x that breaks the threshold `name` most: index, value and result.
+    """Return a text on the element of x that breaks a threshold most: its index, its value, and the result of the cast.
 
-    It is "" if no x is finite. report: the report on x. cast: rounding, subnormals and seed.
+    The text is "" if no element is finite. report: the report on x. name: the threshold, a field of
+    `SurvivalThresholds`. cast: rounding, subnormals and seed as keyword arguments.
     """
     wide = x.astype(np.float64)
     scales: Any

@@ -240,7 +240,10 @@ class _Witness:
         self.seen: dict[tuple[str, int], tuple[tuple[Array, ...], tuple[Array, ...], Array]] = {}
 
     def of(self, kind: str, seed: int = 1) -> tuple[tuple[Array, ...], tuple[Array, ...], Array]:
-        """Return (operands, block scales, the black box's results) for operands drawn with a kind, such as "wide"."""
+        """Return (operands, block scales, the black box's results) for operands drawn with a kind and a seed.
+
+        kind: a name that `drawn` accepts, such as "wide". seed: the seed of the draws.
+        """
         if (kind, seed) not in self.seen:
             values = drawn(kind, self.box, seed)
             scales = drawn_scales(kind, self.box, seed)
@@ -338,12 +341,14 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return (the first program that has all of the black box's bits, []), or what comes closest and why.
+    """Find an arithmetic for an order of additions; return (a program, or None; sentences on what it cannot reproduce).
 
-    A program is an order of additions with its arithmetic. If none has all bits, return the first one with the bits for
-    usual operands, and [a sentence] on the operands at the edges of the range for which bits differ; else (None, [a
-    sentence on why]). counter: the Counter of the black box. order: the order of the additions. witness: the black
-    box's results. factor: the factor of its sum; None for a plain sum.
+    A program is an order with its arithmetic. Return the first one that has the black box's bits for all operands, with
+    []. If there is none, return the first one that has the bits for usual operands, with one sentence on the operands
+    at the edges of the range for which bits differ. If there is none either, return (None, [the reason]).
+
+    counter: the Counter of the black box. order: the order of the additions. witness: the black box's results. factor:
+    the number by which the black box multiplies its sum; None for a plain sum.
     """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied

@@ -49,14 +49,14 @@ __all__ = [
 
 
 class CastOfTensor(AnyCastKeywords, total=False):
-    """The keyword arguments of a cast of a tensor; `seed` may be a tensor."""
+    """The keyword arguments of a cast of a tensor: those of `fp.encode`, but `seed` may also be an integer tensor."""
 
     overflow: str | None
     seed: Seed
 
 
 class BackwardCast(TypedDict, total=False):
-    """The keyword arguments of `fake_quantize` for the cast of the incoming gradient, explained there."""
+    """The keyword arguments of `fake_quantize` for the cast of the incoming gradient; its docstring explains them."""
 
     backward_fmt: FormatLike | None
     backward_scaling: Scaling | str | None
@@ -249,8 +249,9 @@ class ScaledTensors(NamedTuple):
     """The codes and decode scales of an encoded tensor; the fields are those of `fp.Scaled`, as tensors or None.
 
     codes: bit patterns of a float format, or numbers of an integer format. scales: float32, one per tile; an element is
-    its code's value times the scale. scale_codes: codes of the scales. tensor_scale: of the whole tensor, included in
-    `scales`. zero_points: one per tile, subtracted from an integer format's codes; for LogFMT, HiF4 see `fp.Scaled`.
+    its code's value times the scale. scale_codes: codes of the scales. tensor_scale: the scale of the whole tensor, a
+    factor that `scales` include. zero_points: one per tile, subtracted from an integer format's codes. `fp.Scaled`
+    explains the fields of LogFMT and HiF4.
     """
 
     codes: Tensor

@@ -18,8 +18,9 @@ class ForwardPass(NamedTuple):
     """A forward pass of a layer in training, which torch.utils.checkpoint may run again.
 
     Attributes:
-      digest: a hash of the input.
-      steps, scales: the layer's buffers before the pass, or None.
+      digest: a hash of the layer's input.
+      steps, scales: copies of the layer's buffers (count of forward passes, delayed scales) from before the pass; None
+        for a buffer that the layer does not have.
     """
 
     digest: bytes

@@ -45,7 +45,8 @@ class Data(Protocol):
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
         """Return (inputs, targets) of micro-batch `micro` of a step; they depend only on the arguments.
 
-        Texts: int64 tokens (batch, context) and the next tokens. Vectors: float32 (batch, 128) and int64 classes.
+        For a text they are int64 (batch, context): passages of `context` tokens, and for each token the next one. For
+        vectors they are float32 (batch, 128) and int64 classes (batch,).
         """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
@@ -126,8 +127,7 @@ def corpus(text: object = None) -> Corpus:
 
     Args:
       text: path of a file in UTF-8, whose characters are not changed; None for the help topics that come with
-        Python (pydoc_data.topics, sorted by name: some 465,000 characters, 103 different ones, in Python 3.11). Those
-        differ between versions of Python, and so does `Corpus.digest`.
+        Python (pydoc_data.topics, sorted by name), which differ between versions of Python, as does `Corpus.digest`.
     Raises:
       TypeError: `text` is not a path.
       ValueError: the file cannot be read, is not UTF-8, or is empty.

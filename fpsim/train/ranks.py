@@ -73,7 +73,10 @@ class Reduction:
         return values if self.fmt is None else encode(values, self.fmt)
 
     def average(self, sent: Sequence[Array]) -> Tensor:
-        """Return the float32 mean of the arrays that ranks sent, added in the given order and divided by the count."""
+        """Return the float32 mean of arrays from ranks: their sum in the given order, divided by `count`.
+
+        sent: an array from each rank, as the method `sent` returns it. If `count` is None, the divisor is their number.
+        """
         terms = np.stack(sent)  # (ranks, ...)
         values = terms if self.fmt is None else decode(terms, self.fmt)
         total = np.asarray(sum_of(values, accumulate=self.accumulate, axis=0))
@@ -233,7 +236,10 @@ class Ranks:
         return shared
 
     def _averaged(self, reduction: Reduction, bucket: Any) -> Any:
-        """Exchange a bucket of gradients (torch's GradBucket) with all ranks; return a finished future of the mean."""
+        """Exchange a bucket of gradients (torch's GradBucket) with all ranks; return a finished future of the mean.
+
+        reduction: the format in which the gradients are sent, the accumulator that adds them, and the divisor.
+        """
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(reduction.average(self.gathered(reduction.sent(bucket.buffer()))))
         return done

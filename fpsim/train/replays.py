@@ -349,7 +349,8 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 def _sentence(difference: _Difference, case: _Case) -> str:
     """Return a sentence on the first operation that differs: its name, element, two values, and the cause if known.
 
-    difference: the operation. case: the recorded run and the replay.
+    difference: the operation, with the first element that differs and its value in both runs. case: the recorded run
+    and the replay.
     """
     text = f"The first operation with another result is {difference.operation}"
     if difference.element is not None:

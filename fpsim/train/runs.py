@@ -122,7 +122,10 @@ class Run:
         return cls(**record.load(path))
 
     def measurements(self) -> Any:
-        """Return a pandas frame of `measured`: rounding metrics of each operand of each product, every few steps."""
+        """Return `measured` as a pandas frame: a row for each operand of each product in each step that was measured.
+
+        The columns are step, layer, product, operand and four metrics of the operand's rounding.
+        """
         return frame(self.measured)
 
     def plot(self, ax: Any = None) -> Any:

@@ -293,7 +293,7 @@ class Settings:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes that training certainly occupies: float32 weights of the blocks, and the inputs of one linear layer."""
+        """Bytes that training certainly needs: float32 weights of transformer blocks, and one linear layer's input."""
         weights = 20 * self.width**2 if self.model == "transformer" else 0  # two blocks of ten width x width matrices
         return 4 * (weights + self.tokens * self.width)
 

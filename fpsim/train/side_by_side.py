@@ -171,7 +171,8 @@ def _watched(trainer: Trainer) -> Trainer:
 def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
     """Train both runs for a step, and return their first difference in products or weights; None if there is none.
 
-    first, second: the runs. names: those of both runs, for the explanation. step: the number of the step.
+    first, second: the runs. names: the names of both runs in the text that explains the difference. step: the number
+    of the step.
     """
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):

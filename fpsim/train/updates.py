@@ -242,10 +242,10 @@ def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor |
 def report_of(
     step: int, lr: float, clipping: Clipping, counts: Sequence[UpdateCounts], nonfinite: tuple[str, ...]
 ) -> StepReport:
-    """Return the report of a step, adding up the counts of all weights.
+    """Return the report of an optimizer's step, adding up the counts of all weights.
 
-    lr: the learning rate. clipping: the result of clipping the gradients. counts: the counts of each weight tensor.
-    nonfinite: names of arrays that hold an Inf or NaN.
+    step: the number of the step. lr: the learning rate. clipping: the result of clipping the gradients. counts: the
+    counts of each weight tensor. nonfinite: names of arrays that hold an Inf or NaN.
     """
     ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
     return StepReport(

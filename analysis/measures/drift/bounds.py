@@ -116,9 +116,10 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 
 
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """Return the Roundings on the longest path from a term to a sum of `length` terms, one for each format of sums.
+    """Count the roundings on the longest path from a term to a sum of `length` terms, for each format of partial sums.
 
-    products: whether terms are products, which are rounded unless the accumulator fuses them.
+    Return a Roundings (number and size of the roundings to one format) for each of these formats. products: whether
+    terms are products, which are rounded unless the accumulator fuses them.
     """
 
     def kind(fmt: Format, count: int, total: int) -> Roundings:

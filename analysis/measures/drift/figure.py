@@ -53,7 +53,10 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 
 
 def _scale(ax: Axes, report: Any) -> None:
-    """Make both axes logarithmic, with powers of two as ticks of x over the report's lengths; limit y to 10."""
+    """Make both axes logarithmic, with powers of two as ticks of x; end the y axis at 10 or below.
+
+    report: a DriftReport; the ticks cover its numbers of terms.
+    """
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     heights = [y for line in ax.get_lines() for y in np.asarray(line.get_ydata())]

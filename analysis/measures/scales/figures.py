@@ -47,7 +47,7 @@ def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def loss_scaling_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the scale of every policy against the training step, with a mark below for each step that overflowed.
+    """Draw the loss scale of every policy against the training step; marks below the curves show steps that overflowed.
 
     report: the LossScalingReport. Return the matplotlib axes: `ax`, or new ones for None.
     """

@@ -71,7 +71,7 @@ class Addition(NamedTuple):
 class NodeProgram(NamedTuple):
     """An order of additions as a program for a stack, and the arithmetic (`rule`) of each addition.
 
-    code: int64, k >= 0 pushes term k, -n adds the top n. rounded: bool (n,), terms to round first. depth: stack size.
+    code: int64; k >= 0 pushes term k, -c adds the top c. rounded: bool (terms,), True to round it. depth: stack size.
     """
 
     code: Any
@@ -174,7 +174,7 @@ def _add_two(total: Any, line: Any) -> None:
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
     """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, rounded to odd.
 
-    rest: scratch row, sums of rounding errors (Boldo and Melquiond, 2008). unsure: int64 flags, set where these err.
+    rest: scratch row for sums of rounding errors (Boldo and Melquiond, 2008). unsure: set where such a sum is inexact.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -281,7 +281,7 @@ def _align(aligned: Any, line: Any) -> None:
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Write max(exponent of x, cut.least_a) + max(exponent of y, cut.least_b) to `aligned`; NOTHING where line is 0."""
+    """Write max(exponent of x, cut.least_a) + max(exponent of y, cut.least_b) to `aligned`; NOTHING if x * y is 0."""
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b

@@ -123,7 +123,8 @@ def _open(difference: Interval, name: str) -> str:
 def _stopped(comparison: Any) -> str:
     """Return sentences that say how many runs of which recipes ended early or diverged; "" if none did.
 
-    For diverged runs they also state the highest finite loss in nats.
+    comparison: a `Comparison`, which holds the runs. For diverged runs, the sentences also state the highest finite
+    loss in nats.
     """
     ended, diverged = [], []
     for name, runs in comparison.by_recipe.items():

@@ -38,7 +38,8 @@ MARGIN = 1.06  # distance between labels, relative to their height
 def styles(comparison: Any) -> dict[str, dict[str, Any]]:
     """Return {recipe: keyword arguments of matplotlib's plot}: "color", "linestyle" and "linewidth" of its lines.
 
-    The baseline has the colour of text, other recipes have colours that colour-blind readers can distinguish.
+    comparison: a `Comparison` (training runs of several recipes). Its baseline has the colour of text; other recipes
+    have colours that colour-blind readers can distinguish.
     """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     drawn = {comparison.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
@@ -51,8 +52,8 @@ def styles(comparison: Any) -> dict[str, dict[str, Any]]:
 def loss_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss over the steps, mean and 95 % interval over seeds; return the axes.
 
-    A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights. ax: None
-    for the axes of a new figure.
+    A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights. comparison: a
+    `Comparison` (training runs of several recipes). ax: matplotlib axes to draw on; None for those of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -72,8 +73,8 @@ def loss_axes(comparison: Any, ax: Any = None) -> Any:
 def difference_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss minus the baseline's of the same seed, mean and 95 % interval; return the axes.
 
-    Both losses are running means m = 0.9 m + 0.1 loss, each divided by the sum of its weights. ax: matplotlib axes to
-    draw on; None for those of a new figure.
+    Both losses are running means m = 0.9 m + 0.1 loss, each divided by the sum of its weights. comparison: a
+    `Comparison` (training runs of several recipes). ax: matplotlib axes to draw on; None for those of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -112,7 +113,8 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 def _bands(axes: Any, comparison: Any, curves: dict[str, Array]) -> dict[str, Array]:
     """Draw each recipe's mean curve and its 95 % interval as a shaded area; return {recipe: mean at each step}.
 
-    axes: matplotlib axes. curves: {recipe: array (seeds, steps)}; recipes without seeds are left out.
+    axes: matplotlib axes. comparison: the `Comparison` that has these recipes. curves: {recipe: array (seeds, steps)};
+    recipes without seeds are left out.
     """
     drawn, means = styles(comparison), {}
     for name, values in curves.items():
@@ -139,7 +141,7 @@ def _plain(axes: Any) -> None:
 def _labelled(axes: Any, comparison: Any, ends: dict[str, float]) -> None:
     """Write each recipe's name to the right of its curve, moved up or down where names would overlap.
 
-    axes: matplotlib axes. ends: {recipe: last value of its curve}.
+    axes: matplotlib axes. comparison: the `Comparison` that has these recipes. ends: {recipe: last value of its curve}.
     """
     if not ends:
         return
@@ -185,9 +187,11 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def probe_figure(comparison: Any) -> Any:
-    """Return a matplotlib figure of the relative errors of all recipes' gradients.
+    """Return a matplotlib figure of the relative errors of weight gradients, with a row for each recipe.
 
-    Each recipe has a row, with a tick for each layer but the head and a dot for all these layers together.
+    comparison: a `Comparison`, whose attribute `probed` holds the errors that `fpsim.train.gradient_probe` measured. A
+    row has a tick at the error of each layer except the output layer, "head", and a dot at the error of all these
+    layers together. If a recipe has no error above 0, its row has the text "equal", or "Inf or NaN".
     """
     drawn = styles(comparison)
     names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
@@ -265,8 +269,8 @@ def layer_figure(comparison: Any, metric: str) -> Any:
 def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """Return {(recipe, layer): {step: metric of the layer's worst operand, averaged over the seeds}}.
 
-    metric: "underflow", "saturation" or "sqnr_db". The worst is the smallest "sqnr_db", or the largest other metric.
-    Operands without rounding error are left out.
+    comparison: a `Comparison` (training runs of several recipes). metric: "underflow", "saturation" or "sqnr_db". The
+    worst operand has the smallest "sqnr_db", or the largest other metric. Operands without rounding error are left out.
     """
     picks = min if metric == "sqnr_db" else max
     seen: dict[tuple[str, str, int, int], list[float]] = {}
@@ -285,8 +289,9 @@ def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[i
 
 
 def scale_axes(comparison: Any, ax: Any = None) -> Any:
-    """Draw the loss scale at each step, and a cross at each skipped step, for all runs that use one; return the axes.
+    """Draw the loss scale at each step, and a cross at each skipped step, for all runs with a loss scale; return axes.
 
+    comparison: a `Comparison` (training runs of several recipes). Recipes whose loss scale is always 1 are left out.
     ax: matplotlib axes to draw on; None for those of a new figure.
     """
     drawn = styles(comparison)
@@ -319,7 +324,8 @@ def lost_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the smoothed share of lost updates over the steps, mean and 95 % interval over seeds; return the axes.
 
     A share is smoothed by the running mean m = 0.9 m + 0.1 share, divided by the sum of its weights. Recipes that lose
-    fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing.
+    fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing. comparison: a
+    `Comparison` (training runs of several recipes).
     ax: matplotlib axes to draw on; None for those of a new figure.
     """
     with figure_style():
@@ -337,7 +343,7 @@ def lost_axes(comparison: Any, ax: Any = None) -> Any:
 
 
 def scaled(comparison: Any) -> list[str]:
-    """Return the names of the recipes whose loss scale is not 1 in some step."""
+    """Return the names of the recipes in a `Comparison` whose loss scale is not 1 in some step."""
     return [
         name
         for name, runs in comparison.by_recipe.items()
@@ -346,7 +352,7 @@ def scaled(comparison: Any) -> list[str]:
 
 
 def losing(comparison: Any) -> list[str]:
-    """Return the names of the recipes that lose at least one weight update in a thousand, averaged over all steps.
+    """Return the recipes in a `Comparison` that lose at least one weight update in a thousand, averaged over steps.
 
     A lost update is not 0, yet changes nothing.
     """

@@ -116,7 +116,8 @@ def rows_over_seeds(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `gradient_probe` as dicts: means over seeds, with 95 % intervals of the errors.
 
-    The dicts and the arguments are those of `gradient_probe`, except that `seeds` is the range of the seeds.
+    The keys of a dict are the columns of the frame that `gradient_probe` returns. seeds: the seeds, such as range(3).
+    All other arguments are those of `gradient_probe`.
     """
     samples = []
     for index, seed in enumerate(seeds):
@@ -141,9 +142,10 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a dict for each recipe and layer for one seed: recipe, scenario, layer, relative_error and cosine.
+    """Return a dict for each recipe and layer, measured with one seed.
 
-    The arguments, relative_error and cosine are those of `gradient_probe`.
+    Its keys are recipe, scenario, layer, relative_error and cosine, as in the frame that `gradient_probe` returns. All
+    arguments are those of `gradient_probe`.
     """
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)

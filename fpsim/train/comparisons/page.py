@@ -123,7 +123,7 @@ def summary_table(comparison: Any) -> str:
 
 
 def _lead(comparison: Any) -> str:
-    """Return the line at the top of the page: model, steps, batch size, numbers of recipes and seeds, backend."""
+    """Return the first line of a `Comparison`'s page: model, steps, batch, numbers of recipes and seeds, backend."""
     settings = comparison.runs[0].settings
     tokens = settings.batch * settings.micro_batches
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
@@ -144,7 +144,10 @@ HEADS = (
 
 
 def _row(comparison: Any, row: dict[str, Any]) -> TableRow:
-    """Return the row of the page's table of recipes for one recipe; row: its dict from `Comparison.rows`."""
+    """Return the row of the page's table of recipes for one recipe of a `Comparison`.
+
+    row: the recipe's dict from `comparison.rows()`.
+    """
     name = row["recipe"]
     base = name == comparison.baseline
     verdict = "baseline" if base else VERDICTS[row["verdict"]]
@@ -216,7 +219,7 @@ def _settings(recipe: Any) -> list[str]:
 
 
 def _losses(comparison: Any) -> list[Picture]:
-    """Return pictures of the losses and of their differences from the baseline's; [] if all runs failed."""
+    """Return pictures of a `Comparison`'s losses and their differences from the baseline's; [] if all runs failed."""
     if all(run.failed for run in comparison.runs):
         return []
     pictures = [_picture(loss_axes(comparison, _axes(3.4)).figure, "loss", "Loss")]
@@ -229,14 +232,14 @@ def _losses(comparison: Any) -> list[Picture]:
 
 
 def _layers(comparison: Any) -> list[Picture]:
-    """Return a picture for each metric of rounding, with small plots of all layers; [] if nothing was rounded."""
+    """Return a picture for each rounding metric of a `Comparison`, a plot for each layer; [] if nothing was rounded."""
     if not any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured):
         return []
     return [_picture(layer_figure(comparison, metric), f"layers-{metric}", title) for metric, title in TITLES.items()]
 
 
 def _traces(comparison: Any) -> list[Picture]:
-    """Return pictures of loss scales and of lost updates, each only if a recipe has a loss scale or loses updates."""
+    """Return a picture of a `Comparison`'s loss scales if there are any, and one of lost updates if there are any."""
     pictures = []
     if scaled(comparison):
         pictures.append(_picture(scale_axes(comparison, _axes(2.6)).figure, "scales", "Loss scale"))

@@ -145,7 +145,7 @@ class OperationTrace:
         self._stack.close()
 
     def _begin(self, name: str, *_: Any) -> None:
-        """Record that the module called `name` begins to run; operations get its name until the module ends."""
+        """Record that the module `name` begins to run; names of operations begin with `name` until the module ends."""
         self._places.append(name)
 
     def _end(self, module: Any, _inputs: Any, result: Any) -> None:
