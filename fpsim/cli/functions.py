@@ -59,7 +59,7 @@ def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -
 def exit_refused(path: str) -> Iterator[None]:
     """Raise a ValueError if the function at `path`, which the `with` block calls, ends the process (SystemExit).
 
-    Else the command would end with the function's exit code, and 0 would say that the function was found right.
+    Otherwise the command itself would end, with the function's exit code; 0 would look like a successful check.
     """
     try:
         yield

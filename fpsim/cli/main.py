@@ -42,6 +42,6 @@ def _sentence(problem: Exception) -> str:
 
 
 def _end(line: str, code: int) -> None:
-    """Print an error as one line on stderr, and exit with this code."""
+    """Print the error message `line` on stderr, and exit the process with the exit code `code`."""
     print(f"fpsim: {line}", file=sys.stderr)
     raise SystemExit(code)

@@ -88,8 +88,9 @@ def _make_deliver(word: type) -> Any:
     def deliver(
         code: Any, negative: Any, is_zero: Any, infinite: Any, nan: Any, f: EncodeLayout, mode: int, kind: int
     ) -> Any:
-        """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
+        """Return the signed code of a rounded magnitude, or another code of f if the format does not hold the value.
 
+        This is f.overflow, f.infinite, f.nan, f.zero or f.below, which the overflow policy determines.
         All codes are unsigned integers of one width, 32 or 64 bits.
         code: the rounded magnitude code (without sign), as if exponents were unbounded; negative: sign of the value, 0
         or 1.

@@ -314,9 +314,9 @@ def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
 def round_to_integral(x: Number, random: Any, random_mask: Any, mode: int) -> Any:
     """Return (x rounded to an integer, flags): a Number and a uint64 of bits of `fp.Flags`.
 
-    mode: the Rounding to apply. random: 32-bit random number for stochastic rounding; random_mask: the top ones of its
-    bits, which are used. flags: INEXACT if a finite x is not an integer, INVALID for a signalling NaN, else 0. Inf, NaN
-    and zeros are returned unchanged, except that NaN becomes the quiet NaN without a sign.
+    mode: the Rounding to apply. random: 32-bit random number for stochastic rounding; random_mask: mask of the bits of
+    `random` that count, the top ones. flags: INEXACT if a finite x is not an integer, INVALID for a signalling NaN,
+    else 0. Inf and zeros are returned unchanged; a NaN becomes the quiet NaN without a sign.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if _is_nan(x):
@@ -345,8 +345,9 @@ def to_integer(x: Number, lowest: Any, highest: Any, random: Any, random_mask: A
     """Return (integer, flags): x rounded to an integer and clamped to -lowest .. highest; NaN becomes highest.
 
     integer: uint64 in two's complement; lowest, highest: magnitudes of the bounds, uint64. mode: the Rounding to apply.
-    random: 32-bit random number for stochastic rounding; random_mask: the top ones of its bits, which are used. flags:
-    a uint64 of bits of `fp.Flags`: INVALID if x is NaN or was clamped, INEXACT if it is another non-integer, else 0.
+    random: 32-bit random number for stochastic rounding; random_mask: mask of the bits of `random` that count, the top
+    ones. flags: a uint64 of bits of `fp.Flags`: INVALID if x is NaN or was clamped, else INEXACT if x is not an
+    integer, else 0.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if _is_nan(x):

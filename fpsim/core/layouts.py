@@ -147,7 +147,8 @@ def pack_plan(
     """Return the PackPlan by which exact Numbers become codes of `fmt`, with flags; cached.
 
     overflow, subnormals, random_bits: the name of an overflow policy, "keep" or "flush", and the number of random bits
-    of stochastic rounding (1 to 32). tininess: "before" or "after" rounding, where UNDERFLOW is decided.
+    of stochastic rounding (1 to 32). tininess: "before" or "after", when a result counts as tiny for the flag
+    UNDERFLOW: before or after rounding.
     """
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)

@@ -91,7 +91,7 @@ def _make_split(word: type, width: int) -> Any:
         significand: below 2**(width - 1); shift: number of bits >= 0. Both are unsigned integers of `width` bits (32 or
         64), as are kept and rest. mode: a Rounding, a compile-time constant.
         For shift >= width, kept is 0, and rest is below half a unit and not exact, but nonzero if the significand is.
-        In stochastic mode it is then the exact fraction, rounded down to `width` bits.
+        In stochastic mode, rest is then the exact fraction, rounded down to `width` bits.
         """
         near = word(
             min(shift, top) & top

@@ -113,8 +113,9 @@ def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the compiled function `(bits, factor, random, f)`, which rounds a scaled element to an integer.
 
     It returns an int64 in -32767 .. 32767, clamped, and 32767 for NaN. bits: pattern of the element x, a float of
-    `width` bits, 32 or 64; factor: the float of its tile; random: 32-bit random number for stochastic rounding; f:
-    EncodeLayout of a format whose magnitude codes are the integers.
+    `width` bits, 32 or 64; factor: the float by which x is divided or multiplied, one for all elements of a tile;
+    random: 32-bit random number for stochastic rounding; f: EncodeLayout of a format whose magnitude codes are the
+    integers.
 
     mode: a Rounding; kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). applied: BY_SCALE for x / factor,
     BY_INVERSE for x * factor.

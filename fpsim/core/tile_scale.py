@@ -128,7 +128,7 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """Return 2**(floor(log2(amax)) - emax) as a float of type `real`; 0 if that underflows, Inf if it overflows.
+        """Return 2**(floor(log2(amax)) - emax), a float32 or float64; 0 if that underflows, Inf if it overflows.
 
         The rule CEIL takes ceil instead of floor. top: bit pattern of amax, which is finite. emax: the exponent that is
         subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, which rounds amax to
@@ -232,9 +232,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return a tile's scale, `quotient` rounded to float32, as a float of type `real`.
+        """Return a tile's scale: `quotient` rounded to float32, but at most n.scale_max if the quotient is finite.
 
-        It is at most n.scale_max if the quotient is finite. n: a ScaleNumbers.
+        The result has the type `real` of `_make_scale_steps`, float32 or float64. n: a ScaleNumbers.
         """
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
@@ -244,8 +244,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
         """Return (scale, is low, is empty): a tile's scale that is at least the smallest one allowed.
 
-        The scale is n.zero_scale if amax is 0 (is empty), else n.smallest if it was smaller (is low), else `scale`.
-        top: bits of amax. quotient: the scale before it was rounded. n: a ScaleNumbers.
+        is empty: True if amax, which counts as n.amax_floor if it is smaller, is 0; the result is then n.zero_scale.
+        is low: True if `scale` is below n.smallest, or `quotient` is at most half of n.smallest; the result is then
+        n.smallest. Otherwise it is `scale`.
+        top: bits of amax. quotient: the scale before it was rounded to `scale`. n: a ScaleNumbers.
         """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value

@@ -66,8 +66,9 @@ class SegmentLanes:
         - "odd_first": one chain, which adds the second term of each pair before the first.
         - "pairs_dealt": pairs of terms are dealt to `width` lanes, each of which adds the second term of a pair before
           the first. Lanes i and i + width / 2 are added, then neighbours among these sums, level by level.
-        - "tiles": instructions of AMX (the unit x86_amx_bf16_f32) of 32 terms; the last one of a segment adds the rest.
-        - "equal_tiles": as few of these instructions as possible, of the same even number of terms.
+        - "tiles": instructions of AMX (the unit x86_amx_bf16_f32) of 32 terms; a segment's last one may have fewer.
+        - "equal_tiles": as few of these instructions as possible, all with the same even number of terms (66 terms are
+          22 + 22 + 22).
         - "half_tiles", "equal_half_tiles": the same with the unit x86_amx_f16_f32.
         - "dot_pairs": instructions of the unit x86_avx512_bf16_f32, which add two terms.
 

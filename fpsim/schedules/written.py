@@ -73,9 +73,10 @@ def no_schedule(got: object) -> TypeError:
 
 
 def schedules_meant(text: str) -> list[str]:
-    """Return the calls of the schedules that a text may mean: those that begin with it, else the nearest one.
+    """Return the calls of the schedules that a text may mean.
 
-    The list is empty if no name is near.
+    These are the schedules whose names begin with the name in the text, or else the one with the most similar name. The
+    list is empty if no name is similar.
 
     Example:
       >>> from fpsim.schedules.written import schedules_meant

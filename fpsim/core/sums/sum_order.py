@@ -109,7 +109,10 @@ class ChainOrder(NamedTuple):
 
 @reloadable
 class AdditionTargets(NamedTuple):
-    """Layouts (arrays of integers) for adding one sum to another: `term` of the added sum, `total` of the result."""
+    """The layouts, arrays of integers, for adding one sum to another.
+
+    term: layout of the sum that is added. total: layout of the sum to which it is added, and of the result.
+    """
 
     term: Any
     total: Any
@@ -202,8 +205,8 @@ def tile_in_order(
     If chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of chunks from c, or
     0.
 
-    lanes: LaneSteps, the functions that multiply and add; join: the function `add` for sums of chunks; fill_words: this
-    file's function, compiled.
+    lanes: LaneSteps, the functions that multiply and add terms; join: the function `add` of the LaneSteps that add a
+    chunk's sum to the sum of chunks; fill_words: the function `fill_words` of this file, compiled.
     ahead: function `(x, tile, chain, k, stop, f, r, t, words)` that may add terms k, k + 1, ... (up to stop - 1) to
     t[RUN] by other means; it returns how many it added.
     """
@@ -291,7 +294,7 @@ def tile_by_pairs(
     when term k is read. Term k completes one subtree for each trailing one bit of k; the last term completes all. A
     subtree without a left neighbour moves up a level unchanged. c is added to the total, last.
 
-    lanes: LaneSteps, the functions that multiply and add; fill_words: this file's function, compiled.
+    lanes: LaneSteps, the functions that multiply and add; fill_words: the function `fill_words` of this file, compiled.
     ahead: function `(x, tile, k, f, r, stack, height, numbers, words)` that may write the total of the 2**levels terms
     from k on to stack[height] by other means and return True; else it returns False.
     """

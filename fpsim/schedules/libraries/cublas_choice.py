@@ -251,7 +251,7 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
 
 
 def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, narrow: bool) -> str:
-    """Return the sentence why the schedule of an algorithm with these fields is not known; "" if it is known.
+    """Return a sentence that says why no schedule is known for an algorithm's fields; "" if one is known.
 
     sm: the chip's target, such as "sm_90". shape: (M, N, K). layout: as for `cublas_choice`. narrow: True if operands
     have at most 8 bits.

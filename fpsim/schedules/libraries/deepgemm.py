@@ -17,15 +17,15 @@ DEEPGEMM = "deepseek-ai/DeepGEMM: sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh
 def deepgemm(kernel: str = "1d2d", chip: str = "sm_90", *, fused: bool = True) -> Schedule:
     """Return the schedule of DeepGEMM's FP8 kernels.
 
-    On Hopper four instructions of 32 terms are chained from +0 and added to the total as fma(scale_a * scale_b,
-    partial, total). On Blackwell the tensor cores apply the scales themselves (UE8M0), in one chain: a unit such as
-    blackwell_mxfp8_e4m3_f32.
+    On Hopper four instructions of 32 terms are chained from +0, and their sum is added to the total as
+    fma(scale_a * scale_b, partial, total). On Blackwell all instructions are one chain, and the tensor cores apply the
+    scales (UE8M0) themselves, as the unit blackwell_mxfp8_e4m3_f32 does.
 
     Args:
       kernel: "1d2d" (scales per 1x128 of a and 128x128 of b) or "1d1d" (1x128 and 128x1); both add in the same order.
       chip: Hopper or Blackwell, by any name: "sm_90" or "sm_100", "H100" or "B200".
-      fused: False for the same kernels by a compiler that does not contract scale * partial + total: on Hopper the
-        product is rounded before it is added.
+      fused: False for kernels built with a compiler that does not contract scale * partial + total to an fma: on
+        Hopper the product is then rounded before it is added.
 
     Raises:
       ValueError: the kernel is unknown, fpsim does not know DeepGEMM's order on the chip, or fused is False on

@@ -148,9 +148,10 @@ def _lanes(
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
     """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
 
-    lane order: a name as in `SegmentLanes`. The rows of each span are first "chain" (as many as fill three registers,
-    again and again, then two), then "even_odd" in whole groups of four, and the last ones "vectors". The last (columns
-    mod 4) columns of each span are "chain" in all rows, and so is everything for panels of more than 4 columns.
+    lane order: a name as in `SegmentLanes`. If machine.panel is more than 4, it is "chain" for the whole result.
+    Otherwise the last (columns mod 4) columns of each span are "chain". In the other columns, the first rows of a span
+    are "chain": whole groups of as many rows as three registers hold, then one group of two registers if enough rows
+    are left. Whole groups of four of the remaining rows are "even_odd", and the last one to three rows "vectors".
     machine: settings of the build. row_spans, column_spans: the spans for which the kernels are called.
     """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
@@ -214,9 +215,10 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
     """Return the length of the blocks into which Eigen cuts `size` elements, so that the last is not much shorter.
 
-    It cuts as many blocks as of the length `most`, the longest allowed, and reduces that length by a multiple of
-    `grain`: 1000 elements with most = 400 and grain = 8 give 336. spare: 1 for blocks of K, whose last block Eigen
-    counts as one element longer than it is; 0 for blocks of rows or columns.
+    The number of blocks is ceil(size / most), where `most` is the longest length allowed. `most` is then reduced by a
+    multiple of `grain` as far as that number allows: 1000 elements with most = 400 and grain = 8 are three blocks, of
+    336, 336 and 328. spare: 1 for blocks of K, whose last block Eigen counts as one element longer than it is; 0 for
+    blocks of rows or columns.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))

@@ -175,7 +175,8 @@ def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> Chose
 def lengths(k: int) -> tuple[int, ...]:
     """Return the number of terms of each segment into which MKL cuts K = k, except as in `greedy_lengths`.
 
-    While 768 terms or more are left, a segment has 384; of the rest, more than 384 are halved, the larger half first.
+    As long as 768 terms or more are left, the next segment has 384 terms. A rest of more than 384 terms is two
+    segments, its halves, the larger first; a smaller rest is one segment.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import lengths

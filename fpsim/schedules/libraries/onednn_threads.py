@@ -36,7 +36,8 @@ class BrgemmProduct(NamedTuple):
 def threads_along_k(product: BrgemmProduct) -> int:
     """Return how many threads share K, 1 to 4, in oneDNN's product of a transposed a.
 
-    Ask only for FP16, and for BF16 if K is a power of two; in other products no threads share K.
+    The result is valid for FP16, and for BF16 if K is a power of two. In other products no threads share K, so callers
+    must not ask for them.
 
     Example:
       >>> from fpsim.schedules.libraries.onednn_threads import BrgemmProduct, threads_along_k

@@ -206,7 +206,7 @@ def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, s
 
 
 def _value(value: object) -> str:
-    """Return `value`, that of a field of an Arithmetic, as text: "toward_zero" as "toward zero", None as "all"."""
+    """Return text for the value of a field of an Arithmetic: "toward zero" for "toward_zero", "all" for None."""
     if isinstance(value, Format):
         return in_words(value)
     return "all" if value is None else str(value).replace("_", " ")

@@ -11,8 +11,9 @@ Value = TypeVar("Value")
 def in_levels(values: Sequence[Value], order: str, add: Callable[[Value, Value], Value]) -> Value:
     """Return the sum of `values`, which are added level by level until one is left.
 
-    order: "pairwise": neighbours are added. "butterfly": with h half of the smallest power of two that is not below
-    their number, value i + h is added to value i. A value without a partner moves up. add: function (x, y) -> x + y.
+    order: how the values of a level become those of the next one. "pairwise": neighbours are added. "butterfly": value
+    i + h is added to value i, where h is half of the smallest power of two that is not below the number of values. A
+    value without a partner moves to the next level unchanged. add: function (x, y) -> x + y.
     """
     level = list(values)
     while len(level) > 1:

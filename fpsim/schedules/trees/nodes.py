@@ -264,7 +264,7 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 def add_instructions(steps: list[Steps | Gathered], start: int, length: int, step: int) -> None:
     """Append to `steps`, in place, the instructions that add `length` consecutive terms from `start` on.
 
-    Each adds `step` terms, the last one what is left.
+    Each adds `step` terms; the last one adds the terms that remain.
     """
     whole, rest = divmod(length, step)
     add_steps(steps, Steps(start, step, whole, step))

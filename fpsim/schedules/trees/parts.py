@@ -120,8 +120,8 @@ def _chain(
     """Return a partial sum of the slice `of` as a node: instructions chained from +0.
 
     starts: position within the slice of the first term of each run (span of K). block: the partial sum's terms, as
-    positions within the slice. step: terms of an instruction. how: its arithmetic. never_minus_zero: whether an
-    instruction never returns -0.
+    positions within the slice. step: terms of an instruction. how: the arithmetic of an instruction. never_minus_zero:
+    whether an instruction never returns -0.
     """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -136,8 +136,9 @@ def _add_run(
     """Append to `steps`, in place, the instructions that add the terms at positions start .. stop - 1 of a slice.
 
     A slice is a part of K with a separate sum. It consists of `runs`, spans of contiguous terms, and a position counts
-    its terms from 0, run after run. An instruction adds `step` terms, and the last one the rest. It becomes (part of) a
-    Steps if its terms are contiguous in K, else a Gathered. starts: position of the first term of each run.
+    its terms from 0, run after run. Each instruction adds `step` terms; the last one adds the terms that remain. An
+    instruction is listed in a Steps if its terms are contiguous in K, else as a Gathered. starts: position of the first
+    term of each run.
     """
     if len(runs) == 1:
         add_instructions(steps, runs[0].start + start, stop - start, step)

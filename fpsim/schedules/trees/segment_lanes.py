@@ -145,7 +145,7 @@ def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[
 
 
 def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
-    """Return the sum of lanes joined by halves: lane i + count / 2 is added to lane i, and so on to one lane."""
+    """Return the sum of n lanes joined by halves: lane i + n / 2 is added to lane i, then i + n / 4, and so on."""
     return lanes[0] if len(lanes) == 1 else Sum(FLOAT32, "first", "butterfly", lanes)
 
 

@@ -79,7 +79,8 @@ def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...
 def _narrow_rows(product: AmxProduct) -> int:
     """Return the number of rows in a block of a if oneDNN does not cut K of `product`; 0 if it may.
 
-    It does not if N, K, or M with a transposed b is at most 32, enough threads have work, and such an M fits L2.
+    It does not in three cases, if at least 3/4 of the threads then have work: M <= 32 with a transposed b, where M * K
+    must not exceed L2's budget; else K <= 32; else N <= 32.
     """
     m, n, threads = product.m, product.n, product.threads
     most = 0.75 * threads  # threads that must have work
@@ -114,7 +115,10 @@ def _best_walk(product: AmxProduct) -> BlockWalk | None:
 
 
 def _better(walk: BlockWalk | None, best: BlockWalk | None) -> BlockWalk | None:
-    """Return the blocks that oneDNN prefers: `walk`, or `best`, its choice so far; None for either is no blocks."""
+    """Return the BlockWalk that oneDNN prefers: `walk`, or `best`, its choice so far.
+
+    If one of them is None (no blocks fit), the result is the other.
+    """
     if walk is None or best is None:
         return walk or best
     score, least = efficiency(walk), efficiency(best)

@@ -70,7 +70,7 @@ class BlockWalk(NamedTuple):
     Attributes:
       division: the division of the product among threads.
       across: True if blocks are visited row by row, False if column by column.
-      terms: terms of K in a block, which is a segment.
+      terms: number of terms of K in a block; each block of K is one segment.
       chunk: number of blocks of K that stay in the L2 cache together.
       wide: number of columns of b (if `across`) or rows of a that stay in L2.
       streams_a: True if a does not stay in L1.
@@ -93,7 +93,8 @@ class BlockWalk(NamedTuple):
 def divisions(product: AmxProduct) -> Iterator[Division]:
     """Yield the divisions of a product among threads that oneDNN tries, in the order in which it tries them.
 
-    A Division cuts M, N and K into parts, one combination for each of product.threads threads, or of fewer.
+    A Division cuts M, N and K into parts; each thread computes one combination of parts. Divisions among all
+    product.threads threads come first, then those among fewer.
     """
     for threads in range(product.threads, 0, -1):
         for by_m in (i for i in range(1, threads + 1) if threads % i == 0):
@@ -163,9 +164,10 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
 def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
     """Return the chunk of blocks with the most multiply-adds per byte moved, for blocks visited column by column.
 
-    A chunk is (blocks of K, number of kernels along the rows). The result is None if oneDNN does not visit columns:
-    if no chunk fits the L2 cache, a thread would have no work or more than one chunk of its terms, or the rows of the
-    result, at a distance that divides the size of a way of L2, would take 3/4 of the ways.
+    A chunk is (blocks of K, number of kernels along the rows). The result is None where oneDNN does not visit blocks
+    column by column: no chunk fits the L2 cache; a thread would have no work; K needs several chunks, unless each of
+    the threads that share K has one and these fit L2 together; or the rows of the result, whose distance in bytes
+    modulo 4096 divides the size of a way of L2, would take 3/4 of the ways.
     by: the division of the product among threads. terms: terms of K in a block.
     """
     product, budget = by.product, by.product.caches.l2_budget
@@ -241,10 +243,10 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers of blocks per chunk that oneDNN tries, the largest first: ceil(blocks / g) for all g.
+    """Yield the numbers of blocks per chunk that oneDNN tries, the largest first, each once.
 
-    blocks is ceil(size / length), as `size` elements are divided into blocks of `length`. Size 5 and length 1 give 5,
-    3, 2, 1.
+    They are ceil(blocks / g) for g = 1 to blocks, where blocks = ceil(size / length) is the number of blocks of
+    `length` elements that hold `size` elements. Size 5 and length 1 give 5, 3, 2, 1.
     """
     blocks = ceiling(size, length)
     yield from sorted({ceiling(blocks, groups) for groups in range(1, blocks + 1)}, reverse=True)
