@@ -314,10 +314,10 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return the bools of a comparison with an array or with numbers; NotImplemented for other types.
+        """Compare this array with `other`, an array or numbers; return bools, or NotImplemented for other types.
 
-        codes_compare: function (codes, codes, fmt=) for an array of the same format; `swapped` exchanges its operands.
-        compare: function (float64 values, numbers) for numbers, which are not rounded.
+        codes_compare: function (codes, codes, fmt=) that compares two arrays of the same format; `swapped` exchanges
+        its operands. compare: function (float64 values of this array, numbers) for numbers, which are not rounded.
         """
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes

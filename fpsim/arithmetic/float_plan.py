@@ -87,13 +87,13 @@ def _is_exact(operation: Operation, real: Format) -> bool:
 
 
 def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
-    """Return a 1-D array of the thresholds from which on an operation's flags change; None if none decide the flags.
+    """Return a 1-D array of the thresholds from which on an operation's flags change, or None.
 
     The first four are magnitudes of results, as bits of a float of `width` bits: the smallest that overflows, for
     positive and for negative results, and the smallest that is not tiny, for positive and for negative results. Then
-    follows for each operand the smallest code, without its sign, of a quiet NaN (0 if all its NaNs are quiet).
-    Return None if subnormal results are flushed, or if the result's format has no mantissa bits, or lacks the Inf or
-    the NaN that an operand's format has.
+    follows for each operand the smallest code, without its sign, of a quiet NaN (0 if all its NaNs are quiet). Return
+    None if subnormal results are flushed, or if the result's format has no mantissa bits, or lacks the Inf or the NaN
+    that an operand's format has.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")

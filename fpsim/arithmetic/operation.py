@@ -164,7 +164,9 @@ def operation_of(
 def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
     """Return the format of a result: the target of a conversion, else out_fmt, else that of all operands.
 
-    name: the operation's name; for comparisons the formats may differ, and the first one is returned.
+    name: the operation's name; for comparisons the formats may differ, and the first one is returned. formats: the
+    operands' formats. out_fmt: as passed by the caller, or None. target: the format that convert and from_int round to;
+    not read for other operations.
 
     Raises:
       ValueError: the operands have different formats, and out_fmt is None.

@@ -121,9 +121,9 @@ def _as_float(magnitude: Fraction, value: float) -> float:
 
 
 def _digits(fraction: Fraction | None) -> str:
-    """Return the binary digits of a fraction below 1 after the point, as text; "" for 0 or None.
+    """Return the binary digits after the point of a fraction below 1, as text; "" for 0 or None.
 
-    Its denominator must be a power of two. More than sixty digits are cut, and "..." is appended.
+    The fraction's denominator must be a power of two. More than sixty digits are cut, and "..." is appended.
     """
     if not fraction:
         return ""
@@ -198,7 +198,8 @@ def _overflows(value: float, result: float, options: CastOptions, fraction: Frac
 
     options: those of the cast. inner, outer: the largest magnitude that is at most |value| and the next one, in the
     format without its largest exponent. fraction: (|value| - inner) / (outer - inner). result: the value that the cast
-    returns; in the stochastic mode, Inf or NaN shows an overflow between the largest finite magnitude and the next.
+    returns, read in the stochastic mode only: for a |value| between the largest finite magnitude and the next one, Inf
+    or NaN means that it was rounded away from zero.
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:

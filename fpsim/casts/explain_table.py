@@ -64,7 +64,8 @@ def explain_table(source: Array, options: TableOptions) -> TableExplanation:
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
     """Return the values of a table format next to `value`: (the one toward zero, the one away from zero).
 
-    A value in the table is its own first neighbour. A neighbour that does not exist is None; both are for Inf and NaN.
+    A value in the table is its own first neighbour. A neighbour that does not exist is None. For Inf and NaN both are
+    None.
     """
     if not math.isfinite(value):
         return None, None

@@ -28,24 +28,24 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 class Constants:
-    """The decision, for each array, whether its kernel is compiled for one format or is the one for all formats.
+    """A counter that decides, for each array, whether its kernel is compiled for one format or serves all formats.
 
     A kernel compiled with a format's constants is faster, but must be compiled first. Only built-in formats get one:
     for an array of LARGE (2**22) elements or more, or once MANY (2**26) elements have been converted in all.
     """
 
     def __init__(self, fields: Any, fmt: Format, long: bool) -> None:
-        """Begin to count converted elements: from 0, or from MANY if the arrays will be pieces of a long one (`long`).
+        """Start the count of converted elements: at 0, or at MANY if the arrays will be pieces of a long one (`long`).
 
-        fields: the constants of the format `fmt`, as the function that compiles the kernel takes them.
+        fmt: the format. fields: its constants, which `after` returns.
         """
         self.fields = fields if NAMED.get(fmt.name) == fmt else None
         self.converted = MANY if long else 0
 
     def after(self, size: int) -> Any:
-        """Return the constants to compile into the kernel for an array of `size` elements; None for no constants.
+        """Return the format's constants if the kernel for an array of `size` elements is compiled with them, else None.
 
-        `size` is added to the count of converted elements.
+        `size` is added to the count of converted elements. None stands for the kernel that serves all formats.
         """
         self.converted += size
         return self.fields if size >= LARGE or self.converted >= MANY else None
@@ -54,8 +54,8 @@ class Constants:
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """Return the stages (kernels to be run in sequence) that round codes of the source format to codes of options.fmt.
 
-    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast.
-    long: True compiles kernels for built-in formats at once, for arrays that are pieces of a long one.
+    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast. long: True if
+    arrays will be pieces of a long one; a kernel for a built-in format is then compiled at the first piece.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
@@ -75,9 +75,9 @@ def _encoding(
 ) -> tuple[Stage, ...]:
     """Return the stages (kernels to be run in sequence) that round codes to codes of the format `fmt`; cached.
 
-    In the stochastic mode the last stage takes the seed as an additional argument. source: the format of the
-    codes that are rounded. rounding, overflow, subnormals, random_bits: the options of the cast. long: True compiles
-    kernels for built-in formats at once, for arrays that are pieces of a long one.
+    In the stochastic mode the last stage takes the seed as an additional argument. source: the format of the codes that
+    are rounded. rounding, overflow, subnormals, random_bits: the options of the cast. long: True if arrays will be
+    pieces of a long one; a kernel for a built-in format is then compiled at the first piece.
     """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
@@ -92,8 +92,8 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
     """Return the stages (kernels to be run in sequence) that convert codes to the same values in the target format.
 
     fmt: the format of the codes. target: the format of the results, whose float bits or codes the stages write; it must
-    hold the values. codes: the dtype of the arrays of codes. long: True compiles kernels for built-in formats at once,
-    for arrays that are pieces of a long one.
+    hold the values. codes: the dtype of the arrays of codes. long: True if arrays will be pieces of a long one; a
+    kernel for a built-in format is then compiled at the first piece.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -106,8 +106,8 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
     """Return the stages (kernels to be run in sequence) that round numbers to values of the format options.fmt.
 
     source, target: the formats of the bits before and after, FP32 or FP64 for floats; the target must hold all values
-    of options.fmt. options: those of the cast. long: True compiles kernels for built-in formats at once, for arrays
-    that are pieces of a long one.
+    of options.fmt. options: those of the cast. long: True if arrays will be pieces of a long one; a kernel for a
+    built-in format is then compiled at the first piece.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -120,7 +120,8 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
     """Return the stages (kernels to be run in sequence) of `quantizing` for a deterministic rounding mode.
 
     The result is cached. source, target: the formats of the bits before and after. options: those of the cast, with the
-    seed None. long: True compiles kernels for built-in formats at once, for arrays that are pieces of a long one.
+    seed None. long: True if arrays will be pieces of a long one; a kernel for a built-in format is then compiled at the
+    first piece.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
@@ -158,8 +159,8 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
     """Return the stage (a function on arrays and the dtype of its results) that rounds float bits to codes.
 
     The function is run(bits, codes, first), or run(bits, codes, first, seed) in the stochastic mode; first is the flat
-    index of the first element. width: bits of the floats, 32 or 64. options: those of the cast. long: True compiles
-    kernels for built-in formats at once, for arrays that are pieces of a long one.
+    index of the first element. width: bits of the floats, 32 or 64. options: those of the cast. long: True if arrays
+    will be pieces of a long one; a kernel for a built-in format is then compiled at the first piece.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -198,8 +199,8 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
     """Return the stage (a function on arrays and the dtype of its results) that decodes codes to float bits.
 
-    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True compiles kernels for
-    built-in formats at once, for arrays that are pieces of a long one.
+    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True if arrays will be pieces of
+    a long one; a kernel for a built-in format is then compiled at the first piece.
     """
     width = target.bits
     plan = decode_plan(fmt, width)

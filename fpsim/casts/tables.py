@@ -271,8 +271,8 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
     """Return (code of a positive NaN, code of a negative NaN) as results of a cast to a table format.
 
-    nan: the result in a table without NaN: "max" is its largest value; "zero" is its zero, or the largest value if it
-    has no zero. In a table with +0 and -0 a positive NaN then becomes -0, and a negative one +0.
+    nan: the result if the table has no NaN: "max" for its largest value, "zero" for its zero, or for its largest value
+    if it has no zero. If "zero" is chosen and the table has +0 and -0, a positive NaN becomes -0 and a negative one +0.
     """
     if fmt.nan_code is not None:
         return fmt.nan_code, fmt.nan_code
@@ -285,7 +285,8 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
     """Return the code of a cast's result `outcome`, "infinity", "nan" or "max", for a negative or a positive value.
 
-    A table without Inf has NaN in its place, and one without both the lowest or highest finite value.
+    A table without Inf has NaN in place of Inf. A table without NaN has in place of NaN the lowest finite value for a
+    negative value, else the highest.
     """
     last, infinity = fmt.finite[0 if negative else -1][1], fmt.infinity_code(negative)
     if outcome == "max":

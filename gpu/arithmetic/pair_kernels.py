@@ -1,4 +1,4 @@
-"""GPU kernels of elementwise arithmetic: results from a table of all of them, or from float32.
+"""GPU kernels of elementwise arithmetic, which look results up in a table of all results or compute them in float32.
 
 A table for all pairs of codes of up to 8 bits is in shared memory, where the 32 random reads of a warp take about four
 cycles together; from the caches they would take one cycle each.

@@ -138,11 +138,11 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 
 
 def _suits_table(operation: Operation, inputs: GpuOperands) -> bool:
-    """Return whether an operation's results are looked up in a table of its results for all codes.
+    """Return whether an operation's results are to be looked up in a table of its results for all codes.
 
-    They are for one or two operands whose codes have up to 16 bits together, in arrays large enough to repay the table.
-    operation: the operation with its formats. inputs: its operands, whose codes must be stored in words of one width,
-    since a thread loads groups of equally wide elements.
+    They are if there are one or two operands, whose codes have up to 16 bits together, and if the result has at least a
+    quarter as many elements as the table. operation: the operation with its formats. inputs: its operands; if there are
+    two, their codes must have the same width in memory, since a thread loads groups of equally wide elements.
     """
     bits, widths = operation.operand_bits, {x.dtype.itemsize for x in inputs.words}
     small = bits <= TABLE_BITS and len(inputs.words) <= 2 and len(widths) == 1

@@ -169,7 +169,10 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
 
 def _is_one_run(x: Any) -> bool:
-    """Return whether the memory of a torch, cupy or numba GPU array has its elements, contiguous in C order."""
+    """Return whether the memory of a torch, cupy or numba GPU array holds its elements without gaps, in C order.
+
+    A torch tensor that is negated lazily does not count: its memory holds the elements before the negation.
+    """
     if arrays.is_torch(x):
         return bool(x.is_contiguous()) and not x.is_neg()  # torch negates the memory's elements lazily
     return bool(x.is_c_contiguous() if arrays.is_numba(x) else x.flags.c_contiguous)

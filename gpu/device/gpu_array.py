@@ -29,7 +29,7 @@ class GpuArray(NamedTuple):
 
     @property
     def matrix(self) -> Any:
-        """The words in the shape of the array; in the shape (1,) if the array has no axes."""
+        """The field `words` in the shape of the array; in the shape (1,) if the array has no axes."""
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property

@@ -174,9 +174,10 @@ def uploaded(layout: Words) -> Any:
 
 
 def uploaded_rows(*layouts: Words) -> Any:
-    """Return flat NumPy arrays of one dtype, which never change, on the GPU as the rows of a matrix.
+    """Copy flat NumPy arrays of one dtype to the GPU as the rows of a matrix, and return the matrix.
 
-    Shorter arrays are padded with zeros at the end. Equal matrices are copied once and share the copy.
+    The arrays must never change: equal matrices are copied once and share the copy. Shorter arrays are padded with
+    zeros at the end.
     """
     return uploaded(as_rows(*layouts))
 

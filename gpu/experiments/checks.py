@@ -100,7 +100,7 @@ def casts(lab: Lab) -> Iterator[Check]:
 def _sweep(lab: Lab, kind: str) -> ValidationRow:
     """Compare PTX's conversion to a format with fp.gpu.encode for every float32; return the report row.
 
-    lab: the settings. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
+    lab: settings of the validation. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     compared, differing, first = lab.hardware.sweep(kind)
     return row_of_difference(WordDifference(compared, differing, 0, first))
@@ -111,8 +111,8 @@ def twin_row(
 ) -> ValidationRow:  # fmt: skip
     """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row.
 
-    lab: the settings. name: the function, such as "dot". operands, options: its arguments and keyword arguments. kind:
-    format of the results in the report; None means float32 for 32-bit results and integers for others.
+    lab: settings of the validation. name: the function, such as "dot". operands, options: its arguments and keyword
+    arguments. kind: format of the results in the report; None means float32 for 32-bit results and integers for others.
     """
     want = arrays_of(getattr(public(), name)(*operands, **options))
     got = lab.hardware.twin(name, *operands, **options)
@@ -156,10 +156,10 @@ def _best(
 
 
 def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
-    """Return a report row for a difference; its part, name and inputs are "", for the caller to fill in.
+    """Return a report row for a difference; the row's part, name and inputs are "", for the caller to fill in.
 
-    model: the model that was compared, or "". rivals: the number of other models with the same bits. expected: whether
-    the model is the predicted one.
+    of: the difference between the hardware's and the emulator's bits. model: the model that was compared, or "".
+    rivals: the number of other models with the same bits. expected: whether the model is the predicted one.
     """
     note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
@@ -252,8 +252,8 @@ def _chain_matmul(lab: Lab, kind: str, codes: tuple[Words, Words], **options: An
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
     """Return (label, `count` arrays of codes of the format `fmt`) as operands of an operation with `count` operands.
 
-    For one operand of up to 16 bits, they are all codes; for two operands of 8 bits, all pairs of codes; otherwise
-    2**20 random codes for each operand, or 2**12 if lab.small.
+    For one operand of up to 16 bits, the array has every code; for two operands of 8 bits, the arrays have every pair
+    of codes. Otherwise each array has 2**20 random codes, or 2**12 if lab.small. label: text, such as "all codes".
     """
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -269,8 +269,8 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
     """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
 
-    lab: the settings. name: the function, such as "add". fmt: format of the operands `codes`. options: keyword
-    arguments.
+    lab: settings of the validation. name: the function, such as "add". fmt: format of the operands `codes`. options:
+    keyword arguments.
     """
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)

@@ -32,9 +32,9 @@ LAYOUT_WORDS = {"nn": (), "nt": ("NT",)}  # layout -> words in the name of a cas
 
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch.mm in FP16, BF16 and TF32; those with both operands contiguous along K come first.
+    """Yield cases that compare torch.mm in FP16, BF16 and TF32 with models of cuBLAS.
 
-    lab: the settings of the validation.
+    Cases with both operands contiguous along K come first. lab: the settings of the validation.
     """
     shapes: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (40, 64, 1000), (32, 40, 999), (9, 24, 100),
                            (8, 64, 300), (1, 64, 2048), (64, 1, 2048)]  # fmt: skip
@@ -59,7 +59,7 @@ def _half(
     """Return the case that compares a product by torch.mm with models of cuBLAS.
 
     Args:
-      lab: the settings.
+      lab: the settings of the validation.
       shape: (M, N, K).
       kind: the format of the operands, "fp16", "bf16" or "tf32".
       out: the format of the result.
@@ -109,7 +109,10 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
 
 
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of cublasLtMatmul, those with operands contiguous along K first; lab: a validation's settings."""
+    """Yield cases that compare cublasLtMatmul with models of cuBLAS.
+
+    Cases with operands contiguous along K come first. lab: the settings of the validation.
+    """
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
                               (32, 40, 999), (9, 24, 100), (8, 64, 300), (3, 17, 1234), (1, 64, 2048), (64, 1, 2048),
                               (1, 1, 5000), (257, 72, 712)]  # fmt: skip
@@ -129,8 +132,8 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
     """Return the case that compares a product by cublasLtMatmul with models of cuBLAS.
 
-    lab: the settings. shape: (M, N, K). pair: formats of the operands. out: format of the result. fast: True for fast
-    accumulation of FP8. layout: "nn", or "nt" for both operands contiguous along K.
+    lab: settings of the validation. shape: (M, N, K). pair: formats of the operands. out: format of the result. fast:
+    True for fast accumulation of FP8. layout: "nn", or "nt" for both operands contiguous along K.
     """
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}

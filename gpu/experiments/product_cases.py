@@ -55,7 +55,10 @@ def units(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton loops that scale each block as DeepGEMM and CUTLASS do; lab: a validation's settings."""
+    """Yield cases that compare Triton loops with models of DeepGEMM and CUTLASS, whose loops scale each block of terms.
+
+    lab: the settings of the validation.
+    """
     shape = (64, 64, 256) if lab.small else (64, 128, 896)
     m, n, k = shape
     scales = {
@@ -78,9 +81,10 @@ def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K.
+    """Yield cases that compare Triton loops over tl.dot in tiles of 16 rows with models of them.
 
-    lab: the settings of the validation.
+    Triton compiles these loops to the instruction mma.sync. Triton converts FP8 to FP16 and reorders K. lab: the
+    settings of the validation.
     """
     half, emulated = f"{lab.chip}_f16_f32", f"{lab.chip}_mma_e4m3_f32"
     models = [LibraryModel("FLAT")]
@@ -96,8 +100,8 @@ def _loop(
 ) -> ProductCase:  # fmt: skip
     """Return the case that compares a Triton loop over tl.dot with models of it.
 
-    lab: the settings. name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name of the random
-    values at which sums start, such as "normal" (fpsim/testing/operands.py). blocks: keyword arguments of
+    lab: settings of the validation. name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name
+    of the random values at which sums start, such as "normal" (fpsim/testing/operands.py). blocks: keyword arguments of
     `fpsim.gpu.hardware.dot`.
     """
 
@@ -109,10 +113,10 @@ def _loop(
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation, and with a bias.
+    """Yield cases that compare torch._scaled_mm with models of cuBLAS, for one scale per operand.
 
-    lab: settings of the validation: functions that run products on the GPU, the GPU's architecture, the seed of the
-    inputs, and whether products are to be few and small.
+    Some cases have fast accumulation, some a bias. lab: settings of the validation: functions that run products on the
+    GPU, the GPU's architecture, the seed of the inputs, and whether products are to be few and small.
     """
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
@@ -137,7 +141,7 @@ def _scaled(
     """Return the case that compares a product by torch._scaled_mm with models of cuBLAS.
 
     Args:
-      lab, part, shape: the settings, the validation's part, and (M, N, K).
+      lab, part, shape: the validation's settings, the name of its part, and (M, N, K).
       pair: formats of the operands.
       recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`.
       fast: True for fast accumulation.
@@ -162,7 +166,10 @@ def _scaled(
 
 
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with a scale per row of a and column of b; lab: a validation's settings."""
+    """Yield cases that compare torch._scaled_mm with models, for a scale per row of a and per column of b.
+
+    lab: the settings of the validation.
+    """
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
     for fast, shape in product((True, False), shapes):
         m, n, k = shape
@@ -182,9 +189,9 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per block of 128 terms.
+    """Yield cases that compare torch's scaled_mm with models, for operands with one scale per block of 128 terms.
 
-    Some have powers of two as scales. The cases with other scales show in which order scales are multiplied. lab: the
+    Some have powers of two as scales. The cases with other scales test in which order scales are multiplied. lab: the
     settings of the validation.
     """
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]

@@ -65,9 +65,10 @@ def record(
 
 
 def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
-    """Append the products of a part to `entries` until the time `end` of time.monotonic().
+    """Run the products of one part of a recording until the time `end` of time.monotonic(); append them to `entries`.
 
-    part: such as "blockwise". lab: the settings. left_out: receives a sentence for each product that is left out.
+    part: name of the part, such as "blockwise". lab: settings of the hardware and the inputs. left_out: receives a
+    sentence for each product that is left out.
     """
     try:
         for case in PRODUCTS[part](lab):

@@ -40,8 +40,8 @@ def scaling(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of codes, scales and values for every scaling, and for one with a zero point.
 
     `encode_scaled` rounds to nearest even, stochastically, and up with subnormals flushed; if lab.small, only to
-    nearest even. `quantize_scaled` rounds only to nearest even. lab: the settings. Its seed selects the scaling that
-    comes first, so that short validations with different seeds cover all of them.
+    nearest even. `quantize_scaled` rounds only to nearest even. lab: settings of the validation. Its seed selects the
+    scaling that comes first, so that short validations with different seeds cover all of them.
     """
     cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))
@@ -188,7 +188,7 @@ def stacks(lab: Lab) -> Iterator[Check]:
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
     """Return random float32 numbers of many magnitudes, with some zeros, NaN, Inf and subnormals.
 
-    lab: the settings, whose seed is used. shape: shape of the array.
+    lab: settings of the validation, whose seed is used. shape: shape of the array.
     """
     rng = np.random.default_rng([lab.seed, *shape])
     x = (rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 20, (shape[0], 1))).astype(np.float32)

@@ -130,7 +130,8 @@ def run_part(
     """Run a part of the validation until its time is over, and return its comparisons.
 
     Args:
-      part, lab, deadline: name of the part, settings, and the time of time.monotonic() at which it ends.
+      part, lab: name of the part, and settings of the validation.
+      deadline: the time of time.monotonic() after which no further comparison of the part is started.
       each_row: called with each comparison.
       keep: folder in which to store products whose bits no model predicts, or None.
     """
@@ -158,8 +159,8 @@ def run_part(
 def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
     """Run one case and yield its comparisons; a check that raises an exception yields one with the error.
 
-    deadline: value of time.monotonic() at which the case ends. keep: a file in which to store products whose bits no
-    model predicts, or None.
+    case: the products or the check to run. deadline: value of time.monotonic() at which the case ends. keep: a file in
+    which to store products whose bits no model predicts, or None.
     """
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
@@ -179,9 +180,10 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store up to MOST_KEPT products of a case whose bits no model predicts in a file; write none if there are none.
+    """Write to a file those products of a case for which no model predicts all bits of the hardware's result.
 
-    judgement: the result of the case. path: the .npz file, which `fpsim.gpu.replay` reads.
+    At most MOST_KEPT products are written; if there is none, no file is written. case: the products. judgement: the
+    hardware's results, and the model that predicts them best. path: the .npz file, which `fpsim.gpu.replay` reads.
     """
     model = judgement.best
     unfit = [
@@ -194,10 +196,10 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Return the parts `chosen`, names of parts of a validation, in groups of those to run at once.
+    """Divide the names `chosen` of parts of a validation into groups; the parts of a group run at the same time.
 
-    If isolated, the first group has all parts but "speed" and the second one "speed", without empty groups. Otherwise
-    each group has one part.
+    If isolated, the first group has all parts but "speed", and the second one "speed"; an empty group is left out.
+    Otherwise each part is a group.
     """
     if not isolated:
         return [[part] for part in chosen]
@@ -208,11 +210,11 @@ def _in_processes(
     parts: list[str], seconds: float, most: float, lab: Lab, keep: Path | None, rows: list[ValidationRow],
     speeds: list[Speed], report: Callable[[], Any],
 ) -> None:  # fmt: skip
-    """Run parts in separate processes, add their results to `rows` and `speeds`, and call `report` as each ends.
+    """Run parts of a validation in separate processes, add results to `rows` and `speeds`, call `report` as each ends.
 
     seconds: the time limit that each process observes. most: seconds after which a process is killed; the results that
-    it has written until then are used. lab: settings, where `lab.hardware` is a module's name. keep: folder in which to
-    store products whose bits no model predicts, or None.
+    it has written until then are used. lab: settings of the validation; `lab.hardware` must be a module's name. keep:
+    folder in which to store products whose bits no model predicts, or None.
     """
     of_parts: dict[str, list[ValidationRow]] = {part: [] for part in parts}
     before = tuple(rows)

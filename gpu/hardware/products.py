@@ -149,8 +149,9 @@ def _block_scales(scales: Any, kind: str) -> Any:
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
     """Raise ValueError for arguments of `scaled_mm` that torch does not support.
 
-    a, b: (M, K) and (K, N) FP8 codes. pair: their formats. recipe: the elements that share a scale. out: format of the
-    result. fast_accum: whether sums are to be accumulated fast. bias: (N,) values, or None.
+    a, b: (M, K) and (K, N) FP8 codes. pair: their formats. recipe: which elements share a scale, as in `scaled_mm`,
+    such as "tensor". out: format of the result. fast_accum: whether sums are to be accumulated fast. bias: (N,) values,
+    or None.
     """
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)

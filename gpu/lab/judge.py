@@ -37,7 +37,7 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result of a `ProductCase`.
+    """The result of running a `ProductCase`, and of comparing its products with models of the library.
 
     Attributes:
       rows: a report row for each product.

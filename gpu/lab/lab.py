@@ -67,8 +67,8 @@ def unit_name(chip: str, pair: Pair) -> str:
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
     """Return a product of a shape (M, N, K) for each named set of inputs; in a small validation for one set only.
 
-    lab: the settings. pair: names of the operands' formats. sets: names of sets of inputs, from SETS, such as
-    "cancelling". more: further fields of `ProductProblem`.
+    lab: settings of the validation. pair: names of the operands' formats. sets: names of sets of inputs, from SETS,
+    such as "cancelling". more: further fields of `ProductProblem`.
     """
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
@@ -111,8 +111,8 @@ def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
     """Return models of cuBLAS's FP8 products with each number of slices of `splits_of(k, 128)`, and other models.
 
     The others are "FLAT", instructions one after another over all of K, and CUTLASS's sums, promoted every 32, 64, 128,
-    256 or 512 terms. lab: the settings. k: number of terms. fast: True to put cuBLAS with fast accumulation first,
-    False to put cuBLAS with promoted sums first.
+    256 or 512 terms. lab: settings of the validation. k: number of terms. fast: True to put cuBLAS with fast
+    accumulation first, False to put cuBLAS with promoted sums first.
     """
     models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
     return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]

@@ -146,8 +146,8 @@ class Gpu(IntegerMatrices):
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
         """Return the values of c, to which a unit adds a @ b, as float32 bits (float64 bits for FP64 sums).
 
-        c: codes of the unit's results, or floats of their dtype. shape: (M, N), which c must have. out: the matrix for
-        the bits; None for a new one.
+        c: codes of the format of the unit's results, or floats of its dtype. shape: (M, N), which c must have. out: the
+        matrix for the bits; None for a new one.
         """
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
@@ -208,9 +208,9 @@ class Gpu(IntegerMatrices):
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
         """Round `total` to the format `fmt`, once to nearest even, and write the codes to `target`.
 
-        total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes; it may be `total`
-        for FP32 and for FP64 of float64 sums, which are not rounded. nan: the code that every NaN becomes; None to
-        leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes. It may be `total`
+        itself where nothing is rounded: float32 sums to FP32, float64 sums to FP64. nan: the code that every NaN
+        becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
         """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64) and total.dtype.itemsize == target.dtype.itemsize:

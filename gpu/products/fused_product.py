@@ -65,11 +65,12 @@ def has_kernel(unit: MatrixUnit) -> bool:
 
 
 def add_fused(total: Any, p: GpuProduct, like: Any) -> None:
-    """Add a[:, terms] @ b[terms] to `total` in place, with the additions and roundings of the product's unit.
+    """Add the product p, a[:, terms] @ b[terms], to `total` in place, with the additions and roundings of its unit.
 
     Args:
       total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0.
-      p: the product; for Rule.SCALED, the terms of each instruction must be in one block of scales.
+      p: the product with its fields a, b and terms. For Rule.SCALED, the terms of each instruction must be in one block
+        of scales.
       like: the array on whose stream the kernels run.
 
     Raises:

@@ -149,8 +149,8 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of 2**(F - M), by which terms are multiplied before they are truncated to integers, or 0.
 
     F: u.fraction_bits. M: the largest exponent of products and accumulator, or u.low if that is larger. 0 means that
-    float32 does not give the exact result, and another kernel must compute it. It is returned if the largest exponent
-    is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
+    float32 does not give the exact result, and another kernel must compute it. The function returns 0 if the largest
+    exponent is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
 
     largest: the largest exponent of the products. c: float32 bits of the accumulator.
     """

@@ -35,7 +35,7 @@ class GpuProduct(NamedTuple):
     factors: Factors = Factors()
 
     def part(self, start: int, stop: int) -> GpuProduct:
-        """Return the product over terms[start:stop] alone, as one sum without partial sums and their decode scales."""
+        """Return the product over terms[start:stop] alone, as one sum: `promote` is 0, and `factors` has no scales."""
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:

@@ -28,7 +28,7 @@ LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by o
 
 
 class Areas(NamedTuple):
-    """An array as (batch, rows, columns), its tiles, and the areas that blocks of threads process, one each.
+    """An array as (batch, rows, columns), its tiles, and the areas, each of which one block of threads processes.
 
     An area is `across` whole tiles, neighbours in a row of tiles. If tiles are divided by rows, it is one part of each
     of these tiles; if tiles are divided by columns too, it is one part of a single tile.
@@ -184,7 +184,7 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 def step_of(i: Any, column: Any, w: Walk) -> Any:
     """Return (flat index, column) of the element that a thread processes after the one at flat index i in `column`.
 
-    w: the order of the thread's elements.
+    w: a Walk, the order of the thread's elements.
     """
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
@@ -197,8 +197,8 @@ def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
     """Return the flat indices of a thread's next four elements, then flat index and column of the element after them.
 
     i, column: flat index and column of the first of the four. left: number of the thread's elements from i on; if fewer
-    than four are left, i takes the place of those that are missing. w: the order of the thread's elements. The four
-    indices come together, so that loads of the four elements can overlap.
+    than four are left, i takes the place of those that are missing. w: a Walk, the order of the thread's elements. The
+    four indices come together, so that loads of the four elements can overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)
@@ -218,7 +218,10 @@ def _power(x: int, most: int) -> int:
 
 
 def merged(tiling: Tiling) -> Tiling:
-    """Return a tiling with all tiles in one row if they are contiguous in memory, else `tiling` unchanged."""
+    """Return `tiling` with all tiles in a single row if each tile is a contiguous part of memory, else unchanged.
+
+    Tiles are contiguous if they are one row high, and their width divides that of the array.
+    """
     if tiling.tile_rows == 1 and tiling.columns and tiling.columns % tiling.tile_columns == 0:
         return tiling._replace(batch=1, rows=1, columns=tiling.batch * tiling.rows * tiling.columns)
     return tiling

@@ -159,11 +159,16 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)` that finds the amax of tiles.
 
-    tops, lows and specials receive one element per tile; the caller has set them to 0. tops: bits of each tile's
-    largest finite magnitude, with `affine` among the positive elements only. lows: with `affine`, the same among the
-    negative elements; else not written. specials: flags of NaN and Inf. areas: the fields of an Areas. source: flat
-    unsigned integers: if `widened`, codes of a narrower format, which the DecodeLayout `source_layout` decodes; else
-    bits of floats of `width` bits.
+    width: bits of the floats whose magnitudes are compared, 32 or 64. widened: whether the source holds codes of a
+    narrower format, to be decoded to these floats. affine: True to find the largest magnitudes of positive and of
+    negative elements separately, for formats with a zero point.
+
+    Arguments of the kernel, flat arrays:
+      source: unsigned integers: codes if `widened`, which the DecodeLayout `source_layout` decodes; else bits of floats.
+      areas: how the array is divided among blocks of threads: the fields of an Areas (areas.py), as int64.
+      tops, lows, specials: receive one element per tile; the caller has set them to 0. tops: bits of the largest finite
+        magnitude, with `affine` among the positive elements only. lows: that among the negative elements, only written
+        with `affine`. specials: sum of HAS_NAN and HAS_INFINITY.
     """
     word: Any = word_of(width)
     threads = block_threads()

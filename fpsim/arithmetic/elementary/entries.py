@@ -150,7 +150,7 @@ def _extreme(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the ExactResult of any number whose magnitude is less than |limit|, by at most 2**-70 of it.
+    """Return the ExactResult of a number that is closer to zero than `limit`, by a relative distance of at most 2**-70.
 
     All these numbers have one ExactResult (sign, exponent, 61 bits and a sticky bit): the 61 bits are the next ones
     below |limit|'s, and the sticky bit is set.

@@ -178,7 +178,7 @@ def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the tangent of angles in radians, rounded once, however large the angle.
 
-    NaN and the flag INVALID for Inf.
+    The result for Inf is NaN, with the flag INVALID.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
     the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for

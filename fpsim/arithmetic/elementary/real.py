@@ -99,10 +99,10 @@ def _logistic(top: Real, x: Real, precision: int) -> Real:
 
 
 def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
-    """Return two factors of erf: (sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)).
+    """Return two factors of erf(x): (sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)).
 
-    square: x**2 as an mpmath number tuple, as exp(-square) is. The sum is an integer in units of 2**-working; `working`
-    is the precision in bits.
+    square: x**2. It and exp(-square) are mpmath's number tuples. The sum is an integer in units of 2**-working.
+    working: the precision in bits.
     """
     twice = to_fixed(mpf_shift(square, 1), working)
     term = total = MPZ_ONE << working

@@ -177,7 +177,8 @@ def _fill_scaled(name: str) -> Any:
     (a, b), to codes[:count]; all are 1-D arrays of uint16 codes. facts is not used.
     Results that are subnormal in float32 must be computed with scaled operands, which takes longer. If to_scale is 0,
     the function computes without scaling. If a result may then be subnormal, it computes all results again with
-    scaling, and returns PATIENCE - 1: the number of following calls that scale at once. Each of these returns one less.
+    scaling, and returns PATIENCE - 1, the number of following calls that scale from the start. Each of these returns
+    its to_scale minus 1.
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 
