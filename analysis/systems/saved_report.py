@@ -78,7 +78,7 @@ class SavedReport:
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> Self:
-        """Return a report with these fields, name -> value, after `load` restored tuples and rows."""
+        """Return a report with the fields in `contents`, name -> value, whose tuples and rows `load` has restored."""
         return cls(**contents)
 
     def to_frame(self) -> DataFrame:
@@ -92,7 +92,7 @@ class SavedReport:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return nested dicts, lists, tuples and dataclasses for JSON: tuples become lists, dataclasses become dicts."""
+    """Return a nested value for JSON: tuples inside become lists, and dataclasses become dicts."""
     if is_dataclass(value):
         value = asdict(value)  # type: ignore[arg-type]
     if isinstance(value, dict):
@@ -103,7 +103,7 @@ def _as_lists(value: Any) -> Any:
 
 
 def _as_tuples(value: Any) -> Any:
-    """Return a list with all lists inside converted to tuples; raise TypeError unless `value` is a list."""
+    """Return the list `value` and all lists in it as tuples; raise TypeError unless `value` is a list."""
     if not isinstance(value, list):
         raise TypeError(f"wanted a list; got {shown(value)}")
     return tuple(_as_tuples(item) if isinstance(item, list) else item for item in value)

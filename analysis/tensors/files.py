@@ -110,7 +110,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read a .npy header at the position of an open file, and return the (shape, dtype) that it describes.
+    """Read a .npy header at the position of the open file `opened`, and return the (shape, dtype) that it describes.
 
     Raises a TensorFileError if the header is damaged. path: the file, for messages.
     """

@@ -196,7 +196,7 @@ class _Header:
             raise self._damaged("it ends early")
 
     def _damaged(self, problem: str) -> TensorFileError:
-        """Return the error that describes how the header is damaged."""
+        """Return the error for a damaged header; `problem`: text that says how it is damaged."""
         return TensorFileError(f"{self.path}: damaged .gguf header ({problem})")
 
 

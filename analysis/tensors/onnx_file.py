@@ -279,7 +279,7 @@ class _Walk:
         return self.opened.read(span.end - span.begin).decode("utf-8", "backslashreplace")
 
     def _damaged(self, problem: str) -> TensorFileError:
-        """Return the error that describes how the file is damaged."""
+        """Return the error for a damaged file; `problem`: text that says how it is damaged."""
         return TensorFileError(f"{self.path}: damaged or not an ONNX model ({problem})")
 
 
@@ -317,7 +317,7 @@ def _read_of(
 
 
 def _misfit(proto: _Proto, path: Path) -> TensorFileError:
-    """Return the error for a tensor of the file `path` whose number of elements differs from that of its shape."""
+    """Return the error for a tensor, `proto`, of the file `path` that has not as many elements as its shape."""
     return TensorFileError(f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}")
 
 

@@ -23,9 +23,9 @@ BAND = 1 << 24  # elements that are held in memory while a tensor is transposed
 def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int, int]:
     """Return (rows, columns) of a tensor as an operand of a product, whose sums have one term per column.
 
-    Columns are the last axis, or for a convolution all axes except the first. role: the tensor's role, such as "matrix"
-    for a weight, or "activation". name: the tensor's name, which tells a convolution of one dimension from stacked
-    matrices.
+    Columns are the last axis, or for a convolution all axes except the first. shape: the tensor's shape. role: the
+    tensor's role, such as "matrix" for a weight, or "activation". name: the tensor's name, which tells a convolution of
+    one dimension from stacked matrices.
 
     Example:
       >>> from fpsim.analysis.tensors.operand import matrix_shape

@@ -71,7 +71,7 @@ class Float:
         self.fmt = fmt
 
     def round(self, x: Array) -> Array:
-        """Return float64 or float32 values rounded to the format, as float32."""
+        """Return x, float64 or float32, rounded to the format, as float32."""
         return decode(encode(x, self.fmt), self.fmt, np.float32)
 
     def apply(self, operation: Any, a: Array, b: Array) -> Array:

@@ -169,7 +169,7 @@ class AttentionRecipe:
 
 
 def _accumulate(value: object) -> MatrixUnit | Accumulator:
-    """Return the matrix unit or accumulator for an object or a name; a format means fused multiply-adds in that format.
+    """Return the matrix unit or accumulator that `value` names or is; a format means fused multiply-adds in it.
 
     Raises TypeError for other objects, ValueError for unknown names.
     """

@@ -198,7 +198,10 @@ class ClaimsReport:
 
 
 def _text(figure: Figure) -> str:
-    """Return a result as text: "yes" or "no", integers in full, other floats with four significant digits."""
+    """Return the result `figure` as text: "yes" or "no" for a bool, integers in full, other floats to 4 digits.
+
+    A float counts as an integer if it is whole and below 1e6 in magnitude. A string is returned unchanged.
+    """
     if isinstance(figure, bool):
         return "yes" if figure else "no"
     if isinstance(figure, int) or (isinstance(figure, float) and figure.is_integer() and abs(figure) < 1e6):

@@ -28,7 +28,7 @@ def normal(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
 
 
 def wide(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return an array of any float dtype as float64."""
+    """Return x, an array of any float dtype, converted to float64."""
     return np.asarray(x).astype(np.float64)
 
 
@@ -44,7 +44,7 @@ def relative_error(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 
 def cosine(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the cosine of the angle between two arrays of one size, flattened, computed in float64.
+    """Return the cosine of the angle between the arrays a and b of equal size, flattened, computed in float64.
 
     Example:
       >>> from fpsim.analysis.systems.claims.samples import cosine
@@ -67,11 +67,11 @@ def mean_kl(first: Floats, second: Floats) -> float:
 
 
 def units_of(arch: str, *formats: Format) -> list[MatrixUnit]:
-    """Return the matrix units of an architecture, such as "hopper", whose left operand has one of the formats."""
+    """Return the matrix units of the architecture `arch`, such as "hopper", whose left operand has one of `formats`."""
     return [unit for unit in float_units(arch) if unit.a.fmt in formats]
 
 
 def sqnr_of_normal(*formats: Format) -> Figures:
-    """Return the SQNR of N(0, 1) values in each of the formats, in dB."""
+    """Return the SQNR of N(0, 1) values in each of `formats`, in dB, under names such as "SQNR in E4M3, dB"."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in formats}

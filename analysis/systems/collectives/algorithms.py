@@ -127,9 +127,10 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order in which ranks add their contributions to an element when a span is reduced by itself.
+        """Return the order in which ranks add contributions to an element if a span is reduced like a separate buffer.
 
-        element: index of the element in the whole buffer. span: the range of elements, which contains it.
+        element: index of the element in the whole buffer. span: the range of elements, which contains it. ranks:
+        number of ranks.
         """
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
@@ -145,7 +146,10 @@ class SpanOrders:
         """Raise ValueError if the algorithm does not support this number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter adds contributions to chunk `chunk`, the same for all chunks."""
+        """Return the order in which a reduce-scatter over `ranks` ranks adds the contributions to chunk `chunk`.
+
+        The order is the same for all chunks.
+        """
         raise NotImplementedError
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
@@ -157,9 +161,10 @@ class SpanOrders:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of the additions to an element when a span is reduced by itself.
+        """Return the order of the additions to an element if a span is reduced like a separate buffer.
 
-        element: index of the element in the whole buffer. span: the range of elements, which contains it.
+        element: index of the element in the whole buffer. span: the range of elements, which contains it. ranks:
+        number of ranks.
         """
         for part, order in self.parts(span, ranks):
             if part.start <= element < part.stop:

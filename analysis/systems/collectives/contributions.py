@@ -127,7 +127,7 @@ def _spilled(rows: Iterable[Array], like: Array) -> Array:
 
 
 def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
-    """Store the arrays of an iterator, and return them as a sequence.
+    """Store the arrays that the iterator `rows` yields, and return them as a sequence.
 
     They are stored in memory, or in a temporary file if they have more than IN_MEMORY bytes together.
 

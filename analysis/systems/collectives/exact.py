@@ -114,7 +114,7 @@ def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array,
 
 
 def exact_values(source: Source) -> tuple[Array, Array]:
-    """Return the sums over ranks of the unrounded contributions as float64 arrays (high, low), each (n,).
+    """Return the sums over ranks of the contributions in `source`, unrounded, as float64 arrays (high, low), each (n,).
 
     A sum is high + low, which is exact where two float64 numbers suffice.
     """

@@ -88,8 +88,8 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 def _followed(order: Order, column: Array, adder: Adder) -> Array:
     """Add the contributions to one element of the buffer in an order, and return the sum as an array of one code.
 
-    column: codes (ranks,) of the contributions to the element. Raises _Beyond, whose text names the addition, at the
-    first addition that overflows.
+    column: codes (ranks,) of the contributions to the element. adder: the rounding of the additions. Raises _Beyond,
+    whose text names the addition, at the first addition that overflows.
     """
     if isinstance(order, int):
         return column[order : order + 1]
@@ -112,7 +112,7 @@ def _followed(order: Order, column: Array, adder: Adder) -> Array:
 
 
 def _at_one_rank(order: Order, column: Array, adder: Adder) -> Array:
-    """Return the sum of one element, as `_followed` does, for an order whose operands one rank adds."""
+    """Return the sum of one element, as `_followed` does with the same arguments, if one rank adds all operands."""
     operands = [(first_rank(operand), _followed(operand, column, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:

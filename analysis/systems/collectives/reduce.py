@@ -109,7 +109,10 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
 
 def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
-    """Return the spans, two at most, of the chunks whose sums begin at positions first .. last - 1 of their ring."""
+    """Return the spans of the chunks of `buffer` whose sums begin at the positions first .. last - 1 of its ring.
+
+    The chunks are consecutive, or wrap around from the last to chunk 0, so that there are two spans at most.
+    """
     ranks = len(buffer.ranks)
     low, high = first - buffer.first % ranks, last - buffer.first % ranks
     parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]

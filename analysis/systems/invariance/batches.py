@@ -140,7 +140,7 @@ class _Runner:
 
 
 def _checked_sizes(batches: Any) -> list[int]:
-    """Return batch sizes, given as one or several, in ascending order without repetitions.
+    """Return the batch sizes in `batches`, one integer or several, in ascending order without repetitions.
 
     Raises ValueError unless all are integers in 1 .. 2**31.
     """
@@ -151,7 +151,7 @@ def _checked_sizes(batches: Any) -> list[int]:
 
 
 def _differing(a: Array, b: Array) -> float:
-    """Return the share of elements of two arrays whose bits differ, 1 if shapes or dtypes differ; NaN equals NaN."""
+    """Return the share of elements of a and b whose bits differ; 1 if shapes or dtypes differ. NaN equals NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return 1.0
     differ = words(np.ascontiguousarray(a)) != words(np.ascontiguousarray(b))

@@ -229,7 +229,7 @@ def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
 
 
 def _listed(steps: list[int]) -> str:
-    """Return ascending step numbers as text: all of up to three, otherwise "first to last"."""
+    """Return step numbers, ascending, as text: up to three in full, more as a range such as "1 to 9"."""
     return ", ".join(map(str, steps)) if len(steps) < 4 else f"{steps[0]} to {steps[-1]}"
 
 

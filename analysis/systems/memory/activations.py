@@ -197,7 +197,7 @@ def transformer_activations(
 def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) -> tuple[Activation, ...]:
     """List the tensors that the reference perceptron keeps for the backward pass of its layers and loss.
 
-    tokens: number of vectors in the micro-batch. specified: True for the operations of
+    recipe: formats of the training. tokens: number of vectors in the micro-batch. specified: True for the operations of
     `fpsim.train.operations`, False for torch's.
 
     Example:

@@ -53,7 +53,7 @@ def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
 
 
 def _labels(ledgers: Sequence[Any]) -> list[str]:
-    """Return a label for each ledger: its recipe, and ranks, stage of ZeRO and kept share of blocks if they differ.
+    """Return a label for each ledger: its recipe, and those of ranks, ZeRO stage and kept share of blocks that differ.
 
     If all have the same recipe and differ otherwise, the recipe is left out.
     """

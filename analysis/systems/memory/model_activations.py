@@ -80,8 +80,8 @@ def activations_of(
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
     """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
 
-    tokens: number of vectors in the micro-batch. again: the settings of recomputation. specified: True for the
-    operations of `fpsim.train.operations`, False for torch's.
+    recipe: formats of the training. tokens: number of vectors in the micro-batch. again: the settings of recomputation.
+    specified: True for the operations of `fpsim.train.operations`, False for torch's.
     """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
@@ -99,7 +99,7 @@ def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) 
 
 
 def _row(kept: Activation) -> LedgerRow:
-    """Return an activation as a LedgerRow."""
+    """Return the activation `kept` as a row of the ledger, with the same bytes on each rank."""
     count = kept.bits.bytes
     return LedgerRow("activations", f"{kept.name}: {kept.part}", kept.format, kept.elements, count, count)
 
@@ -161,7 +161,7 @@ def _without_blocks(
 
 
 def _stream(part: str, config: Config, tokens: int) -> LedgerRow:
-    """Return a LedgerRow, with the text `part`, for one float32 array (tokens, width) of the residual stream."""
+    """Return a LedgerRow, with the text `part`, for a float32 array (tokens, config.width) of the residual stream."""
     size = stored_bits(None, None, (tokens, config.width)).bytes
     return LedgerRow("activations", part, str(FP32), tokens * config.width, size, size)
 

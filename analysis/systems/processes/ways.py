@@ -51,7 +51,7 @@ def loss_of(model: torch.nn.Module, rank: int, device: str) -> torch.Tensor:
 
 
 def gradients_of(model: torch.nn.Module) -> Tensors:
-    """Return parameter name -> copy of its gradient; sharded gradients are gathered into whole tensors."""
+    """Return parameter name -> copy of its gradient in `model`; sharded gradients are gathered into whole tensors."""
     return {name: _whole(parameter.grad) for name, parameter in model.named_parameters()}
 
 
@@ -72,6 +72,7 @@ def _step(
     """Take a training step on the micro-batch of a rank, and return the model's (gradients, weights), each by name.
 
     shared: the model itself, or a wrapper of it, such as DistributedDataParallel, that adds gradients over ranks.
+    optimizer: the optimizer of its parameters. device: torch's name of the device.
     """
     loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
     gradients = gradients_of(model)

@@ -136,7 +136,7 @@ def _with_minima(blocks: Array, codes: Array) -> Array:
 def _four_bits(pairs: Array) -> Array:
     """Return the 4-bit codes of bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32).
 
-    Of each 32 bytes, the low nibbles come first, then the high nibbles.
+    Row 2 h of a block has the low nibbles of its bytes 32 h to 32 h + 31, row 2 h + 1 their high nibbles.
     """
     return nibbles(pairs.reshape(-1, 32)).reshape(len(pairs), 8, 32).astype(F32)
 
@@ -144,7 +144,7 @@ def _four_bits(pairs: Array) -> Array:
 def _two_bits(quads: Array) -> Array:
     """Return the 2-bit codes of bytes, (blocks, 64) uint8, as float32 (blocks, 2, 4, 32).
 
-    Of each 32 bytes, the lowest two bits come first, then the next two, and so on.
+    result[block, h, s, i] is the field at bit 2 s of byte 32 h + i.
     """
     return (quads.reshape(len(quads), 2, 1, 32) >> HALVES & np.uint8(3)).astype(F32)
 

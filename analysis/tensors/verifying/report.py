@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
     @classmethod
     def about(cls, tensor: str, kind: str, text: str, contradicts: bool = True) -> Finding:
-        """Return a statement on the weight called `tensor`: its text is "TENSOR: TEXT", the other fields as passed."""
+        """Return a Finding on the weight called `tensor`, whose text is "TENSOR: TEXT"; other fields are as passed."""
         return cls(tensor, kind, f"{tensor}: {text}", contradicts)
 
 

@@ -87,7 +87,8 @@ def _findings(
 ) -> tuple[list[Finding], list[Tensor]]:
     """Return (all findings and notes on a checkpoint, its quantised weights).
 
-    reference: the unquantised model (name -> array) with which values are compared, or None.
+    path: the checkpoint. stored: all its tensors. reference: the unquantised model (name -> array) with which values
+    are compared, or None.
     """
     quantised = recognised(stored)
     metadata: dict[str, str] = {}

@@ -11,7 +11,7 @@ LEVELS, LEAST = 4, 4  # totals of a chain, and the smallest power of two of the 
 
 
 def torch_mean(x: Array) -> np.float32:
-    """Return the mean of flat float32 numbers, with the bits that torch.mean computes on one thread with AVX2.
+    """Return the mean of x, a flat float32 array, with the bits that torch.mean computes on one thread with AVX2.
 
     For more than 32,768 numbers torch uses several threads, and the last bits depend on the number of threads.
 

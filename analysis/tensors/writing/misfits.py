@@ -39,7 +39,8 @@ def refuse_misfits(
 def misfit(name: str, layout: str, largest: float, advice: str) -> str:
     """Return the error text for a weight whose values, all finite, the layout cannot hold because of their magnitude.
 
-    largest: the largest magnitude of the weight. advice: the argument that leaves the weight unquantised.
+    name: name of the weight. layout: full name of the layout. largest: the largest magnitude of the weight. advice: the
+    argument that leaves the weight unquantised.
     """
     if largest < 1:
         return (
