@@ -136,8 +136,9 @@ def _as_floats(x: Any, array: Array, name: str) -> Array:
 def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "codes") -> Array:
     """Return codes of a format as an integer array after checking that all are in range.
 
-    The dtype is the input's, or the format's storage dtype for an array of the format's own dtype and for an empty
-    list. fmt: the format. name: the name of the argument in error messages.
+    The result keeps the integer dtype of the input. An array in the format's own dtype, such as ml_dtypes'
+    float8_e4m3fn, becomes unsigned integers of that size, and an empty list an array of fmt.storage. fmt: the format.
+    name: the name of the argument in error messages.
 
     Raises:
       TypeError: codes are neither integers nor an array of the format's dtype.

@@ -133,7 +133,7 @@ def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
 
 
 def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...]]]:
-    """Return (format, shape) of each operand for `count` results."""
+    """Return (format, shape) of each operand for `count` results; of: formats, and shapes for one result."""
     return [(fmt, (count, *shape)) for fmt, shape in zip(of.formats, of.shapes, strict=True)]
 
 

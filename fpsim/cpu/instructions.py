@@ -54,9 +54,10 @@ class Instruction(NamedTuple):
 class TileInstruction(NamedTuple):
     """An AMX instruction on tile registers: d = c + a @ b, with c and d of 16 x 16 32-bit elements.
 
-    intrinsic: name of LLVM's intrinsic. features: required processor features, as LLVM spells them. dtype: dtype of the
-    bit patterns of a's and b's elements; a and b have 16 rows of 64 bytes each. group: number of elements that share 32
-    bits, neighbours along K. unit: name of the fpsim matrix unit that describes the instruction.
+    name: the mnemonic in capitals. intrinsic: name of LLVM's intrinsic. features: required processor features, as LLVM
+    spells them. dtype: dtype of the bit patterns of a's and b's elements; a and b have 16 rows of 64 bytes each. group:
+    number of elements that share 32 bits, neighbours along K. unit: name of the fpsim matrix unit that describes the
+    instruction.
     """
 
     name: str

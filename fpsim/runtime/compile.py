@@ -141,9 +141,10 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Return a context for compiling kernels in which a message appears on stderr, if a terminal, when it takes long.
+    """Return a context for compiling kernels, in which a message on stderr says that kernels are being compiled.
 
-    The message is written once per process, after PATIENCE (2) seconds of compiling in all contexts together.
+    It is written only if stderr is a terminal, once per process, after PATIENCE (2) seconds of compiling in all
+    contexts together.
     """
     if _said or not _is_terminal():
         yield

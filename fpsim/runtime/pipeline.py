@@ -36,8 +36,8 @@ class Stage(NamedTuple):
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
     """Fill `target`, of the source's shape, by running the stages in sequence, each on the previous one's result.
 
-    source, target: arrays of any memory layout. first: flat index of the source's first element in the whole array, on
-    which random numbers depend.
+    stages: the kernels, as Stage. source, target: arrays of any memory layout. first: flat index of the source's first
+    element in the whole array, on which random numbers depend.
     """
     flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
     if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):
@@ -77,7 +77,7 @@ def wrapping() -> AbstractContextManager[Any]:
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
     """Fill `target` from `source` by the stages, a block at a time; both may have gaps or a foreign byte order.
 
-    first: flat index of the source's first element in the whole array.
+    stages: as for `run_stages`. first: flat index of the source's first element in the whole array.
     """
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
@@ -95,8 +95,9 @@ def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
-    """Run the stages in sequence on one piece, from `source` through `buffers` to `target`, all 1-D.
+    """Run the stages in sequence on one piece, `source`, and write the last one's result to `target`; both are 1-D.
 
+    buffers: scratch for the results of the other stages, as `_buffers` returns it, at least as long as the piece.
     first: flat index of the piece's first element in the whole array.
     """
     for stage, buffer in zip(stages, buffers, strict=False):

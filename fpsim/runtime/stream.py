@@ -175,7 +175,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """Return a function `(source, target, facts)` for kernels that sets target[i] to convert(source[i], facts), all i.
+    """Return a function `(source, target, facts)` that kernels call to set each target[i] to convert(source[i], facts).
 
     source, target: 1-D arrays. convert: function of one element and of `facts`, constants such as a layout. streamed:
     whether results bypass the caches.

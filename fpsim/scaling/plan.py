@@ -266,7 +266,8 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
     """Return (code of the smallest scale, code of the scale for tiles of zeros, code of the scale 1).
 
-    The third is 0 if no rule uses the scale 1. All are 0 for scales in FP32, which have no codes.
+    The third is 0 unless the scaling's `zero_scale` or `infinity` is "one". All are 0 for scales in FP32, which have
+    no codes.
     """
     fmt = scaling.scale_format
     if fmt == FP32:

@@ -130,7 +130,7 @@ def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job in one pass, if its tiles fit the cache; fill `grid` and `job.out`.
+    """Encode matrix number `batch` of a job, whose tiles must fit the cache, in one pass; fill `grid` and `job.out`.
 
     job: the batch of matrices, its tiles and its plan. grid: arrays of scales, of their codes and of counts. tensor:
     the scale of the whole array.
@@ -166,7 +166,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, if it has fewer than FUSED elements, in three loops: amax, scales, codes.
+    """Encode matrix number `batch` of a job, of fewer than FUSED elements, by three loops: amax, scales, codes.
 
     Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
@@ -289,8 +289,8 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
     """Fill `job.out` for a part of a matrix: all tiles of some rows of tiles, or one wide tile.
 
-    place: the part. scales: 2-D, one decode scale per tile of the part. factors: of the shape of `scales`, the numbers
-    that divide or multiply the elements; job.plan.applied says which.
+    job: the array to encode and its plan. place: the part. scales: 2-D, one decode scale per tile of the part. factors:
+    of the shape of `scales`, the numbers that divide or multiply the elements; job.plan.applied says which.
     """
     tiling = job.tiling
     bands, tiles = scales.shape

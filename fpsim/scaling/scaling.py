@@ -56,8 +56,8 @@ class Scaling:
       nan: "tile" (a NaN makes its tile NaN) or "element" (it is ignored by the scale).
       infinity: "skip" (amax of the finite elements), "propagate" (Inf is the amax) or "one" (the tile's scale is 1).
       zero_scale: "one" or "smallest", the scale of tiles of zeros.
-      smallest_scale: a smaller scale is raised to this; None: the format's smallest value, or its smallest normal one
-        where that is below 2**-127.
+      smallest_scale: a smaller scale is raised to this; None: the scale format's smallest positive value or, if that
+        is below 2**-127, the larger of 2**-127 and the format's smallest normal value.
       name: what `repr` shows; comparison ignores it.
 
     Raises:

@@ -45,9 +45,9 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
     with the code of each scale (untouched for FP32 scales). factors: filled with what elements are divided by or
     multiplied with. counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN, with Inf,
     with a scale raised to the smallest one allowed, and with a scale lowered to the largest. numbers: the fields of
-    ScaleNumbers, then the values of the scale format's codes, with 0 for NaN. rules: int64, the fields of ScaleRules and
-    of ScaleChoices, and the bits of two float64: the largest element, and the value to which a smaller amax is raised.
-    layout: the constants (EncodeLayout) of the encoder to the scale format.
+    ScaleNumbers, then the values of the scale format's codes, with 0 for NaN. rules: int64, the fields of ScaleRules
+    and of ScaleChoices, and the bits of two float64: the largest element, and the value to which a smaller amax is
+    raised. layout: the constants (EncodeLayout) of the encoder to the scale format.
 
     width: bits, 32 or 64, of the float in which elements are divided by scales. encodes: True if the rule computes
     encode scales, max / amax. fixed: choices to compile in; None reads them from `rules`, so that one slower loop
