@@ -74,8 +74,9 @@ def run_eagerly(model: Any) -> None:
 def stance(word: str) -> AbstractContextManager[Any]:
     """Return a context manager in which functions compiled by torch.compile run as `word` says.
 
-    It does nothing if this process has not compiled any function, or if torch lacks torch.compiler.set_stance. word: a
-    stance of torch.compiler.set_stance, such as "default" (run compiled) or "force_eager" (run as written).
+    The context manager does nothing if this process has not compiled any function, or if torch lacks
+    torch.compiler.set_stance. word: a stance of torch.compiler.set_stance, such as "default" (run compiled) or
+    "force_eager" (run as written).
     """
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return nullcontext()

@@ -92,8 +92,8 @@ def _by_weight(place: int) -> Count:
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
     """Return the number of multiplications M * N * K of torch.tensordot.
 
-    It is computed from the numbers of elements M * K, K * N and M * N of the operands and the result. args, kwargs, y:
-    positional arguments, keyword arguments and result of the call.
+    This number is computed from the numbers of elements M * K, K * N and M * N of the operands and the result. args,
+    kwargs, y: positional arguments, keyword arguments and result of the call.
     """
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
@@ -102,8 +102,8 @@ def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
     """Return the number of multiplications of attention: of queries and keys, and of probabilities and values.
 
-    It is (size of the queries + size of the result) * number of keys; masked keys count too. args, kwargs, y:
-    positional arguments, keyword arguments and result of the call.
+    The number is (elements of the queries + elements of the result) * number of keys; masked keys count too. args,
+    kwargs, y: positional arguments, keyword arguments and result of the call.
     """
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)

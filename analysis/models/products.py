@@ -117,7 +117,7 @@ class Products(TorchFunctionMode):
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
         """Return the result of torch.nn.functional.multi_head_attention_forward, run so that its products are reported.
 
-        It runs operation by operation inside this mode. args, kwargs: arguments of the function.
+        The function runs operation by operation inside this mode. args, kwargs: arguments of the function.
         """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]

@@ -80,7 +80,7 @@ class Selection:
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
         """Return the name of the layer to which a product of `module` and `weight` belongs.
 
-        It is the first of these names that applies. For attention, whose `weight` is None: the module's name with
+        The first of these names that applies is returned. For attention, whose `weight` is None: the module's name with
         ".attention". If `is_layer` (the module is a layer, such as nn.Linear): the module's name. If the weight is a
         parameter: the name of the layer that owns it. Else the module's name, or "weight" if the module is the model.
         module: a torch.nn.Module.

@@ -40,8 +40,8 @@ class JudgedCandidates(NamedTuple):
 def reason_of(judged: JudgedCandidates) -> str:
     """Return sentences saying why `judged.best` was chosen for a tensor.
 
-    They give its metrics, the runner-up, and the reasons against fewer bits, against other scales, and against the
-    candidate of most operands.
+    The sentences give the candidate's metrics, the runner-up, and the reasons against fewer bits, against other scales,
+    and against the candidate of most operands.
     """
     best, required = judged.best, judged.wanted.min_sqnr
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
@@ -105,8 +105,8 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
     """Return the sentence saying why the chosen format does not have a scaling of fewer bits.
 
-    It names the requirements that such a candidate fails, or the SQNR that it loses. Return "" if it loses nothing, or
-    if no candidate of this format has fewer bits.
+    The sentence names the requirements that the format with such a scaling fails, or the dB of SQNR that it loses.
+    Return "" if it fails none and loses no SQNR, or if no candidate of this format has fewer bits.
     """
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]

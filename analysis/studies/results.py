@@ -21,7 +21,8 @@ from fpsim.formats.element import Element
 class StudyResults:
     """Settings and measurements of a study, and the recommendations made from them.
 
-    It is the base class of StudyReport, which describes the attributes, and which writes and draws them.
+    This is the base class of StudyReport, whose documentation describes the attributes, and which writes and draws
+    them.
     """
 
     description: str
@@ -64,11 +65,11 @@ class StudyResults:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """The format and scaling chosen for each tensor: those of the fewest bits, then of the highest SQNR.
 
-        They are judged at the training step with the lowest SQNR. Only operands of products get fewer bits. Operands
-        whose best formats have equally many bits share one candidate (format with a scaling). An operand gets its own
-        best candidate instead in three cases: the shared one is not good enough for it, or needs over a quarter more
-        bits than the best one, or another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen
-        only if no tensor is an activation or gradient, whose products need float units.
+        A candidate is judged at the training step at which its SQNR is lowest. Only operands of products get fewer
+        bits. Operands whose best formats have equally many bits share one candidate (format with a scaling). An operand
+        gets its own best candidate instead in three cases: the shared one is not good enough for it, or needs over a
+        quarter more bits than the best one, or another float candidate of at most 5 % more bits is 3 dB better.
+        Integers are chosen only if no tensor is an activation or gradient, whose products need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
@@ -238,7 +239,8 @@ def _by_tensor(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
     """Return a tensor's errors for each candidate and step, in the rounding on which recommendations are based.
 
-    That is nearest-even if it was studied, else the first. Return [] for an unknown tensor.
+    This rounding is nearest-even if it was studied, else the first one studied. Return [] for an unknown tensor.
+    `tensor`: its name.
     """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]
 

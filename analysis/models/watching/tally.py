@@ -81,10 +81,10 @@ class Tally:
 
         Args:
           module: the torch.nn.Module that was compiled.
-          name: its name.
-          hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by
-            every row of x.
-          x: its input, a tensor.
+          name: the module's name.
+          hidden: the module's multiplications as a Coverage; if None (unknown), each of its matrices counts as
+            multiplied by every row of x.
+          x: the module's input, a tensor.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
         if hidden is None:

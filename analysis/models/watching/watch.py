@@ -318,6 +318,6 @@ class Watch:
     def _updated_step(self) -> int:
         """Return the number of the step to which an optimizer's update belongs.
 
-        It is the current one, or the previous one if the model has not run since that step ended.
+        This is the current step, or the previous one if the model has not run since the previous step ended.
         """
         return self.step if self._has_run else self.step - 1

@@ -232,7 +232,8 @@ def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
 def _through(a: Array, b: Array) -> float:
     """Return the sum of the squares of a @ b, both float64 matrices.
 
-    It is 0, without computing the product, if a or b is all zeros, and Inf if an element is not finite.
+    Return 0, without computing the product, if a or b is all zeros; else Inf if an element of the product is not
+    finite.
     """
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 

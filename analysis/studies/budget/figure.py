@@ -68,8 +68,8 @@ def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
     """Draw the bar of a product, `row`, into `ax` at vertical position `at`, and a mark at its inherited error if that
     is known.
 
-    The bar ends at the product's relative error, or at 1 if that is not finite. It is divided in proportion to the
-    shares of the causes. The inherited error is the one that inexact inputs cause.
+    The bar ends at the product's relative error, or at 1 if that is not finite. The bar is divided in proportion to the
+    shares of the causes (see `shares`). The inherited error is the one that inexact inputs cause.
     """
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0

@@ -19,9 +19,10 @@ ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
 def product_name(kept: Kept) -> str:
-    """Return the name from which stochastic rounding of a product is seeded.
+    """Return the name from which stochastic rounding of a product is seeded: the name of the product's layer.
 
-    It is the layer's name, followed by the number of the group or head in brackets, if there is one.
+    If the layer has several groups or heads, the number of the group or head follows in brackets. `kept`: the recorded
+    operands of the product.
     """
     return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
 

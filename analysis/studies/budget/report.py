@@ -245,7 +245,7 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
 def cause_of(row: BudgetRow) -> str:
     """Return the cause that contributes most to a product's error; "" if no cause was measured.
 
-    It is "rounding_a", "rounding_b", "scales", "sums" or "cast".
+    The cause is "rounding_a", "rounding_b", "scales", "sums" or "cast".
     """
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
     if all(map(math.isnan, figures.values())):

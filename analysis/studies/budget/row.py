@@ -162,8 +162,8 @@ class BudgetRow:
     def promotion(self) -> float:
         """Relative error that promotion and schedule add to `accumulator`.
 
-        It is the root of |d| with the sign of d, where d = sums^2 - accumulator^2. Promotion adds partial sums to a
-        float32 total every few terms; the schedule is a library's order of additions.
+        The value is the root of |d| with the sign of d, where d = sums^2 - accumulator^2. Promotion adds partial sums
+        to a float32 total every few terms; the schedule is a library's order of additions.
         """
         return self._relative(self.squares.sums - self.squares.chain)
 
@@ -186,7 +186,7 @@ class BudgetRow:
     def interplay(self) -> float:
         """The part of `joint` that no single cause explains.
 
-        It is the root of |d| with the sign of d, where d is joint^2 minus the squares of all causes' errors.
+        The value is the root of |d| with the sign of d, where d is joint^2 minus the squares of all causes' errors.
         """
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)
@@ -266,7 +266,7 @@ class BudgetRow:
     def severity(self) -> float:
         """The larger of `joint` and `lines` (relative errors of the product, and of its single rows or columns).
 
-        It is at most 1, and 0 if both are NaN. Layers are ranked by it.
+        The severity is at most 1, and 0 if both errors are NaN. Budgets rank layers by their severities.
         """
         known = [value for value in (self.joint, self.lines) if not math.isnan(value)]
         return min(max(known, default=0.0), 1.0)  # none is known if the product is 0

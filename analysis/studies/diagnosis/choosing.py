@@ -97,8 +97,8 @@ def chosen(
 def high_of(recipes: Mapping[str, LinearRecipe], overflows: Sequence[str]) -> str:
     """Return the name of the recipe of 16 bits or more for products that fit no recipe of fewer bits.
 
-    It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `overflows`:
-    for each product and recipe whose result overflows, the recipe's name.
+    Of the recipes of 16 bits or more, that in which the fewest products overflow is chosen; of several, the first.
+    `recipes`: name -> recipe. `overflows`: for each product and recipe whose result overflows, the recipe's name.
     """
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 

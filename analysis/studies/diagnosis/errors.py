@@ -164,7 +164,7 @@ class ProductErrors:
     def alone(self, limit: float) -> tuple[Verdict, ...]:
         """Return verdicts on attention and other products that recipes of linear layers do not cover.
 
-        They are judged by their own errors. `limit`: the largest accepted relative error.
+        Each verdict judges a product by the product's own error. `limit`: the largest accepted relative error.
         """
         recording, stages = self._recording, self._stages
         verdicts = []

@@ -136,8 +136,8 @@ def _recipes(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
 def _recipe_row(diagnosis: Diagnosed, name: str) -> TableRow:
     """Return the table row of a recipe called `name`.
 
-    It has the mean bits per value, the number of products that fit, and the model's error of gradients (without a loss,
-    of outputs) with all products in the recipe at once. With a loss, the errors of outputs and loss follow.
+    The row has the mean bits per value, the number of products that fit, and the model's error of gradients (without a
+    loss, of outputs) with all products in the recipe at once. With a loss, the errors of outputs and loss follow.
     """
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits, bits = sum(verdict.fits for verdict in rows), mean_bits(rows)
@@ -207,8 +207,8 @@ RANGE_HEADS = (
 def _range_row(row: Any) -> TableRow:
     """Return the table row of one recorded tensor.
 
-    It has the tensor's range, the share of values below E4M3's smallest subnormal, and the SQNR in E4M3 with one scale.
-    `row`: a row of a Recording.
+    The table row has the tensor's range, the share of values below E4M3's smallest subnormal, and the SQNR in E4M3 with
+    one scale. `row`: a row of a Recording.
     """
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
@@ -228,7 +228,7 @@ def _range_row(row: Any) -> TableRow:
 def _drawn(diagnosis: Diagnosed) -> list[str]:
     """Return the names of the recipes whose errors by cause are drawn, the recommended one first.
 
-    They are the recipes below 16 bits that have budget rows; if there is none, all recipes with budget rows.
+    Drawn are the recipes below 16 bits that have budget rows; if there is no such recipe, all that have budget rows.
     """
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes

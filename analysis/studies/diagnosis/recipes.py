@@ -94,8 +94,9 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes, produc
 def _high(hardware: Any, notes: Notes, products: Sequence[str]) -> tuple[str, LinearRecipe]:
     """Return (name, recipe) of 16 bits for products that fit no recipe of fewer bits.
 
-    It is BF16, or FP16 if the hardware cannot compute BF16. If it can compute neither, it is BF16 with the recipe's own
-    units, and `notes` says so. `hardware`: as `on` in `fp.analysis.budget`. `products`: the products that notes name.
+    The recipe is BF16, or FP16 if the hardware cannot compute BF16. If the hardware can compute neither, the recipe is
+    BF16 with its own units, and `notes` gets a sentence on this. `hardware`: as `on` in `fp.analysis.budget`.
+    `products`: the products that notes name.
     """
     for name in HIGH:
         try:

@@ -56,7 +56,8 @@ def alone_sentences(diagnosis: Diagnosed) -> list[str]:
 def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
     """Return a list of one sentence on a KV cache stored in a recipe; [] if no product reads one.
 
-    It says the largest error of the products that read the cache, or which of them do not fit.
+    The sentence gives the largest error of the products that read the cache, or names those that do not fit. `recipe`:
+    the recipe's name.
     """
     rows = [verdict for verdict in diagnosis.alone if (verdict.recipe, verdict.product) == (recipe, KV_CACHE)]
     if not rows:

@@ -361,9 +361,9 @@ class _Products(TorchFunctionMode):
     def _layer(self, weight: torch.Tensor) -> str:
         """Return the name of the layer that multiplies by a weight.
 
-        It is the running module's name if that is a linear layer or convolution, else the name of the module that owns
-        the weight. Without an owner, it is the running module's name, or "weight". Raise a LayerError if the weight
-        belongs to the user's model, since a run must use the weights of its copy.
+        If the running module is a linear layer or convolution, its name is returned, else the name of the module that
+        owns the weight. If no module owns the weight, the running module's name is returned, or "weight" if that is "".
+        Raise a LayerError if the weight belongs to the user's model, since a run must use the weights of its copy.
         """
         if id(weight) in self._originals:
             raise LayerError(

@@ -234,7 +234,7 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
     """Return two different names for the first and second arithmetic, for sentences.
 
-    They are the arithmetics' own names. A name that is empty or longer than 40 characters is replaced by "the first" or
+    Each arithmetic has its own name. A name that is empty or longer than 40 characters is replaced by "the first" or
     "the second"; equal names are both replaced.
     """
     if first.name == second.name:

@@ -83,8 +83,8 @@ class _Answer(NamedTuple):
 class _Program:
     """The problem of choosing recipes as an integer program, for SciPy's solver `milp`.
 
-    It has a 0-1 variable for each unit (set of products with one recipe) and recipe, and a further variable for each
-    item of cost, such as a copy of a weight, that several units or recipes share.
+    The program has a 0-1 variable for each unit (set of products with one recipe) and recipe, and a further variable
+    for each item of cost, such as a copy of a weight, that several units or recipes share.
     """
 
     def __init__(self, problem: ChoiceProblem) -> None:

@@ -216,8 +216,8 @@ class _PlanSearch:
     def predicted(self, vector: Vector) -> float:
         """Return the metric predicted for a choice of recipes, from the metrics measured with single products.
 
-        It is the root of the sum of squares for relative errors, the sum for changes of the loss. `vector`: the index
-        of a recipe for each unit (products that share a recipe).
+        For relative errors, the prediction is the root of their sum of squares; for changes of the loss, their sum.
+        `vector`: the index of a recipe for each unit (products that share a recipe).
         """
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 

@@ -187,7 +187,7 @@ class Plan:
     convolutions: frozenset[str] = frozenset()
 
     def __getitem__(self, key: Slot) -> Choice:
-        """Return the Choice for (layer, product); raise a KeyError if there is none."""
+        """Return the Choice for (layer, product); raise a KeyError if the plan has no such product."""
         for choice in self.choices:
             if (choice.layer, choice.product) == key:
                 return choice

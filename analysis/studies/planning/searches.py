@@ -180,8 +180,9 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
     """Return the best choice among those with one recipe for all units at a price of at most `limit`.
 
-    It has the least sum of squared errors, or of changes of the loss. Return None if there is none. A choice is a tuple
-    with the index of a recipe for each unit (set of products that share a recipe).
+    The best choice has the least sum of squared errors, or of changes of the loss. Return None if no single recipe for
+    all units meets the limit. A choice is a tuple with the index of a recipe for each unit (set of products that share
+    a recipe).
     """
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]

@@ -63,7 +63,7 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
     """Return Transformer Engine's name for a recipe's formats: "HYBRID" if gradients are in E5M2, else "E4M3".
 
     Return None unless input and weight are in E4M3. `low`: product -> recipe, for the products in FP8 or FP4. If fprop
-    is the only one of these, return "E4M3" whatever the format of gradients.
+    is the only such product, return "E4M3" whatever the format of gradients.
     """
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)

@@ -15,7 +15,7 @@ class Distance(NamedTuple):
     """Two metrics of a vector x compared with y: `error`, |x - y| / |y|, and `cosine`, the cosine of their angle.
 
     The error is infinite if an element of x or y is not finite, or if only y is 0. The cosine is 1 if the vectors are
-    equal. It is NaN if x or y alone is 0, or if one of them is not finite.
+    equal. The cosine is NaN if x or y alone is 0, or if one of them is not finite.
     """
 
     error: float

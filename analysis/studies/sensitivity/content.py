@@ -37,7 +37,8 @@ def content_of(*values: Any) -> str:
 def model_content(model: Any) -> str:
     """Return a digest, 32 hexadecimal digits, of a torch.nn.Module.
 
-    It covers the classes, settings and modes (train or eval) of all modules, and the values of parameters and buffers.
+    The digest covers the classes, settings and modes (train or eval) of all modules, and the values of parameters and
+    buffers.
 
     Example:
       >>> import torch

@@ -325,8 +325,8 @@ class Measurer:
     def _notes(self, unsteady: float) -> list[str]:
         """Return sentences on limits of the measurements: runs that differ, layers not called, and refused products.
 
-        `unsteady`: the largest difference between two exact runs of the same batch. It is a difference of losses;
-        without a loss, the relative difference of outputs.
+        `unsteady`: the largest difference between two exact runs of the same batch. This is a difference of losses;
+        without a loss, a relative difference of outputs.
         """
         notes = []
         if unsteady:
@@ -356,7 +356,8 @@ def _value(loss: Any) -> float:
 def _terms(outputs: Sequence[Any]) -> int:
     """Return the number of rows of the model's first output tensor; 1 without outputs.
 
-    It is taken as the number of terms whose mean is the loss. `outputs`: all float tensors that the model returned.
+    Estimates take this number as the number of terms whose mean is the loss. `outputs`: all float tensors that the
+    model returned.
     """
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 

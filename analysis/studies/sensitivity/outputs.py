@@ -49,7 +49,8 @@ class OutputMeasurer(Measurer):
         The counts are stored in `elements` and `coverage`.
 
         Returns:
-          Relative difference of the outputs of two runs of the first batch. It is 0 for a deterministic model, if this
+          Relative difference of the outputs of two runs of the first batch. The difference is 0 for a deterministic
+            model, if this
           method ran before, or if the outputs are too large to be stored.
         """
         if self.elements:

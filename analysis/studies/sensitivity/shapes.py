@@ -150,7 +150,8 @@ def products_of(layer: Any) -> LinearProducts:
 def multiplies(layer: Any) -> bool:
     """Return whether a torch.nn.Module computes matrix products that can follow recipes.
 
-    Such are Linear, Conv1d to Conv3d unless depthwise, and a QuantLinear without casts, but not their subclasses.
+    These modules do: Linear, Conv1d to Conv3d unless depthwise, and a QuantLinear without casts; their subclasses
+    don't.
     """
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)

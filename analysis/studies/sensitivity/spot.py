@@ -146,8 +146,8 @@ class Spot:
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
         """Return whether a product of a convolution is computed by torch itself under a recipe.
 
-        That holds if the recipe casts none of its operands, adds in torch's float32, and rounds neither the result nor
-        the stored input. `product`: "fprop", "dgrad" or "wgrad".
+        torch computes it if the recipe casts none of its operands, adds in torch's float32, and rounds neither the
+        result nor the stored input. `product`: "fprop", "dgrad" or "wgrad".
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.products, PatchProducts) and untouched and recipe.stash_fmt is None
@@ -217,10 +217,11 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the layer's output, computed in the recipe `spot.low["fprop"]`; by torch if there is none.
+        """Return the layer's output, computed in the recipe `spot.low["fprop"]`, or by torch if `spot.low` has no
+        "fprop".
 
         `ctx`: torch's context, which stores what the backward pass needs. `x`, `weight`, `bias`: the layer's operands.
-        `spot`: the layer, with its recipes. `draw`: the number that seeds stochastic rounding.
+        `spot`: the Spot (a layer whose products may follow recipes). `draw`: the number that seeds stochastic rounding.
         """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
