@@ -68,7 +68,7 @@ def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
 
 
 def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
-    """Raise a ValueError if scales are passed, since no integer unit accepts block scales."""
+    """Raise a ValueError if scale_a or scale_b is not None, since no integer unit accepts block scales."""
     for name, scale in (("scale_a", scale_a), ("scale_b", scale_b)):
         if scale is not None:
             raise ValueError(f"{unit.name} takes no block scales; got {name}. fp.matmul applies scales to its sums.")

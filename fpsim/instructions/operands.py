@@ -75,7 +75,7 @@ def row_operands(
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
-    """Return the number of block scales along K, one per `unit.block` terms; 1 for units without block scales.
+    """Return the number of block scales along K, one per `unit.block` terms; 1 for units without. k: terms of K.
 
     Raises:
       ValueError: K is not a multiple of the block.
@@ -133,7 +133,7 @@ def _accepted_operands(unit: MatrixUnit) -> str:
 
 
 def _others(unit: MatrixUnit, fmt: Format) -> str:
-    """Return a sentence naming the units of the same architecture that accept operands of a format.
+    """Return a sentence naming the units of the architecture of `unit` that accept operands of the format `fmt`.
 
     The sentence is "" if there are none.
     """
@@ -159,7 +159,7 @@ def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
 
 
 def refuse_axes(shape: tuple[int, ...], name: str) -> None:
-    """Raise a ValueError unless the operand `name` has two axes."""
+    """Raise a ValueError unless `shape`, that of the operand `name`, has two axes."""
     if len(shape) != 2:
         wanted = "(M, K)" if name == "a" else "(K, N)"
         raise ValueError(f"{name} must have two axes, {wanted}; got shape {shape}.")

@@ -70,9 +70,10 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
 
 
 def kept_bits(element: Element) -> int:
-    """Return a mask of the bits of an operand's code that the unit reads: of TF32, the upper 19 of a float32.
+    """Return a mask of the bits of an operand's code that a unit reads: of TF32, the upper 19 of a float32.
 
-    The mask is a negative integer with zeros for the bits that are dropped; -1 if all bits are read.
+    element: the operand's format in the unit, with the format of the codes that hold it. The mask is a negative integer
+    with zeros for the bits that are dropped; -1 if all bits are read.
     """
     return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
 

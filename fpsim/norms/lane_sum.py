@@ -47,16 +47,16 @@ class LaneSum:
             raise ValueError(f"lanes must be a power of two from 1 to 1024; got {self.lanes}.")
 
     def sum(self, values: Array) -> Array:
-        """Return the sum of each row of a float32 array (rows, n), as float32 (rows,)."""
+        """Return the sum of each row of `values`, (rows, n) float32, as float32 (rows,)."""
         return self._added(values, np.float32, squares=False)
 
     def sum_of_squares(self, values: Array) -> Array:
-        """Return the sum of squares of each row of a float32 array (rows, n), added in float64, as float32 (rows,)."""
+        """Return the sum of squares of each row of `values`, (rows, n) float32, as (rows,) float32 added in float64."""
         with processor().ieee_arithmetic(), np.errstate(all="ignore"):
             return self._added(values, np.float64, squares=True).astype(np.float32)
 
     def _added(self, values: Array, dtype: type[np.floating], squares: bool) -> Array:
-        """Return the sum of each row of a float array (rows, n), computed in `dtype`, as (rows,) of this dtype.
+        """Return the sum of each row of `values`, (rows, n) floats, computed in `dtype`, as (rows,) of this dtype.
 
         squares: True adds the squares of the elements instead.
         """

@@ -84,9 +84,10 @@ class Method(NamedTuple):
         return self.step("divide", total, count)
 
     def along(self, values: Values, name: str) -> Values:
-        """Return an operand (n,), such as a weight for n elements along the axis, reshaped to broadcast with x.
+        """Return an operand, such as a weight with a number for each element along the axis, in a shape for x.
 
-        name: what the error calls the operand, such as "weight".
+        values: the operand, (n,). The result broadcasts with x. name: what the error calls the operand, such as
+        "weight".
 
         Raises:
           ValueError: the operand has another shape.

@@ -228,7 +228,7 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed(x: Array) -> Array:
-    """Return a copy of a float32 array whose subnormals are replaced by zeros of the same sign."""
+    """Return a copy of a float32 array x whose subnormals are replaced by zeros of the same sign."""
     bits = x.view(np.uint32).copy()
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)

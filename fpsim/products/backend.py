@@ -219,7 +219,7 @@ class Backend(FloatOperations, Protocol):
 
 
 def output_overflow(fmt: Format) -> str:
-    """Return the overflow rule of a library's cast to `fmt`: "saturate" for up to 8 bits, else "nonfinite"."""
+    """Return the argument `overflow` of a library's cast to `fmt`: "saturate" for up to 8 bits, else "nonfinite"."""
     return "saturate" if fmt.bits <= 8 else "nonfinite"
 
 

@@ -36,7 +36,7 @@ def is_fast(unit: MatrixUnit) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_centred(fmt: Format) -> bool:
-    """Return whether all exponents of a format's normal values are within -20 .. 20.
+    """Return whether all exponents of normal values of the format `fmt` are within -20 .. 20.
 
     They are for all usual formats of up to five exponent bits.
     """

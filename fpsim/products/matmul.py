@@ -174,7 +174,7 @@ def matmul(
 
 
 def _is_stack(x: Any) -> bool:
-    """Return whether an operand, an array or nested lists, has more than two axes."""
+    """Return whether an operand x, an array or nested lists, has more than two axes."""
     depth = 0
     while isinstance(x, (list, tuple)) and x and depth < 2:
         x, depth = x[0], depth + 1

@@ -76,7 +76,7 @@ def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
 
 
 def is_fortran_order(codes: Array) -> bool:
-    """Return whether a matrix is stored in Fortran order: elements of a column are adjacent, those of a row are not."""
+    """Return whether the matrix `codes` is in Fortran order: elements of a column are adjacent, those of a row not."""
     return codes.strides[0] == codes.itemsize != codes.strides[1]
 
 
@@ -95,7 +95,7 @@ def in_stored_order(codes: Array) -> tuple[Array, bool]:
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
     """Return for each operand the base exponent that kernels subtract from exponents, so that they fit a byte.
 
-    operands: float32 patterns as int32 (or float64 patterns). formats: their formats. Both bases are 0 if both formats
+    operands: float32 patterns as int32, or codes of BF16. formats: their formats. Both bases are 0 if both formats
     are centred (exponents within -20 .. 20). The sum of the bases is limited to -BASES .. BASES (60). Values whose
     exponents then do not fit a byte take a slower path, with the same bits.
     """
@@ -109,8 +109,8 @@ def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> t
 def _base(patterns: Array, fmt: Format) -> int:
     """Return an operand's base exponent, which kernels subtract from exponents to store them as bytes.
 
-    It is 0 if the format is centred (exponents within -20 .. 20), else the exponent of the operand's largest finite
-    magnitude minus HIGHEST (20). patterns: float32 or float64 bits as integers.
+    It is 0 if the format `fmt` is centred (exponents within -20 .. 20), else the exponent of the operand's largest
+    finite magnitude minus HIGHEST (20). patterns: float32 bits as int32, or BF16 codes.
     """
     if is_centred(fmt):
         return 0

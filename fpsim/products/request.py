@@ -63,7 +63,7 @@ def refuse_conflicts(request: Request) -> None:
 
 
 def refuse_unit_options(request: Request) -> None:
-    """Raise a ValueError if a keyword for matrix units (any but `strict`) is passed together with an accumulator."""
+    """Raise a ValueError if `request`, of a product by an accumulator, has a keyword for units other than `strict`."""
     for name, value in zip(request._fields, request, strict=True):
         if name != "strict" and value is not None:
             raise ValueError(f"{name} is for matrix units; an accumulator rounds every sum. Leave it out.")

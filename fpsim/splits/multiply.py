@@ -108,7 +108,7 @@ def _split_of(split: Any) -> Split:
 
 
 def _as_float32(x: npt.ArrayLike, name: str) -> Array:
-    """Return an array of floats as float32; raise a ValueError if this changes a value. name: its name in errors."""
+    """Return x, an array of floats, as float32; raise a ValueError with x's `name` if this changes a value."""
     array, fmt = float_array(x, name)
     if not FP32.holds(fmt):
         narrow = array.astype(np.float32)

@@ -87,7 +87,7 @@ def ozaki_matmul(a: npt.ArrayLike, b: npt.ArrayLike, *, slices: int = 9) -> npt.
 
 
 def _finite(x: npt.ArrayLike, name: str) -> Array:
-    """Return an array of floats as float64; raise a ValueError that mentions `name` if one is Inf or NaN."""
+    """Return x, an array of floats, as float64; raise a ValueError with x's `name` if an element is Inf or NaN."""
     array, _ = float_array(x, name)
     wide = array.astype(np.float64)
     if not np.isfinite(wide).all():

@@ -46,7 +46,7 @@ class Accumulator:
         self, fmt: FormatLike, rounding: str | Rounding, seed: int | None, overflow: str, subnormals: str,
         random_bits: int,
     ) -> None:  # fmt: skip
-        """Check the arguments, which are those of the subclasses, and store them in the fields.
+        """Check the arguments, which have the names and meanings of the fields, and store them in the fields.
 
         Raises:
           ValueError: an unknown option, or a format that the options or an accumulator do not allow.

@@ -241,7 +241,7 @@ def float_words(codes: Array, fmt: Format, wide: Format) -> Array:
 
 @lru_cache(maxsize=1024)
 def float32_layout(fmt: Format) -> Array | None:
-    """Return the constants by which kernels decode a format's codes to float32, the fields of a DecodeLayout; cached.
+    """Return the constants by which kernels decode codes of `fmt` to float32, the fields of a DecodeLayout; cached.
 
     None if codes of the format are converted by a table instead.
     """

@@ -98,8 +98,8 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
     """Return a SumProblem with one column of results, the sums of `lines`, 2-D operands (rows, K), one per row.
 
-    first: index of the first sum, on which random numbers depend. c: (rows,) codes from which sums start, or None for
-    0.
+    accumulator: decides the format of c. first: index of the first sum, on which random numbers depend. c: (rows,)
+    codes from which sums start, or None for 0.
     """
     start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
     if lines.a is None:
@@ -111,7 +111,7 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
     """Return one pairwise sum of more than TERMS_AT_ONCE (2**20) terms, (1,) codes.
 
-    Subtrees of 4096 terms are summed first, then their totals. line: the operands of the sum.
+    Subtrees of 4096 terms are summed first, then their totals. accumulator: formats and rounding. line: the operands.
     """
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
@@ -124,7 +124,8 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
     """Return one sum of more than TERMS_AT_ONCE (2**20) terms in ascending order, (1,) codes.
 
-    The terms are added part by part, each part to the total of the previous ones. line: the operands of the sum.
+    The terms are added part by part, each part to the total of the previous ones. accumulator: a Sequential,
+    FusedMultiplyAdd or Chunked. line: the operands of the sum.
     """
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run

@@ -23,5 +23,5 @@ def take_zero_points(total: Array, a: Array, b: Array, zero_a: Array | None, zer
 
 
 def _wrapped(x: Array) -> Array:
-    """Return integers modulo 2^32, as uint32."""
+    """Return an integer array x modulo 2^32, as uint32."""
     return np.asarray(x.astype(np.int64) & 0xFFFFFFFF).astype(np.uint32)

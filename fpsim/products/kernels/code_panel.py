@@ -80,7 +80,7 @@ def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """Return the layout of FP16 or BF16 codes as an int32 array with the fields of HalfFacts.
+    """Return the layout of codes of `fmt`, FP16 or BF16, as an int32 array with the fields of HalfFacts.
 
     base: the number that is subtracted from exponents to store them as bytes. turned: True if codes are stored column
     by column.
@@ -89,7 +89,7 @@ def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
 
 
 def has_code_panels(fmt: Format) -> bool:
-    """Return whether a format's finite codes have the layout of FP16 in at most a byte: sign, exponent, mantissa.
+    """Return whether finite codes of `fmt` are laid out like FP16 in at most a byte: sign, exponent, mantissa.
 
     The largest exponent field must be below FP16's field of Inf, 31; the bias may be another.
     """
@@ -142,8 +142,8 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
     """Prefetch the codes of b that are read after terms k .. k + terms - 1 of columns n .. n + columns - 1.
 
-    source: (K, N) codes, or (N, K) if turned is not 0. Of (K, N), the same terms of the next `columns` columns are
-    prefetched; of (N, K), for the same columns, the terms AHEAD bytes after term k.
+    source: (K, N) codes, or (N, K) if turned is not 0. From (K, N) codes, the same terms of the next `columns` columns
+    are prefetched. From (N, K) codes, the terms that are AHEAD bytes after term k in the same columns are prefetched.
     """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):

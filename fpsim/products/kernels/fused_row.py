@@ -248,7 +248,7 @@ def _fill_floats(
 
 @scalar
 def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
-    """Do nothing: the function `RowLoops.begin` of loops that compute the largest exponents row by row."""
+    """Do nothing, as `RowLoops.begin` of loops that compute largest exponents row by row; arguments: see `RowLoops`."""
 
 
 @scalar
@@ -272,7 +272,7 @@ specials_row, override = inner_loop(_specials), inner_loop(_override)
 
 @scalar
 def rounded_to_half(value: Any) -> Any:
-    """Return a float32 rounded to nearest even FP16, as float32; magnitudes from 65520 on become Inf."""
+    """Return `value`, a float32, rounded to nearest even FP16, as float32; magnitudes from 65520 on become Inf."""
     exponent = i32(i32(i32(f32(value).view(i32) >> MANTISSA_BITS) & FIELD) - BIAS)
     place = i32(max(exponent, HALF_LEAST) - HALF_BITS)
     # adding 1.5 * 2**23 units of the last place rounds to that place, and taking them off leaves the rounded value

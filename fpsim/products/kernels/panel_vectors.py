@@ -55,7 +55,7 @@ def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
     """Emit the decoding of `bits`, a vector of float32 patterns, and return four vectors for the same elements.
 
     They are: the patterns, 0 for NaN and Inf; int8 exponents minus base; a mask of NaN and Inf; and a mask of exponents
-    minus base outside -20 .. 20. facts: (mask of the bits that the unit reads, smallest exponent, base).
+    minus base outside -20 .. 20. facts: LLVM values (mask of the unit's bits, smallest exponent, base).
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
@@ -107,7 +107,7 @@ def row_decoder(terms: int) -> Any:
 
 
 def _put_values(builder: Any, value: Any, b: Any, place: Any, by_sign: bool) -> None:
-    """Emit the store of 16 decoded values of b (float32 patterns), `place` bytes after address b.
+    """Emit the store of `value`, 16 decoded values of b (float32 patterns), `place` bytes after the address b.
 
     by_sign: positive values are stored there, negative ones 64 float32 later, each with zeros in place of the others.
     """

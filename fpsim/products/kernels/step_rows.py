@@ -29,7 +29,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """Facts on the formats of a and b: smallest exponents (least) and normal values (tiny), sum of mantissa bits."""
+    """Format facts: smallest exponents least_a, least_b and normals tiny_a, tiny_b; sum of mantissa bits, `places`."""
 
     least_a: Any
     least_b: Any
@@ -40,7 +40,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch for a row: largest exponents and sums of products (even, odd ones), and `specials`, its NaN and Inf."""
+    """Scratch for a row: largest exponents `e` and `sums` of products (even, odd), and `specials`, its NaN and Inf."""
 
     e: Any  # (2, PANEL_COLUMNS) int32
     sums: Any  # (2, PANEL_COLUMNS) float64

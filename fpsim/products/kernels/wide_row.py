@@ -30,13 +30,13 @@ def power_of_two(exponent: Any) -> Any:
 
 @scalar
 def exponent_of(value: Any) -> Any:
-    """Return the unbiased exponent of a normal float64, as int64."""
+    """Return the unbiased exponent of `value`, a normal float64, as int64."""
     return i64(i64(i64(f64(value).view(i64) >> LEADING_BITS) & LONG_FIELD) - LONG_BIAS)
 
 
 @scalar
 def float_exponent(bits: Any, least: Any) -> Any:
-    """Return the unbiased exponent of a float32 pattern, at least `least`, the smallest exponent of its format."""
+    """Return the unbiased exponent of a float32 with the pattern `bits`; `least`, its format's smallest, if below."""
     return max(i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS), least)
 
 
@@ -59,7 +59,7 @@ def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, hig
 
 @scalar
 def positive_zero(bits: Any) -> Any:
-    """Return a float32 pattern (int32), with +0 in place of -0."""
+    """Return the float32 pattern `bits` (int32) unchanged, or that of +0 for -0."""
     return bits if i32(bits & MAGNITUDE) != i32(0) else i32(0)
 
 

@@ -54,8 +54,8 @@ def accumulator_of(root: Node) -> Accumulator | None:
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
     """Return the accumulator that performs the same additions as the sum `node`, or None if there is none.
 
-    There is none unless the terms are consecutive from term `first` of K on. steps: the only input of `node`, a run of
-    additions of products: start, stride and number of terms.
+    There can be one only if the terms are consecutive from term `first` of K on. steps: the only input of `node`, a run
+    of additions of products: start, stride and number of terms.
     """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
@@ -96,7 +96,7 @@ def _chunked(root: Sum) -> Accumulator | None:
 
 
 def _keywords(how: Arithmetic) -> dict[str, Any]:
-    """Return the rounding, overflow and subnormals of an `Arithmetic` record as keyword arguments of `fpsim.add`."""
+    """Return the fields rounding, overflow and subnormals of the record `how` as keyword arguments of `fpsim.add`."""
     return {"rounding": how.rounding, "overflow": how.overflow, "subnormals": how.subnormals}
 
 

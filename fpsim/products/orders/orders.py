@@ -266,7 +266,10 @@ def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
 
 @lru_cache(maxsize=KEPT)
 def _first_scaled(same: SameOrder) -> ScaledSum | None:
-    """Return a copy of a tree's first sum that block scales multiply, or None; cached by the tree's identity."""
+    """Return a copy of the first sum in a tree that block scales multiply, or None if there is none; cached.
+
+    same: a SameOrder that holds the tree, so that the cache compares trees by identity.
+    """
     assert isinstance(same.order, Tree)
     return _scaled_sum(same.order.root)
 

@@ -97,7 +97,7 @@ def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _values(node: Sum) -> list[int | Node]:
-    """List the summands of a pairwise or butterfly sum in order: terms as their indices along K, and nodes."""
+    """List the summands of `node`, a pairwise or butterfly sum, in order: terms as indices along K, and nodes."""
     values: list[int | Node] = []
     for item in node.inputs:
         if isinstance(item, Steps):

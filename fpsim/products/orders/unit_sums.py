@@ -148,7 +148,7 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
     """Return the sums (M, N) of a chain of partial sums, if the unit's kernels can compute them in one call; else None.
 
     For that, partial sums must have equally many terms, a multiple of an instruction's; only the last may have fewer.
-    If each of them covers a range of K, the ranges must be consecutive; otherwise none may be multiplied by scales.
+    Either each covers one range of K, and the ranges are consecutive; or no partial sum is multiplied by scales.
     node: the chain. sums: the operands and the backend.
     """
     parts, unit = node.inputs, sums.product.unit

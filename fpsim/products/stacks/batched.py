@@ -169,7 +169,7 @@ def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt:
 
 
 def _is_plain(request: Request) -> bool:
-    """Return whether a record of keyword arguments of `fpsim.matmul` has only default values, apart from `promote`."""
+    """Return whether all keyword arguments of `fpsim.matmul` in `request`, except `promote`, have default values."""
     others = request._replace(promote=None)
     return request.strict is True and all(value is None for value in others[:-1])
 

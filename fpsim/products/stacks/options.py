@@ -22,6 +22,6 @@ class ProductOptions(TypedDict, total=False):
 
 
 def arrays_of(x: Scaled) -> dict[str, Any]:
-    """Return the arrays of a Scaled array by name: codes, and the scales, scale codes and zero points that it has."""
+    """Return the arrays of a Scaled array x by name: codes, and the scales, scale codes and zero points that x has."""
     names = ("codes", "scales", "scale_codes", "zero_points")
     return {name: getattr(x, name) for name in names if getattr(x, name) is not None}

@@ -125,8 +125,8 @@ def _split(x: Any, factor: Any) -> Any:
     """Return x, float32, rounded to nearest even to 24 - s bits, where factor = 2**s + 1; -0 becomes 0.
 
     Ties go to even: an x halfway between two results is an even multiple of its last place, so the rounding of factor *
-    x decides alone. A sum x of two values of a format that is below the format's smallest normal value has at most
-    24 - s bits, and is returned unchanged.
+    x decides alone. If x is the sum of two values of a format, and below the format's smallest normal value, x has at
+    most 24 - s bits and is returned unchanged.
     """
     large = f32(f32(x) * factor)
     return f32(large + f32(f32(x) - large))

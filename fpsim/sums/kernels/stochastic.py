@@ -304,8 +304,8 @@ class PairsAhead(NamedTuple):
 
     Attributes:
       products, sums: (4, TILE_COLUMNS) uint32, words of products and of sums that are rounded one by one.
-      fours: (12, TILE_COLUMNS) uint64. Rows 0 to 3: words of the products of a group. Rows 4 and 5 (6 and 7 for odd
-        groups): of its sums of two. Row 8 + s % 4: of the sum with the number s in its level, of four or more terms.
+      fours: (12, TILE_COLUMNS) uint64. Rows 0 to 3: words of a group's products. Rows 4 and 5 (6 and 7 for odd
+        groups): words of its sums of two products. Row 8 + s % 4: words of a larger sum, number s in its level.
       totals: (BLOCK / GROUP, TILE_COLUMNS) float64 patterns; row g is the sum of group g, until larger sums replace it.
       largest: (tiles,) uint64, float64 patterns of the largest magnitude of b in each tile of columns.
     """
