@@ -211,7 +211,7 @@ def broadcast_shape(
 
 
 def _is_same(codes: Array, out: Array) -> bool:
-    """Return whether two arrays have the same shape and each element of one is at the address of the other's."""
+    """Return whether `codes` and `out` have the same shape and hold each element at the same address."""
     return (
         codes.__array_interface__["data"][0] == out.__array_interface__["data"][0]
         and codes.strides == out.strides

@@ -64,13 +64,13 @@ def route(operation: Operation, size: int) -> Run:
 
 
 def core_below(operation: Operation) -> int:
-    """Return the number of results below which `route` always chooses the loop in exact integer arithmetic."""
+    """Return the number of results of `operation` below which `route` always chooses exact integer arithmetic."""
     tabulated, _ = _preference(operation)
     return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
 
 
 def _table_from(operation: Operation) -> int:
-    """Return the number of results from which on building a table of all possible results saves time.
+    """Return from how many results on a table of all possible results of `operation` saves time.
 
     It is a quarter of the number of combinations of the operands' codes, rounded up.
     """
@@ -81,7 +81,8 @@ def _table_from(operation: Operation) -> int:
 def _preference(operation: Operation) -> tuple[bool, bool]:
     """Return (whether a table can hold all possible results, whether a float loop is faster than that table); cached.
 
-    A table has at most 2**16 entries: one or two operands of 16 bits together, and no stochastic rounding.
+    operation: the operation with its formats and options. A table has at most 2**16 entries: one or two operands of 16
+    bits together, and no stochastic rounding.
     """
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     return few and not operation.is_stochastic, operation.name == "sqrt" and _nearest(operation) is not None
@@ -91,7 +92,7 @@ def _preference(operation: Operation) -> tuple[bool, bool]:
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop in exact integer arithmetic, or in float64 for an elementary function of float32.
+    """Return the loop of `operation` in exact integer arithmetic; in float64 for an elementary function of float32.
 
     The loop is run(operands, targets, first) -> None. operands: tuple of 1-D arrays of codes. targets: (results,), or
     (results, uint8 flags), which it fills. first: flat index of the arrays' first element.

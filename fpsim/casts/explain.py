@@ -94,7 +94,7 @@ def _explain(source: Array, options: CastOptions) -> Explanation:
 
 
 def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
-    """Return (the largest magnitude of a format that is at most |value|, the smallest one above |value|).
+    """Return (the largest magnitude of the format `fmt` that is at most |value|, the smallest one above |value|).
 
     The format counts as having no largest exponent, so that values beyond its range have neighbours; below its smallest
     normal value it has its own subnormals. Both are None for Inf, NaN and, in an unsigned format, negative values. In a
@@ -173,8 +173,8 @@ def _reason(
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
     """Return the clause that states how a deterministic mode chooses between two neighbours of a value.
 
-    inner: the neighbour nearer to zero, as a magnitude. fraction: (|value| - inner) / (outer - inner), where outer is
-    the other neighbour. negative: whether the value is negative.
+    fmt: the format. inner: the neighbour nearer to zero, as a magnitude. fraction: (|value| - inner) / (outer - inner),
+    where outer is the other neighbour. negative: whether the value is negative.
     """
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:

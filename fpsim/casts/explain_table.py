@@ -62,7 +62,7 @@ def explain_table(source: Array, options: TableOptions) -> TableExplanation:
 
 
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
-    """Return the values of a table format next to `value`: (the one toward zero, the one away from zero).
+    """Return the values of the table format `fmt` next to `value`: (the one toward zero, the one away from zero).
 
     A value in the table is its own first neighbour. A neighbour that does not exist is None. For Inf and NaN both are
     None.

@@ -86,7 +86,8 @@ class Explanation:
 def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str:
     """Return the reason for a stochastic result as a clause: the probability of rounding away from zero, and the seed.
 
-    fraction: (value - inner) / (outer - inner), where inner and outer are the neighbours toward and away from zero.
+    options: those of the cast. fraction: (value - inner) / (outer - inner), where inner and outer are the neighbours
+    toward and away from zero.
     """
     chances = 2**options.random_bits
     chance = math.floor(fraction * chances) / chances
@@ -107,7 +108,7 @@ def _share(fraction: Fraction) -> str:
 
 
 def _fields(code: int, fmt: Format) -> str:
-    """Return a code as text: in hexadecimal, and in binary with its sign, exponent and mantissa separated."""
+    """Return a code of `fmt` as text: in hexadecimal, and in binary with sign, exponent and mantissa separated."""
     digits = f"{code:0{fmt.bits}b}"
     cuts = [int(fmt.signed), int(fmt.signed) + fmt.exponent_bits]
     parts = [digits[: cuts[0]], digits[cuts[0] : cuts[1]], digits[cuts[1] :]]

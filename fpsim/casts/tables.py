@@ -77,10 +77,10 @@ def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=256)
 def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) that convert codes of a table format to the target format.
+    """Return the stages (kernels to be run in sequence) that convert codes of the table format `fmt` to `target`.
 
-    codes: the dtype of the arrays of codes. target: the format of the results, which must hold the values; its float
-    bits or codes are written.
+    codes: the dtype of the arrays of codes. target: the format of the results, which must hold the values of `fmt`:
+    float bits for FP32 or FP64, else codes.
     """
     is_single = all(_float_below(abs(Fraction(value)), 32)[1] for value, _ in fmt.finite)  # float32 holds every value
     middle = target if target in (FP32, FP64) else FP32 if is_single else FP64
@@ -99,7 +99,7 @@ def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[S
 
 @lru_cache(maxsize=256)
 def value_words(fmt: TableFormat, width: int) -> Array:
-    """Return the float bits of the values of all codes of a table format, as an unsigned array indexed by code.
+    """Return the float bits of the values of all codes of the table format `fmt`, as an unsigned array indexed by code.
 
     width: 32 or 64; floats of that width must hold the values.
     """
@@ -124,7 +124,7 @@ class _Neighbours(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
-    """Return all possible results of stochastic rounding to a table format, with the intervals between them.
+    """Return all possible results of stochastic rounding to the table format `fmt`, with the intervals between them.
 
     overflow: the result for values beyond the largest finite one: "infinity", "nan" or "max". Raise a ValueError if two
     neighbours are not integers below 2**30 times one power of two.
@@ -226,7 +226,7 @@ def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) 
 
 
 def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
-    """Return all possible results of a cast in ascending order: the finite values, and the results of overflow, if any.
+    """Return all possible results of a cast to `fmt` in ascending order: finite values, and results of overflow.
 
     overflow: "max" if the largest finite value replaces larger ones, which adds no results. "infinity" or "nan" adds
     one at each end, unless `rounding` rounds the values beyond that end toward zero.
@@ -269,7 +269,7 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 
 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
-    """Return (code of a positive NaN, code of a negative NaN) as results of a cast to a table format.
+    """Return (code of a positive NaN, code of a negative NaN) as results of a cast to the table format `fmt`.
 
     nan: the result if the table has no NaN: "max" for its largest value, "zero" for its zero, or for its largest value
     if it has no zero. If "zero" is chosen and the table has +0 and -0, a positive NaN becomes -0 and a negative one +0.
@@ -283,10 +283,10 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 
 
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
-    """Return the code of a cast's result `outcome`, "infinity", "nan" or "max", for a negative or a positive value.
+    """Return the code in `fmt` of the result `outcome` of a cast, "infinity", "nan" or "max".
 
-    A table without Inf has NaN in place of Inf. A table without NaN has in place of NaN the lowest finite value for a
-    negative value, else the highest.
+    negative: whether the cast value is negative. A table without Inf has NaN in place of Inf. A table without NaN has
+    in place of NaN the lowest finite value for a negative value, else the highest.
     """
     last, infinity = fmt.finite[0 if negative else -1][1], fmt.infinity_code(negative)
     if outcome == "max":
@@ -351,7 +351,7 @@ def _first_from(edge: Fraction, included: bool, width: int) -> int:
 
 
 def _ordered(pattern: int, width: int) -> int:
-    """Return float bits as an unsigned integer in the order of the values, -0 before +0; width: 32 or 64 bits."""
+    """Return float bits (`pattern`) as an integer that grows with the value, -0 before +0; width: 32 or 64 bits."""
     sign = 1 << (width - 1)
     return pattern ^ ((1 << width) - 1) if pattern & sign else pattern | sign
 

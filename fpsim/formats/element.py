@@ -19,7 +19,7 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # types that `element_format`
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format (float, integer or LogFMT, but no table) that a name, dtype or object stands for.
+    """Return the element format (float, integer or LogFMT, but no table) for `spec`, a name, dtype or object.
 
     Raises:
       ValueError: no element format has that name, or it is a table format.

@@ -133,7 +133,7 @@ NAMES = tuple(mode.name.lower() for mode in Rounding)
 
 
 def _key(word: str) -> str:
-    """Return the name of a mode in lower case and without separators: "Toward-Zero" -> "towardzero"."""
+    """Return `word`, the name of a mode, in lower case and without separators: "Toward-Zero" -> "towardzero"."""
     return word.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
@@ -142,7 +142,7 @@ ALIASES.update((_key(word), mode) for mode in Rounding for word in mode.facts.al
 
 
 def rounding_mode(word: str | Rounding) -> Rounding:
-    """Return the rounding mode with a name, in any of its spellings; return a Rounding unchanged.
+    """Return the rounding mode with the name `word`, in any of its spellings; return a Rounding unchanged.
 
     Raises:
       ValueError: no mode has that name; the message lists the modes and the nearest match.

@@ -70,11 +70,11 @@ def rounding_kernel(name: str, mode: int) -> Any:
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """Return the GPU kernel (a, b, sa, sb, results, flags, la, lb) -> None of "equal", "less" or "less_equal".
+    """Return the GPU kernel (a, b, sa, sb, results, flags, la, lb) -> None that compares codes.
 
-    a, b: 1-D codes. sa, sb: distance from one element of a or b to the next: 1, or 0 for a single element. results:
-    uint8, receives 1 for True, 0 for False. flags: receives the flags as uint8, unless it is empty. la, lb: the
-    UnpackLayouts, constants that decode a and b, as integers.
+    name: "equal", "less" or "less_equal". a, b: 1-D codes. sa, sb: distance from one element of a or b to the next: 1,
+    or 0 for a single element. results: uint8, receives 1 for True, 0 for False. flags: receives the flags as uint8,
+    unless it is empty. la, lb: the UnpackLayouts, constants that decode a and b, as integers.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -113,11 +113,12 @@ def neighbour_kernel(downward: int) -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the GPU kernel (a, results, la, out) -> None of the operation "negative", "absolute" or "classify".
+    """Return the GPU kernel (a, results, la, out) -> None of the operation `name`.
 
-    a: 1-D unsigned integers, codes. results: 1-D unsigned integers, which receive the codes of -a or |a|. For
-    "classify" they receive the class of each code, a `fpsim.FloatClass` as a number from 0 (-Inf) to 9 (a quiet NaN).
-    la, out: the constants that decode and encode the format, the fields of an UnpackLayout and an EncodeLayout.
+    name: "negative", "absolute" or "classify". a: 1-D unsigned integers, codes. results: 1-D unsigned integers, which
+    receive the codes of -a or |a|. For "classify" they receive the class of each code, a `fpsim.FloatClass` as a number
+    from 0 (-Inf) to 9 (a quiet NaN). la, out: the constants that decode and encode the format, the fields of an
+    UnpackLayout and an EncodeLayout.
     """
 
     def negate(a: Any, codes: Any, la: Any, out: Any) -> None:

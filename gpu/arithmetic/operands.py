@@ -175,5 +175,5 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
 
 
 def result_dtype(fmt: Format) -> np.dtype[Any]:
-    """Return the NumPy or ml_dtypes dtype of a format, or the unsigned dtype of its codes if it has none."""
+    """Return the NumPy or ml_dtypes dtype of the format `fmt`, or the unsigned dtype of its codes if it has none."""
     return DTYPES.get(fmt, fmt.storage)

@@ -128,7 +128,7 @@ def _nothing(device: int, dtype: str) -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return (arrays, steps) of an operation's one to three operands, filled up to three by repeating the first.
+    """Return (arrays, steps) of the one to three operands `inputs`, filled up to three by repeating the first.
 
     arrays: 1-D unsigned integers. steps: the distance from one element to the next: 1, or 0 for a single element or a
     repeated operand.

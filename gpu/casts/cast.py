@@ -173,9 +173,9 @@ def float_array(x: Any) -> GpuArray:
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
-    """Raise a ValueError if an unsigned integer of `codes` is outside the format's range; name: the argument in errors.
+    """Raise a ValueError if an unsigned integer of `codes` is not a code of the format `fmt`.
 
-    Arrays of a float dtype are not checked.
+    name: the argument that errors name. Arrays of a float dtype are not checked.
     """
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return

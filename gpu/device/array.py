@@ -184,9 +184,10 @@ def dtype_name(x: Any) -> str:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Any:
-    """Return a new uninitialised array of the library of the array `like`; its dtype is `kept_dtype(dtype, like)`.
+    """Return a new uninitialised array of the given shape, of the library of the array `like`.
 
-    torch allocates it on the device of `like`, cupy and numba on their current device.
+    The dtype is `kept_dtype(dtype, like)`. torch allocates the array on the device of `like`, cupy and numba on their
+    current device.
     """
     kept = kept_dtype(dtype, like)
     if arrays.is_torch(like):

@@ -43,7 +43,7 @@ def address_of(words: Any) -> int:
 
 
 def share(x: Any, y: Any) -> bool:
-    """Return whether the memory of two contiguous numba arrays overlaps."""
+    """Return whether the memory of the contiguous numba arrays x and y overlaps."""
     start, other = address_of(x), address_of(y)
     size, length = (array.size * array.dtype.itemsize for array in (x, y))
     return bool(size and length and start < other + length and other < start + size)

@@ -42,7 +42,7 @@ def is_no_room(reason: Exception) -> bool:
 
 
 def _sentence(reason: Exception, noun: str) -> str:
-    """Return the message of a GpuError for an exception; noun: the failed work."""
+    """Return the message of a GpuError for the exception `reason`; noun: the failed work."""
     if is_no_room(reason):
         return (
             f"the GPU has no room for {noun}. Delete arrays that you no longer need (torch.cuda.empty_cache() "

@@ -157,7 +157,7 @@ def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> An
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
-    """Return a copy on the GPU of an array, given as bytes, NumPy dtype string and shape; cached by these arguments.
+    """Return a copy on the GPU of an array with the bytes `data`, a NumPy dtype string and a shape; cached.
 
     device: index of the current GPU, so that each GPU has its own copy.
     """
@@ -183,7 +183,7 @@ def uploaded_rows(*layouts: Words) -> Any:
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-    """Return an uninitialised array on the GPU for an intermediate result.
+    """Return an uninitialised GPU array of this shape and NumPy dtype for an intermediate result.
 
     Raises:
       GpuError: the GPU's memory is full, or a CUDA graph is being recorded.

@@ -99,17 +99,17 @@ class BenchReport:
 
 
 def plain(row: Speed) -> dict[str, Any]:
-    """Return the attributes of a measured speed as a dict for JSON, with "met", whether it reaches its target."""
+    """Return the attributes of `row` as a dict for JSON, and "met": whether the speed reaches its target, or None."""
     return asdict(row) | {"met": row.met}
 
 
 def speed_of(read: dict[str, Any]) -> Speed:
-    """Return a measured speed from its dict in a report's JSON: the attributes of Speed, and "met"."""
+    """Return a measured speed from `read`, the dict that `plain` made: the attributes of Speed, and "met"."""
     return Speed(**{name: value for name, value in read.items() if name != "met"})
 
 
 def outcome(rows: tuple[Speed, ...]) -> str:
-    """Return, as a clause of text, how many speeds reach their targets and how many measurements failed."""
+    """Return, as a clause, how many of the speeds `rows` reach their targets and how many measurements failed."""
     judged = [row for row in rows if row.wanted]
     failed = sum(bool(row.error) for row in rows)
     met = sum(row.met is True for row in judged)
@@ -120,7 +120,7 @@ COLUMNS = ("part", "what", "size", "GB/s", "Gel/s", "TMAC/s", "ratio", "target",
 
 
 def table(rows: tuple[Speed, ...]) -> list[str]:
-    """Return a table of speeds as lines of text, with remarks on single speeds below it."""
+    """Return a table of the speeds `rows` as lines of text; below it, remarks on single speeds."""
     remarks = [f"{row.name}: {row.error or row.note}" for row in rows if row.error or row.note]
     return [*aligned([COLUMNS, *map(_cells, rows)]), *([""] if remarks else []), *remarks]
 

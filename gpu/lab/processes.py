@@ -61,7 +61,7 @@ def row_file(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 def side_by_side(
     names: Sequence[str], command: Callable[[str, Path], list[str]], most: float, ended: Callable[[Ended], None]
 ) -> None:
-    """Run one process for each name, all at the same time, with a time limit.
+    """Run one process for each of `names`, all at the same time, with a time limit.
 
     command: command(name, file) returns the command line of a process, which writes its lines to `file`, a path in a
     temporary folder that is removed at the end. most: seconds after which a process is killed; the lines that it has
@@ -105,7 +105,7 @@ def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path,
 
 
 def _ended(worker: _Running, late: str) -> Ended:
-    """Return the result of a process; if it still runs, kill it first, with `late` as its error."""
+    """Return the result of the process `worker`; if it still runs, kill it first, and give it the error text `late`."""
     code = worker.process.poll()
     if code is None:
         worker.process.kill()

@@ -127,7 +127,7 @@ def replay(path: str | Path) -> list[Replay]:
 
 
 def opened(path: str | Path, writer: str) -> Any:
-    """Return an .npz file as np.load opens it; writer: the function that writes such files, for the message.
+    """Open the .npz file `path` by np.load and return it; writer: the function that wrote it, for the error message.
 
     Raises a ValueError if the file is damaged or not an .npz file, a FileNotFoundError if there is none.
     """

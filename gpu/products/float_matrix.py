@@ -32,12 +32,12 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 
 @cache
 def operation_kernel(name: str) -> Any:
-    """Return the GPU kernel (x, y, z, steps, out, columns, of_float, to_float) -> None of "add", "multiply" or "fma".
+    """Return the GPU kernel (x, y, z, steps, out, columns, of_float, to_float) -> None of one operation.
 
-    x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. out: receives the result, rounded to nearest
-    even. steps: six integers, the distance from one row to the next and from one column to the next in x, y and z.
-    columns: number of columns of `out`. of_float, to_float: constants that decode and encode float32, an UnpackLayout
-    and an EncodeLayout as integers.
+    name: "add", "multiply" or "fma". x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. out:
+    receives the result, rounded to nearest even. steps: six integers, the distance from one row to the next and from
+    one column to the next in x, y and z. columns: number of columns of `out`. of_float, to_float: constants that decode
+    and encode float32, an UnpackLayout and an EncodeLayout as integers.
     """
     is_fma, is_add = name == "fma", name == "add"
 

@@ -123,7 +123,7 @@ def add_marked(total: Any, marks: Any, p: GpuProduct, like: Any) -> None:
 
 
 def _factors(p: GpuProduct) -> tuple[Any, Any, int]:
-    """Return (scales of rows, scales of columns, mode) by which kernels scale the partial sums of a product.
+    """Return (scales of rows, scales of columns, mode) by which kernels scale the partial sums of the product p.
 
     The scales are float32 matrices on the GPU, or placeholders that kernels do not read. mode: a mode of `Factors`, or
     NEVER if the product is one sum without partial sums.
@@ -135,7 +135,7 @@ def _factors(p: GpuProduct) -> tuple[Any, Any, int]:
 
 
 def _scales(p: GpuProduct) -> tuple[Any, Any]:
-    """Return the E8M0 codes of both operands' block scales; for units without them, placeholders that are not read."""
+    """Return the E8M0 codes of the block scales of p's operands; for units without them, unread placeholders."""
     if p.unit.rule is Rule.SCALED:
         return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)

@@ -39,7 +39,7 @@ def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
 
 
 def on_host(x: Any, name: str) -> npt.NDArray[Any]:
-    """Return scales or a bias as a NumPy array, copied from the GPU if they are there; name: the argument in errors."""
+    """Return x, scales or a bias, as a NumPy array, copied if x is on the GPU; name: the argument that errors name."""
     return host_array(x, name) if lies_on_gpu(x) else as_array(x, name)
 
 

@@ -146,7 +146,7 @@ def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
 
 
 def _expanded(x: GpuArray, shape: tuple[int, ...]) -> Any:
-    """Return an operand (..., K) as a (results, K) matrix of codes, with rows repeated where its axes broadcast.
+    """Return the operand x (..., K) as a (results, K) matrix of codes, with rows repeated where axes of x broadcast.
 
     shape: the broadcast shape without the last axis.
     """

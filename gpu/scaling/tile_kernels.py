@@ -55,7 +55,7 @@ class ElementKernels(NamedTuple):
 
 
 def choice_words(e: ElementKernels) -> ElementChoices:
-    """Return the choices that decide how one element is rounded (mode, kind, applied, integer), as int64."""
+    """Return the fields of e that decide how one element is rounded (mode, kind, applied, integer), as int64."""
     return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
 

@@ -109,7 +109,7 @@ def _exact(name: str, x: float) -> Fraction | None:
 
 
 def _root(value: Fraction, degree: int) -> Fraction | None:
-    """Return the square root (degree 2) or cube root (degree 3) of a nonzero fraction if it is rational, else None."""
+    """Return the square root (degree 2) or cube root (degree 3) of a nonzero `value` if it is rational, else None."""
     negative, value = value < 0, abs(value)
     roots = []
     for part in (value.numerator, value.denominator):

@@ -92,7 +92,7 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
 
 
 def _path(name: str, fmt: Format) -> Path | None:
-    """Return the path of the file of a function's table for a format; None if there is no cache folder."""
+    """Return the path of the file for the table of function `name` and format `fmt`; None without a cache folder."""
     folder = base_folder()
     if folder is None:
         return None
@@ -103,7 +103,7 @@ def _path(name: str, fmt: Format) -> Path | None:
 
 
 def _computed(name: str, fmt: Format) -> ExactTable:
-    """Compute the exact results of function `name` for every code of a format."""
+    """Compute the exact results of function `name` for every code of the format `fmt`."""
     from fpsim.arithmetic.elementary.entries import exact_result
 
     values = fmt.table().tolist()
