@@ -1,4 +1,4 @@
-"""Compiling of the kernels that tests need, before the first test starts."""
+"""Compiling of the Numba loops ("kernels") that tests need, before the first test starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USUAL = (E4M3, E5M2, FP16, BF16)
 
 @with_cast_keywords
 def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **keywords: Unpack[CastKeywords]) -> None:
-    """Compile the kernels that tests need, or load them from disk, so that the first test is not slower than others.
+    """Compile the Numba loops that tests need, or load them from disk, so that the first test is as fast as others.
 
     Args:
       formats: formats that the tests cast to and from, by name, dtype or object; if none are given, E4M3, E5M2, FP16
@@ -25,7 +25,7 @@ def warm_up(*formats: FormatLike, calls: Iterable[Callable[[], object]] = (), **
       calls: functions without arguments, each called once; each should call, on small arrays, something else that the
         tests use.
       rounding, overflow, subnormals, seed, random_bits: keywords of the casts, as in `fpsim.encode`. Each rounding has
-        separate kernels.
+        separate loops.
 
     Raises:
       ValueError: an unknown format, or an unknown value of a keyword.

@@ -102,22 +102,22 @@ def check(
     only: Sequence[str] | None = None,
     timeout: float = 600.0,
 ) -> ConformanceReport:
-    """Compare the outputs in a file of vectors with those of another implementation, or of this fpsim.
+    """Compare the outputs in a file of vectors with those of another implementation, or of the installed fpsim.
 
     Args:
       path: a file that `make` wrote.
       command: a program with arguments, as for a shell, that reads lines of inputs and writes lines of outputs
-        (docs/conformance.md); None compares this fpsim.
+        (docs/conformance.md); None compares the installed fpsim.
       only: the sets to compare, by kind, such as ["cast", "add"], or by kind and format, unit or rounding, such as
         ["cast:E5M2", "dot_add:hopper_e4m3_f32"]; None for all.
       timeout: seconds after which the command is stopped.
 
     Returns:
-      The report on the command, or on this fpsim if `command` is None.
+      The report on the command, or on the installed fpsim if `command` is None.
 
     Raises:
       ValueError: the file is damaged, edited, or of another version; `only` or `timeout` is wrong; or, with a command,
-        the file's outputs are not those of this fpsim, or the command fails or exceeds `timeout`.
+        the file's outputs are not those of the installed fpsim, or the command fails or exceeds `timeout`.
       TypeError: the command is not a text.
       FileNotFoundError: there is no such file.
 
@@ -173,12 +173,12 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for a set of test vectors: codes, uint64, (cases, numbers).
+    """Return the installed fpsim's outputs for a set of test vectors: codes, uint64, (cases, numbers).
 
     path: the file of the set, which errors name.
 
     Raises:
-      ValueError: this fpsim cannot compute the set.
+      ValueError: the installed fpsim cannot compute the set.
     """
     try:
         return computed(vectors)

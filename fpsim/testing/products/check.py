@@ -64,10 +64,10 @@ def check_kernel(
 ) -> KernelReport:
     """Check that a kernel returns the bits of a unit, schedule or accumulator; if not, name what it does instead.
 
-    The kernel is called with `discriminating_inputs`: sums that cancel, seams of blocks, ties, tails of K, subnormals
-    and specials, in shapes around every boundary of the schedule. The report on a correct kernel says which other
-    additions, orders, roundings and usual faults these inputs exclude, and which give the same results as the promised
-    arithmetic.
+    The kernel is called with `discriminating_inputs`: sums whose large terms cancel, also across the boundaries of
+    partial sums, ties, subnormals, Inf and NaN, in shapes around every boundary of the schedule. The report on a
+    correct kernel says which other additions, orders, roundings and usual faults these inputs exclude, and which give
+    the same results as the promised arithmetic.
 
     Args:
       fn: a function of NumPy or JAX arrays or torch tensors, which may launch a Triton or CUDA kernel. It is called as

@@ -220,10 +220,11 @@ def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: s
 
 
 def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
-    """Yield the faults to try: wrapping or saturating at other points or in fewer bits, operands of another signedness.
+    """Yield the faults to try of kernels that claim the sums of an integer unit.
 
-    Further faults are sums in float32, terms of K that are left out at its end, transposed and negated results. unit:
-    the promised integer unit.
+    They are: wrapping or saturating after another number of terms or in fewer bits, operands of another signedness,
+    sums in float32, terms of K that are left out at its end, and transposed and negated results. unit: the promised
+    unit.
     """
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]

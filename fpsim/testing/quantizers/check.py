@@ -83,8 +83,8 @@ def check_quantizer(
     The function is called with `points(fmt)` and further inputs, in several orders, shapes, layouts and dtypes.
 
     Args:
-      fn: a function of one array, of float32 (of float64 if float32 cannot represent the format's values, or is the
-        format), that returns an array of the same shape: values in any float dtype that holds them, an array of the
+      fn: a function of one array, of float32 (of float64 if the format is FP32 or has values that float32 cannot
+        represent), that returns an array of the same shape: values in any float dtype that holds them, an array of the
         format's own dtype, or codes as integers. It is called with NumPy arrays; if it raises on these and torch is
         loaded, with CPU tensors. JAX's functions accept NumPy arrays. Warnings of NumPy's arithmetic are silenced.
       fmt: the format, by name, dtype or object.
@@ -170,8 +170,8 @@ def check_quantizer(
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
     """Return the report on the quantizer fn, which claims to be the cast `options` of floats.
 
-    source: dtype of the inputs; None for float32, or for float64 if float32 cannot represent the format's values, or is
-    the format.
+    source: dtype of the inputs; None for float64 if the format is FP32 or has values that float32 cannot represent,
+    else for float32.
     """
     fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)

@@ -22,8 +22,8 @@ from fpsim.testing.quantizers.search import KnownModels
 def inputs_for(fmt: Format, source: Any = None) -> Array:
     """Return the inputs of a check of a format, (n,), each bit pattern once, in the order of the patterns.
 
-    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
-    format.
+    source: dtype of the inputs; None for float64 if the format is FP32 or has values that float32 cannot represent,
+    else for float32.
     """
     dtype: Any = source or (np.float32 if FP32.holds(fmt) and fmt != FP32 else np.float64)
     both = np.concatenate([points(fmt, dtype), further_points(fmt, dtype)])
@@ -66,8 +66,8 @@ def rounded_words(x: Array, options: CastOptions) -> Words:
 def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
     """Return (inputs of a check of a format, the same split into signs and magnitudes, cache of models' results).
 
-    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
-    format.
+    source: dtype of the inputs; None for float64 if the format is FP32 or has values that float32 cannot represent,
+    else for float32.
     """
     x = inputs_for(fmt, source)
     apart = taken_apart(x)

@@ -41,7 +41,7 @@ from fpsim.testing.quantizers.steps import (
 
 @dataclass(frozen=True)
 class QuantizerModel:
-    """A quantizer as a sequence of steps with parameters; the defaults of those after `subnormals` have no fault.
+    """A quantizer as a sequence of steps with parameters; those after `subnormals` add no fault by default.
 
     Attributes:
       fmt: the format of the results.

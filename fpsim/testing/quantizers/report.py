@@ -170,7 +170,7 @@ class Findings:
     def refuse(self, refusal: FunctionMisbehaved) -> None:
         """Record the rule that a function broke (`refusal.rule`, such as "dtype") as a broken property.
 
-        It replaces an earlier broken property of the same name.
+        An earlier broken property of the same name is replaced.
         """
         self.broken[refusal.rule] = Broken(refusal.rule, refusal.sentence)
 

@@ -171,7 +171,7 @@ class SplitInputs(NamedTuple):
       magnitude: exact float64 magnitudes, Inf and NaN included.
       finite: whether each input is finite.
       payload: magnitudes that NaNs of float32 would have if their bits were read as numbers; None for other dtypes.
-      steps: cache of results of models' steps by the steps' parameters, or None.
+      steps: cache {parameters of a step of a model: result of the step for these inputs}, or None without a cache.
     """
 
     negative: Flags

@@ -33,7 +33,8 @@ class FoundModel:
     """Result of a search for the model of a quantizer.
 
     Attributes:
-      model: the model nearest to the results: the promised one with `faults`.
+      model: the model nearest to the results: the promised model, with `faults` added.
+      faults: these faults; () if the promised model is nearest.
       differ: number of results that the model does not reproduce.
       tried: number of models compared with the results.
       excluded: number of other models that differ in at least one result.
@@ -161,10 +162,11 @@ class ModelSearch:
         return FoundModel(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
 
     def _extended(self, start: QuantizerModel, level: list[Scored], singles: tuple[Deviation, ...]) -> list[Scored]:
-        """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
+        """Return sets of faults, a set of `level` plus one of `singles` each, that explain more results than that set.
 
-        Sets are pairs (faults, the number of results in the selected part of the inputs that they do not explain). Two
-        faults in a set never change the same parameter of the model. start: the promised model, which they change.
+        A set is a pair (faults, the number of results in the selected part of the inputs that they do not explain). Two
+        faults in a set never change the same parameter of the model. start: the promised model, which the faults
+        change.
         """
         extended, seen = [], set()
         for faults, few in level:
@@ -187,9 +189,10 @@ class ModelSearch:
     def _result(
         self, start: QuantizerModel, faults: tuple[Deviation, ...], differ: int, others: list[tuple[Deviation, ...]]
     ) -> FoundModel:
-        """Return the result of the search: `start` with some faults, and which other models are excluded.
+        """Return the result of a search: the model `start` with `faults`, and the other models that are excluded.
 
-        differ: number of results not reproduced. others: sets of faults that reproduce all results as well.
+        differ: number of results not reproduced; unless it is 0, other models are not compared. others: sets of faults
+        that reproduce all results as well.
         """
         model = _with(start, faults)
         excluded, rivals = self.certificate(start, model, cached=True) if differ == 0 else (0, ())

@@ -134,7 +134,7 @@ class RoundedInputs(NamedTuple):
 
 @lru_cache(maxsize=256)
 def plain_outcomes(fmt: Format, top: int) -> dict[str, tuple[float, float]]:
-    """Return {outcome: (result with a plus sign, with a minus sign)} of all outcomes that are constants.
+    """Return {outcome: (result with a plus sign, with a minus sign)} for all outcomes that are constants.
 
     top: number of codes by which the largest finite value exceeds that of `fmt`.
     """

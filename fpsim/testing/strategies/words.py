@@ -75,7 +75,7 @@ def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
 
 
 def policies(*, stochastic: bool = True) -> st.SearchStrategy[dict[str, Any]]:
-    """Return a strategy of keywords for `fp.encode(x, fmt, **policy)`; examples shrink toward its defaults.
+    """Return a strategy of keywords for `fp.encode(x, fmt, **policy)`; examples shrink toward the defaults.
 
     Args:
       stochastic: whether to include stochastic rounding, with a seed.

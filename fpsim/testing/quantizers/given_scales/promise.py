@@ -20,7 +20,7 @@ WIDE = 2.0**31  # magnitude to which rounded quotients are limited, before the b
 
 
 class GivenScale(NamedTuple):
-    """A quantizer with a given scale. The defaults of `quotient`, `before`, `wraps`, `wide` and `sign` have no fault.
+    """Model of a quantizer with a given scale; the fields from `quotient` on add no fault by default.
 
     For an integer format, `lowest` and `highest` must be set.
 

@@ -147,7 +147,7 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
     """Return a matrix shape with several whole tiles along both axes, and fewer than 2**14 elements if possible.
 
     For matrices from 2**14 elements on, `encode_scaled` compiles separate loops for each recipe, and hundreds of
-    recipes are tried.
+    recipes are tried. scaling: the recipe that has these tiles.
     """
     height, width = _block(scaling)
     if height < 2 and width < 2:

@@ -174,7 +174,7 @@ class ScaledCheck:
         """Compare the results for a large matrix that consists of copies of x with the right results for x, copied.
 
         `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
-        smaller for a slow function; with a seed, none is compared.
+        smaller for a slow function; for stochastic rounding, no large matrix is compared.
         """
         if self.cast["seed"] is not None:
             self.findings.note("stochastic rounding was compared on small matrices alone")

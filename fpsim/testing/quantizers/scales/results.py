@@ -252,5 +252,5 @@ def in_tiles(of_tiles: Array, grid: tuple[int, ...]) -> Array | None:
 
 
 def same_scales(got: Array, want: Array) -> Any:
-    """Return a bool mask of the float32 scales that have the same bits; NaNs are equal to each other."""
+    """Return a bool mask of the float32 scales that have the same bits in `got` and `want`; NaNs equal each other."""
     return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))

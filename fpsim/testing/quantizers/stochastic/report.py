@@ -23,14 +23,14 @@ class StochasticReport:
       driven: source of the randomness: "bits", "uniform", "seed", "generator" or "own".
       means: fraction of the spacing -> share of results that were rounded away from zero.
       bits: correct bits, -1/2 log2 of the relative squared error, of means of 1, 4, 16 and 64 calls.
-      detects: the smallest bias, in units of the spacing (with x, of x), that is detected with a probability of 99 %; 0
-        if shares are exact.
+      detects: the smallest bias that is detected with a probability of 99 %, as a fraction of the spacing; if the check
+        had an array x, the smallest distance of a mean from x. It is 0 if shares are exact.
       detects_in_binades: the same for the shares of single binades, which have fewer draws.
       false_alarm: an upper limit of the probability that a correct function fails.
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
       notes: remarks on what is no fault.
       causes: what the function does instead, as clauses ("is not random"); empty if no known fault explains it.
-      random_bits: number of random bits, that is of bits of the dropped fraction that affect results; None with x.
+      random_bits: number of bits of the dropped fraction that affect results; None if the check had an array x.
       more_bits: whether there may be more random bits, because small fractions are too rare to be measured.
       name, fmt: name of the function, and the format.
     """

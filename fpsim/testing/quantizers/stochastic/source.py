@@ -29,11 +29,12 @@ class RandomSource:
     Args:
       fn: the quantizer.
       box: the `CalledQuantizer` by which fn is called.
-      driven: the kind of random numbers that fn takes, a key of DRIVEN, or "own" for none; None if the name of one of
-        its parameters tells.
+      driven: the kind of random numbers that fn takes, a key of DRIVEN, or "own" if it takes none and is random by
+        itself; None to find the kind from the names of fn's parameters.
 
     Attributes:
-      takes_words: whether fn takes random bits or uniform numbers, so that shares over all of them can be counted.
+      takes_words: whether fn takes random bits or uniform numbers, so that the share of these that round an input away
+        from zero can be counted, not only estimated from draws.
     """
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str | None) -> None:
