@@ -43,12 +43,11 @@ def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int
 def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) -> tuple[Tensor, ...]:
     """Return the tensors, with `outputs_last` of each matrix inferred if it was None.
 
-    The outputs are the last axis of matrices that Flax and Keras call kernels. Of other matrices, the outputs are the
-    axis whose length is that of the bias. Of a square matrix with a bias, they are the last axis if they are that of
-    all other matrices in `tensors`.
+    Matrices that Flax and Keras call kernels have the outputs last. Other matrices have them along the axis that is as
+    long as the bias. A square matrix with a bias has them last if all matrices whose axis is known have them last.
 
     Args:
-      tensors: the tensors.
+      tensors: all tensors of a model.
       biases: name of a tensor -> lengths of the biases of its layer.
     """
     told = {one.name: _outputs_last(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}

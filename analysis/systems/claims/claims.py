@@ -70,7 +70,7 @@ def claims(
 def _chosen(only: Any) -> list[Claim]:
     """Return the claims that `only` names (all for None), each once, in the catalogue's order.
 
-    Raises ValueError for an unknown claim or none, TypeError if `only` has neither names nor numbers.
+    Raises ValueError if `only` names an unknown claim or no claim, TypeError if `only` has neither names nor numbers.
     """
     if only is None:
         return list(CLAIMS.values())

@@ -205,7 +205,7 @@ class ReductionTree(SpanOrders):
 
 @dataclass(frozen=True)
 class RecursiveHalving(SpanOrders):
-    """Recursive halving: ranks that differ by half of the number of ranks exchange halves of the buffer, then quarters.
+    """Recursive halving: ranks half of all ranks apart exchange halves of the buffer, ranks a quarter apart quarters.
 
     Attributes:
       fold: whether to accept a number of ranks r that is not a power of two. Let p be the largest power of two below

@@ -79,7 +79,7 @@ class Adder:
     def options(self, rank: int, stage: int) -> dict[str, Any]:
         """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `self.fmt`.
 
-        rank, stage: arguments of `step_seed`, which determine the seed: a rank, and ADD, SEND, CAST or AVERAGE.
+        rank, stage: the arguments of `step_seed`, a rank and ADD, SEND, CAST or AVERAGE; they determine the seed.
         """
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, stage)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}

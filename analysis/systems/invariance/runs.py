@@ -269,7 +269,7 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
 
 
 def _of_figures(key: Key, first: RunTensors, second: RunTensors, tolerance: float) -> TensorDifference:
-    """Compare the statistics of one tensor in two runs; a run that stored no statistics gets those of its elements.
+    """Compare the statistics of one tensor in the runs `first` and `second`, measured or computed from its elements.
 
     Compared are the shape; the counts of elements by exponent and of zeros, Inf and NaN; and the rounding errors in
     formats if both runs recorded these over equally many calls. tolerance: the tensors also count as equal if the

@@ -137,7 +137,7 @@ class Recognised(NamedTuple):
 
     @property
     def decoded(self) -> Tensor:
-        """The attribute `weight`, which must not be None: the stored tensors must fit each other."""
+        """The weight as a Tensor; only for a weight whose stored tensors fit each other (`weight` is not None)."""
         assert self.weight is not None
         return self.weight
 

@@ -31,7 +31,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in bitsandbytes' NF4, with a scale per 64 elements of the flat matrix, across rows.
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
-    magnitude in the block; of two that are equally near, the lower one. A shorter last block has w / absmax instead.
+    magnitude in the block; of two that are equally near, the lower one. In a shorter last block, w / absmax is used.
 
     weight: the matrix to write, (N, K), with a row for each output. options: not used.
 

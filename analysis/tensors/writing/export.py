@@ -92,7 +92,7 @@ def write_checkpoint(
     Args:
       job: the inputs of the export.
       out: a folder, or for a single file a path that ends in .safetensors or .gguf.
-      measure: called with the written checkpoint; returns further fields of the report. None for none.
+      measure: called with the written checkpoint; returns further fields of the report, name -> value. None adds none.
 
     Raises:
       ValueError: the layout cannot store a weight, a weight contains NaN or Inf, or the folder contains another model.

@@ -35,9 +35,9 @@ def torch_mean(x: Array) -> np.float32:
 def _cascade(terms: Array) -> Array:
     """Return the float32 sums of the columns of `terms`, (terms, columns), added as torch does, in four levels.
 
-    The first level divides the rows of `terms` into groups of S, and adds the rows of a group one after another. Rows
-    beyond the last whole group are added to a separate total. The sums of the groups are the rows of the next level.
-    The fourth level adds all its rows to its total. The four totals are added at the end. S = 2^max(4, b // 4), where
+    The first level divides the rows of `terms` into groups of S, and adds the rows of a group one after another. The
+    sums of the groups are the rows of the next level. Rows beyond the last whole group are added to the level's total;
+    at the fourth level these are all rows. The four totals are added at the end. S = 2^max(4, b // 4), where
     b is the number of bits of (number of terms - 1).
     """
     step = 1 << max(LEAST, max(len(terms) - 1, 0).bit_length() // LEVELS)

@@ -52,10 +52,10 @@ def four_bits() -> Figures:
 
 
 def block_scales() -> Figures:
-    """Return the number of scales of a 256x384 array in 128x128 tiles, and two numbers of wrong values.
+    """Encode a 256x384 array with a scale for each 128x128 tile; return its number of scales, and two error counts.
 
-    One is the number of decoded values that differ from code times scale, the other the number of those that change
-    when the encoded array is saved to a file and loaded. The result is a dict, name -> number.
+    One is the number of decoded values that differ from code times scale, the other the number of decoded values that
+    change when the encoded array is saved to a file and loaded. The result is a dict, name -> number.
     """
     weights = normal(256, 384)
     scaled = encode_scaled(weights, E4M3, BLOCK_128X128)

@@ -154,11 +154,11 @@ def flash_rounding_bias() -> Figures:
 
 
 def sampling_mismatch() -> Figures:
-    """Return the effect of the order of additions on a random network's output in BF16 / the effect in FP16.
+    """Return the ratios (difference in BF16) / (difference in FP16) of a random network's outputs in two orders.
 
-    An effect is the difference between two computations of the output, whose products add in 1 and in 8 slices of K. It
-    is measured as a KL divergence, and as the mean |difference| of log-probabilities. There is a ratio of each for 4
-    and for 12 layers. The result is a dict, name -> number.
+    The products of the network add their terms in 1 slice of K in the first order, and in 8 slices in the second. The
+    difference of the outputs is measured as a KL divergence, and as the mean |difference| of log-probabilities. There
+    is a ratio of each for 4 and for 12 layers. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for layers in (4, 12):
@@ -180,7 +180,7 @@ def flash_deviation() -> Figures:
     """Return the relative error of BF16 flash attention / that of plain BF16 attention.
 
     There is a ratio for each distribution of inputs, number of keys and block size. Flash attention's running output is
-    in BF16, or in FP32 if the name says so. The result is a dict, name -> number.
+    in FP32 in the ratios whose name ends in FP32, else in BF16. The result is a dict, name -> number.
     """
     figures: Figures = {}
     for word in ("N(0, 1)", "U(0, 1)"):

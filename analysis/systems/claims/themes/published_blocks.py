@@ -108,8 +108,8 @@ def four_over_six_bias() -> Figures:
 
     The value is in a block whose largest magnitude is 17/16; one scale maps 17/16 to 6, the other to 4. Each rounding
     is made with both scales, and the result nearer to 1 counts. An unbiased rounding would have the mean 1. The 17
-    random numbers are the middles of 17 equal parts of [0, 1). Also return how many results are 17/16, and the value of
-    the others. The result is a dict, name -> number.
+    random numbers are the middles of 17 equal parts of [0, 1). Also return how many roundings give 17/16, and the value
+    that the others give. The result is a dict, name -> number.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []

@@ -146,9 +146,10 @@ def noise_threshold() -> Figures:
     """Measure whether noisy gradient steps bring the weights of a linear least-squares problem nearer to the optimum.
 
     The noise comes from stochastic rounding of residuals to NVFP4. Weights begin at a distance of 0.5, 1, sqrt(3) or
-    2.5 standard deviations of the gradient's noise. "change ... s" is new / old squared distance - 1 (mean of 1024
-    steps) for the step size s; it is negative if the step helps. "effect ... best s" is the largest decrease that any
-    step size s reaches, as a share of the old squared distance. Return a dict, name -> number.
+    2.5 standard deviations of the gradient's noise. Results whose
+    names begin with "change" are (new squared distance / old squared distance) - 1, averaged over 1024 draws, for the
+    step size s in the name; they are negative if the step helps. Results that begin with "effect" are the largest
+    decrease for any s, as a share of the old squared distance. Return a dict, name -> number.
     """
     tokens, weights, draws = 512, 32, 1024
     rng = np.random.default_rng(0)

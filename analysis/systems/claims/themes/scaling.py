@@ -180,9 +180,10 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return cosines between a mean gradient over samples and two others: with 65536 L and with exp(L) in place of L.
+    """Return the cosines of the mean gradients of 65536 L and of exp(L) with the mean gradient of the loss L.
 
-    L is the least-squares loss of a sample. The result is a dict, name -> number.
+    L is the least-squares loss of one sample; gradients are averaged over 256 samples. The result is a dict, name ->
+    number.
     """
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
