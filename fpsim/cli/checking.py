@@ -113,5 +113,5 @@ def _fields(report: Any) -> dict[str, Any]:
 
 
 def _without_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict in which lists replace tuples."""
+    """Return a copy of the dict `fields` with lists in place of tuples among its values."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

@@ -78,9 +78,9 @@ def units(
 
 
 def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
-    """Return the units in groups; those of one group differ only in the formats of their operands.
+    """Return the units in groups, so that the units of one group differ only in the formats of their operands.
 
-    Float units whose operands have one format and those with two formats form separate groups.
+    Float units whose two operands have the same format, and those with two formats, are in separate groups.
     """
     classes: dict[tuple[object, ...], list[Unit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in units))

@@ -77,7 +77,8 @@ def axes_of(ax: Axes | None, height: float) -> Any:
 def plain_axes(ax: Axes, grid: Literal["both", "x", "y", ""] = "both", *, left: bool = True) -> None:
     """Draw a light grid behind the data, and hide the lines at the top and right of the axes.
 
-    grid: axis whose grid lines are drawn, "x", "y" or "both"; "" draws none. left: False hides the left line too.
+    ax: the matplotlib axes. grid: the axis whose grid lines are drawn, "x", "y" or "both"; "" draws none. left: False
+    hides the line at the left too.
     """
     if grid:
         ax.grid(axis=grid, color=GRID, linewidth=0.5)

@@ -100,5 +100,5 @@ def versions(*names: str) -> str:
 
 
 def markup(text: str) -> Any:
-    """Return trusted HTML or SVG, marked so that templates insert it without escaping."""
+    """Return `text`, trusted HTML or SVG, marked so that templates insert it without escaping."""
     return load("markupsafe", "a page").Markup(text)

@@ -28,7 +28,7 @@ def percent(rate: float) -> str:
 
 
 def decibels(value: float) -> str:
-    """Return an SQNR, a number of decibels, as text.
+    """Return `value`, an SQNR (signal-to-quantization-noise ratio) in decibels, as text.
 
     Example:
       >>> from fpsim.display.wording import decibels

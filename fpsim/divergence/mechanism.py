@@ -177,12 +177,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(product: Product, row: int, column: int, *, finished: bool = True) -> Array:
-    """Compute element (row, column) again, float32 (1,); finished: whether to add the bias and round to `out_fmt`."""
+    """Compute element (row, column) of a product again, float32 (1,), with its bias and rounding if `finished`."""
     return _multiplied(product.adds, operands_of(product, row, column), finished)[0, :1]
 
 
 def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
-    """Return the product of `operands` by `adds`, float32; finished: whether to add the bias and round to `out_fmt`."""
+    """Multiply `operands` with the arithmetic `adds`, float32; if `finished`, add the bias and round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, operands.bias) if finished else (None, None)
     if adds.unit is None:
         total = _float32(matmul(operands.a, operands.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -246,7 +246,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return each product's sums of terms 0 .. stop - 1 of its LinePair, one for each of the ascending `stops`."""
+    """Return, for each pair in `both`, its sums of terms 0 .. stop - 1 for the ascending `stops`: float32 arrays."""
 
     def cut(operands: LinePair) -> LinePair:
         return operands._replace(a=_cut_rows(operands.a, stops), b=_cut_columns(operands.b, stops[-1]))
@@ -336,7 +336,7 @@ def _adds_clause(product: Product, name: str) -> str:
 
 
 def _stray_sentences(product: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [a sentence] if a product's element, computed again, differs from the one in the run `name`, else []."""
+    """Return [a sentence] if element (row, column), computed again, is not the one that the run `name` had, else []."""
     if not product.is_emulated:
         return []
     alone = result_of(product, row, column)
@@ -372,7 +372,7 @@ def schedule_of(product: Product) -> Schedule:
 
 
 def tree_of(product: Product) -> Tree | None:
-    """Return an element's tree of additions; None if torch computed the product, or for over 2**20 nodes."""
+    """Return the tree of additions of an element of `product`; None if torch multiplied, or for over 2**20 nodes."""
     how: Schedule | Accumulator = product.adds.accumulator
     unit = product.adds.unit
     if unit is not None:
@@ -386,7 +386,7 @@ def tree_of(product: Product) -> Tree | None:
 
 
 def _tree_sentences(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Return sentences on how the trees of additions of two products differ, or [] if a tree is unknown."""
+    """Return sentences on how two products' trees of additions differ, [] if one is unknown; names: of both runs."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
         return []  # the sentence on the first different term is enough

@@ -26,9 +26,11 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
 
 
 def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
-    """Return the chip with a name, in any spelling, if the library's order is known on its architecture.
+    """Return the chip with the given name, if the library's order of additions is known on its architecture.
 
-    library: name of the library, such as "cuBLAS". architectures: names of those on which its order is known.
+    name: the chip, its architecture or its target, such as "H100", "hopper" or "sm_90", alone or with the library's
+    name. library: name of the library, such as "cuBLAS". architectures: names of the architectures on which the order
+    of the library is known.
 
     Raises:
       ValueError: there is no such chip, the library's order on it is not known, or the name also names another library.

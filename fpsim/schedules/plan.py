@@ -31,7 +31,8 @@ class Slice(NamedTuple):
     Attributes:
       runs: spans of K in the order in which they are added.
       blocks: the terms of each partial sum, as positions within the slice.
-      residue: number of terms at the slice's start that separate instructions add, 0 if that makes no difference.
+      residue: number of terms at the slice's start that separate instructions add; 0 if there are none, or if the
+        terms are added in the same groups without them.
     """
 
     runs: tuple[Span, ...]
@@ -156,9 +157,9 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
     """Return the Slice (terms of K with a separate sum) that consists of `runs`, divided into partial sums.
 
-    Its residue is (number of terms) mod `chain.residue`, or 0 if that is a multiple of `step`. runs: spans of K, in the
-    order in which they are added. chain: the order of instructions. interval: terms after which a partial sum ends, 0
-    for one sum. step: terms of an instruction.
+    Its residue is r = (number of terms) mod `chain.residue`, or 0 if r is a multiple of `step`. runs: spans of K, in
+    the order in which they are added. chain: the order of instructions. interval: number of terms after which a partial
+    sum ends; 0 for a single sum. step: terms of an instruction.
     """
     terms = sum(run.terms for run in runs)
     if chain.odd_first:  # spans of single terms, the two of each pair swapped

@@ -184,15 +184,16 @@ class Schedule:
       sums: the order of additions in a slice of K.
       slicing: the slices of K.
       epilogue: the operations on the finished sum.
-      block_scaled: partial sums of `sums.interval` terms are multiplied by the scales of their blocks.
-      fast_accum: partial sums of FP8 products are not added to a float32 total.
+      block_scaled: True if partial sums of `sums.interval` terms are multiplied by the scales of their blocks.
+      fast_accum: True if partial sums of FP8 products are not added to a float32 total.
       options: further fields of the library's algorithm, as (name, value).
       source: text on where these facts are published.
       evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code)
         or "inferred".
-      operands: the operands in the name of the default unit, such as "e4m3".
-      fuses_scales: the second multiplication by a block's scales and the addition to the total are one fused
-        multiply-add; False rounds the scaled partial sum before it is added.
+      operands: the operands' format as units name it, such as "e4m3" of "hopper_e4m3_f32". The unit with this format,
+        `arch` (hopper if that is "") and float32 sums is the default one. "fp32": float32 multiply-adds.
+      fuses_scales: True if the second multiplication by a block's scales and the addition to the total are one fused
+        multiply-add; False if the scaled partial sum is rounded before it is added.
 
     Raises:
       TypeError, ValueError: a field has another type or value than those above.

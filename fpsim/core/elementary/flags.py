@@ -59,9 +59,9 @@ def _exponent(magnitude: Any) -> Any:
 
 @scalar
 def _integer(x: Any, y: Any) -> Any:
-    """Return whether the float32 x is an integer other than 0 with which 2**x is exact in float32.
+    """Return whether 2**x is exact in float32, for a float32 x other than 0: x is an integer, and y is not 0 or Inf.
 
-    x, y: uint32 bits of operand and result, y = 2**x rounded; y must be neither 0 nor Inf.
+    x, y: uint32 bits of x and of 2**x rounded to float32.
     """
     magnitude = u32(x & MAGNITUDE_32)
     field = u32(magnitude >> u32(23))

@@ -34,9 +34,10 @@ vectors = deferred("fpsim.schedules.libraries.mkl_vectors")
 def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of MKL's sgemm and sgemv, by shape, as torch.mm calls them with float32 operands.
 
-    K is cut into segments of 384 terms while 768 or more are left; of the rest, more than 384 terms are halved, the
-    larger half first. In products of 192 rows and columns or more, a K above 768 has segments of 384 terms and one of
-    the rest. Two threads add half of K each from K = 768 on, unless the product is small or has many rows and columns.
+    As long as 768 terms of K or more are left, the next segment has 384 terms. A rest of more than 384 terms is halved,
+    the larger half first. In products with at least 192 rows and 192 columns, a K above 768 is cut into segments of 384
+    terms and one with the remaining terms. From K = 768 on, two threads add half of K each, unless the product is small
+    or has many rows and columns.
     Other kernels compute vectors, and up to 15 rows with a transposed b. Where no rule is known, `at` raises a
     `DeclinedShape` that says which rule is missing.
 
@@ -123,11 +124,13 @@ def _cuts_of_two(shape: ProductShape) -> Cuts:
 
 
 def _shared(shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of sgemm on two threads that share K: one adds the first ceil(K / 2) terms, one the rest.
+    """Return the schedule of sgemm on two threads that share K: one adds the first ceil(K / 2) terms, one the others.
 
-    Each half of K is cut into segments: one up to 384 terms, two halves (the larger first) up to 768 terms, and else
-    segments of 384 terms and the rest. The terms of a segment are added to +0 one after the other by fused
-    multiply-adds. Each thread adds its segments to +0 from left to right; at the end the two threads' sums are added.
+    shape: the shape of the product.
+    Each half of K is cut into segments. Up to 384 terms are one segment; up to 768 terms are two, the larger first;
+    more terms are segments of 384 terms, of which the last may be shorter. The terms of a segment are added to +0 one
+    after the other by fused multiply-adds. Each thread adds its segments to +0 from left to right; at the end the two
+    threads' sums are added.
     """
     m, n, k = shape.m, shape.n, shape.k
     halves = [greedy_lengths(part) for part in (-(-k // 2), k // 2)]

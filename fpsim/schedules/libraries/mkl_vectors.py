@@ -28,7 +28,7 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
     If the terms of a result are contiguous in the matrix, whole groups of four results are added in the lanes
     "first_apart" of `SegmentLanes`, and the one to three results after them in the lanes of TAILS; two threads take
     half of the results each, unless the product is small. For other matrices see `_across`. name: name of the
-    ShapedSchedule, for the error. threads: 1 or 2.
+    ShapedSchedule, for the error. threads: 1 or 2. shape: sizes and layout of the product.
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:
@@ -89,7 +89,8 @@ def _by_result(
 ) -> ChosenSchedule:
     """Return the schedule of a product with one row or column whose elements differ in the order of additions.
 
-    orders: (spans of results, their order) pairs, which cover all results; rule: text on the orders.
+    shape: the shape of the product. orders: pairs (spans of results, their order), which cover all results. rule: text
+    on the orders.
     """
     one = (Span(0, 1),)
     row = shape.m == 1

@@ -1,4 +1,4 @@
-"""Schedules of oneDNN's matrix products on x86, as torch calls it: a chain of an instruction over segments of K."""
+"""Schedules of oneDNN's matrix products on x86, as torch calls it: chains of instructions over segments of K."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
     A chain consists of VDPBF16PS instructions for BF16, of float32 multiply-adds for FP16. Segments have SEGMENT terms;
     for K above LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter.
     If several threads share K, each adds some segments, and the threads' sums are added. threads: number of threads.
+    shape: sizes, format and layout of the product.
     """
     a_turned = shape.is_vector or shape.layout == "tn"
     lengths = cut(shape.k, LONG_SEGMENT if shape.k > LONG and not a_turned else SEGMENT)
@@ -128,7 +129,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
     The kernel replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows;
     a row that a thread computes alone is added in the order of `_gemm_row`. name: name of the ShapedSchedule, for
-    errors. threads: number of threads.
+    errors. threads: number of threads. shape: sizes and layout of the product.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
@@ -182,8 +183,8 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
 
-    name: name of the ShapedSchedule, for errors. threads, caches: number of threads that may share the product, and
-    bytes of L1 and L2, which decide the segments.
+    name: name of the ShapedSchedule, for errors. threads: number of threads that may share the product. caches: (bytes
+    of L1, bytes of L2), which decide the segments. shape: sizes, format and layout of the product.
     """
     m, n, k, of = shape.m, shape.n, shape.k, amx()
     layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way

@@ -28,11 +28,12 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row.
+    """How many boxes of a long row to draw: a number of first ones and a number of last ones.
 
     Attributes:
-      steps: (at the beginning, at the end) for additions of products.
-      nodes: (at the beginning, at the end) for sums.
+      steps: (number of first boxes, number of last boxes) in a row of additions of products; (0, 0) draws one box for
+        the whole row.
+      nodes: the same in a row of sums.
     """
 
     steps: tuple[int, int]

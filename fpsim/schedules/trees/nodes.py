@@ -346,7 +346,7 @@ class StackOperation(NamedTuple):
 
 
 def operations(node: Node) -> Iterator[StackOperation]:
-    """Yield the program that computes a node, operations on a stack of sums; nodes with equal programs are equal."""
+    """Yield the operations, on a stack of sums, that compute a node; nodes with equal operations are equal."""
     if isinstance(node, ScaledSum):
         yield from operations(node.input)
         yield StackOperation("scale", node.order if node.fuses else node.words, node=node)
