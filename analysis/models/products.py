@@ -208,8 +208,8 @@ def weighted(
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
     """Return the RecordedProduct of a layer that did not call one of the torch functions that `Products` observes.
 
-    layer: a linear layer or a convolution, whose weight is an operand. x: its input, before padding. output: its
-    result.
+    layer: a linear layer or a convolution, whose weight is an operand. x: the layer's input, before padding. output:
+    the layer's result.
     """
     cut = not isinstance(layer, torch.nn.Linear)
     settings = settings_of_layer(layer) if cut else {}

@@ -193,7 +193,7 @@ class Recording:
                 listener(figures)
 
     def add(self, row: RecordedRow) -> None:
-        """Add a row; if the recording has one of the same step, layer and tensor, both are merged."""
+        """Add a row to the recording; merge it with a row of the same step, layer and tensor, if there is one."""
         mine = self._rows.get(row.key)
         self._rows[row.key] = row if mine is None else mine.merge(row)
 
@@ -250,7 +250,8 @@ class Recording:
         self._kept.setdefault(key, x)
 
     def keep_output(self, step: int, x: Array) -> None:
-        """Store x, an output of the model; later ones of the same step are called "output 2", "output 3" and so on."""
+        """Store x, an output of the model at a step, as "output"; further ones of that step as "output 2", "output 3"
+        and so on."""
         number = sum(key[0] == step for key in self._outputs) + 1
         self._outputs[step, "", "output" if number == 1 else f"output {number}"] = x
 

@@ -59,8 +59,8 @@ class StepFigures(NamedTuple):
 def figures_of(step: int, rows: Iterable[RecordedRow], monitors: Monitors) -> StepFigures:
     """Return the metrics of a recorded step.
 
-    step: its number. rows: rows of all recorded steps, in the order in which products ran. monitors: the optimizer's
-    effects in all steps.
+    step: the step's number. rows: rows of all recorded steps, in the order in which products ran. monitors: the
+    optimizer's effects in all steps.
     """
     mine = [row for row in rows if row.step == step]
     updates = Monitors(tuple(item for item in monitors.updates if item.step == step))

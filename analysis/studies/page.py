@@ -226,7 +226,7 @@ CANDIDATE_HEADS = (
 
 
 def _candidate_row(one: CandidateSummary) -> TableRow:
-    """Return the table row of a candidate (a format with a scaling): its metrics over all operands."""
+    """Return the table row of `one`, a candidate (a format with a scaling) with its metrics over all operands."""
     count = len(one.judged)
     figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
     return TableRow((one.name, *figures, TableCell(f"{one.good} of {count}", one.good), _count(one.chosen)))

@@ -95,8 +95,9 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
     """Return the sentences saying why a tensor keeps its dtype without being judged; "" if it is to be judged.
 
     It is not judged in three cases: it is no operand of a product, it has no finite value other than 0, or it has fewer
-    than 4,096 values and at most a thousandth of `values`. `role`: the tensor's role, such as "bias". `spread`: its
-    range over all steps. `count`: its number of values. `values`: number of values of all tensors of the study.
+    than 4,096 values and at most a thousandth of `values`. `role`: the tensor's role, such as "bias". `spread`: the
+    tensor's range over all steps. `count`: the tensor's number of values. `values`: number of values of all tensors of
+    the study.
     """
     why = ROLES.get(role)
     if why is not None:

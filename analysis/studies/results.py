@@ -240,7 +240,7 @@ def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
     """Return a tensor's errors for each candidate and step, in the rounding on which recommendations are based.
 
     This rounding is nearest-even if it was studied, else the first one studied. Return [] for an unknown tensor.
-    `tensor`: its name.
+    `tensor`: name of the tensor.
     """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]
 

@@ -163,15 +163,14 @@ class StudyPlan:
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
         """Return the combinations of format, scaling and rounding to measure on a tensor.
 
-        The role decides on the candidates, which are formats with scalings:
-        - An operand of products (a role in OPERANDS, such as "matrix") is measured in all candidates. If the tensor has
-          only one row, candidates with a scale for each row are left out where their format has another candidate.
-        - Other tensors, such as a "bias", are measured in the candidates without scaling whose format has 16 bits or
-          more.
+        The role decides on the candidates, which are formats with scalings: - An operand of products (a role in
+        OPERANDS, such as "matrix") is measured in all candidates. If the tensor has only one row, candidates with a
+        scale for each row are left out where their format has another candidate. - Other tensors, such as a "bias", are
+        measured in the candidates without scaling whose format has 16 bits or more.
 
         A candidate in the property `compared` is measured in all roundings of the study. Other candidates are measured
-        only in the rounding `judged`, on which recommendations are based. `role`: the tensor's role. `rows`: its number
-        of rows.
+        only in the rounding `judged`, on which recommendations are based. `role`: the tensor's role. `rows`: the
+        tensor's number of rows.
         """
         ways = []
         for element, scaling in self.candidates:

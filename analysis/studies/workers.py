@@ -223,7 +223,8 @@ def _dead(end: BaseException, times: int) -> Failure:
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Return an object as bytes from which another process can rebuild it; noun: its name in messages, as "a task".
+    """Return an object as bytes from which another process can rebuild it; noun: the object's name in messages, such as
+    "a task".
 
     Raises:
       TypeError: cloudpickle cannot write it.
@@ -240,7 +241,7 @@ def _pickled(value: Any, noun: str) -> bytes:
 
 
 def _loads(data: bytes) -> Any:
-    """Return the value that a worker sent as bytes; a Failure if this process cannot unpickle it."""
+    """Return the value that a worker sent as bytes, or a Failure if this process cannot unpickle these bytes."""
     import pickle
 
     try:

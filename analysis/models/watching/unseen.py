@@ -16,7 +16,7 @@ NAMED = 4  # most modules that a sentence names
 def unrecorded(function: str, modules: Iterable[str]) -> str:
     """Return a sentence naming modules that multiply by a torch function whose products are not recorded.
 
-    function: its name, such as "einsum". modules: names of the modules.
+    function: name of the function, such as "einsum". modules: names of the modules.
     """
     names = list(modules)
     who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"

@@ -19,10 +19,10 @@ class Before(NamedTuple):
     """A parameter before an optimizer step.
 
     Attributes:
-      name: its qualified name.
+      name: the parameter's qualified name.
       weight: the parameter itself, which the step changes.
-      copy: its elements before the step.
-      gradient: the sum of squares of its gradient.
+      copy: the parameter's elements before the step.
+      gradient: the sum of squares of the parameter's gradient.
       nonzero: bool for each element, True if the gradient is not 0.
       nonzeros: number of True elements of `nonzero`.
     """

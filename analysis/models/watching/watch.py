@@ -216,7 +216,7 @@ class Watch:
     def _miss(self, function: str, multiplications: int) -> None:
         """Count the multiplications of a call of a torch function whose operands are not recorded.
 
-        function: its name, such as "einsum"; the recording's notes name it, with the module that called it.
+        function: name of the function, such as "einsum"; the recording's notes name it, with the module that called it.
         """
         if in_backward():
             return

@@ -135,8 +135,8 @@ def _arriving(
 def _differences(kept: Kept, other: Kept | None) -> list[str]:
     """Return notes saying why a layer's inherited error is unknown, or includes a difference of weights; [] otherwise.
 
-    `kept`: the operands of the exact run. `other`: those of the same product and step in the run in low precision; None
-    if missing. Raise a ValueError if the inputs differ in shape.
+    `kept`: the operands of the exact run. `other`: the operands of the same product and step in the run in low
+    precision; None if missing. Raise a ValueError if the inputs differ in shape.
     """
     if other is None:
         return [f"Inherited errors are not known, since the arriving recording has no operands of step {kept.step}"]

@@ -271,7 +271,7 @@ def _cast(reference: Array, how: ProductPlan) -> float:
 
 
 def _out_fmt(how: ProductPlan) -> Any:
-    """Return the format to which a product's plan rounds results; None if it rounds none."""
+    """Return the format to which a product's result is rounded; None without rounding. `how`: the product's plan."""
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 

@@ -83,7 +83,7 @@ class Budget:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers that have rows, in the order of their first product."""
+        """Names of the layers that have rows in the budget, in the order of each layer's first product."""
         return tuple(dict.fromkeys(row.layer for row in self.rows))
 
     @property

@@ -50,7 +50,7 @@ class Arrivals:
         These are the batches whose outputs were already stored on disk, so that `measurer` did not run them.
 
         Args:
-          measurer: has the batches and the model's copy.
+          measurer: runs the model's copy on the batches.
           low: (layer, product) -> its recipe.
           name: the recipe's name, as for `listen`.
         """

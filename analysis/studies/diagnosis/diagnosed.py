@@ -76,7 +76,7 @@ class Diagnosed:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Headings of the columns of `rows`."""
+        """Headings of the columns of the table `rows`."""
         return ("layer", *self.products, "")
 
     def ill(self, recipe: str | None = None) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
 
     It is exact enough if the error of its result is at most `diagnosis.limit`, and that of single rows or columns at
     most three times the limit. The error that it causes (`effect_of`) is too large if it exceeds the limit. `verdict`:
-    has these errors.
+    the verdict on the product, with these errors.
     """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
@@ -182,7 +182,7 @@ def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
     """Return layer -> the diagnosis's verdicts on the layer's products in one recipe, in the model's order.
 
-    `recipe`: its name. `failed`: whether only products that do not fit are included.
+    `recipe`: name of the recipe. `failed`: whether only products that do not fit are included.
     """
     layers: dict[str, list[Verdict]] = {}
     for verdict in diagnosis.verdicts:
@@ -197,7 +197,8 @@ def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
     Layers with a product whose own error is too large, or that a plan cannot use, come first, in the order of
     `Budget.ranking` (the largest errors first). Then come those whose products only cause too large errors in the
     gradients (without a loss, in the outputs), the largest such error first. A layer is moved to the end if each of its
-    products that do not fit has an inherited error (caused by inexact inputs) larger than its own. `recipe`: its name.
+    products that do not fit has an inherited error (caused by inexact inputs) larger than its own. `recipe`: name of
+    the recipe.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

@@ -82,8 +82,8 @@ class ProductErrors:
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
         """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
 
-        `layer`: its name in the recording. `caches`: whether to add keys "cache of RECIPE" for recipes below 16 bits,
-        with budgets in which only the KV cache is in few bits.
+        `layer`: the layer's name in the recording. `caches`: whether to add keys "cache of RECIPE" for recipes below 16
+        bits, with budgets in which only the KV cache is in few bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -185,8 +185,8 @@ class ProductErrors:
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
         """Return the budget rows of a layer; if an error exceeds the limit, they are computed again, split by cause.
 
-        `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording. `limit`: the largest
-        accepted relative error.
+        `one`: the layer's budget in `recipe`, without causes. `layer`: the layer's name in the recording. `limit`: the
+        largest accepted relative error.
         """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows

@@ -273,5 +273,7 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
-    """Return the finished figure of `ax` as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
+    """Return the finished figure that contains the axes `ax` as an SVG picture.
+
+    `name`: prefix of the ids in the SVG. `title`: heading of the picture."""
     return picture(ax.figure, "".join(sign if sign.isalnum() else "-" for sign in name), title, title)

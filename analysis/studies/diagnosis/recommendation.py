@@ -167,7 +167,7 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
     """Return the sentence saying which layers a recipe does not fit, and why it does not fit the worst of them.
 
-    `recipe`: its name. `ill`: these layers, the worst first.
+    `recipe`: name of the recipe. `ill`: these layers, the worst first.
     """
     failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]
     more = [plural(len(ill) - NAMED, "more layer")] if len(ill) > NAMED else []

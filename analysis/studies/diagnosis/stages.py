@@ -114,8 +114,8 @@ class Stages:
     ) -> tuple[dict[str, Budget], Sensitivity]:  # fmt: skip
         """Return recipe -> budget of the recorded products, and the sensitivity of the model on all batches.
 
-        `recording`: has the operands. `limit`: the largest accepted relative error. `layers`: shell patterns of layers
-        to measure. `report`: called with (share of the work done, text)."""
+        `recording`: gives the operands. `limit`: the largest accepted relative error. `layers`: shell patterns of
+        layers to measure. `report`: called with (share of the work done, text)."""
         budgets = self._budgets(recording, self.batches[:BUDGETED], report)
         start, end = ENDS["budgets"], ENDS["sensitivity"]
         effects = sensitivity(
@@ -248,7 +248,7 @@ class Stages:
     ) -> list[Verdict]:  # fmt: skip
         """Return the verdict on each product in each recipe, from `budgets` and the sensitivity `effects`.
 
-        `budgets`: recipe -> error budget. `recording`: has the operands' ranges. `limit`: the largest error that fits.
+        `budgets`: recipe -> error budget. `recording`: has operands' ranges. `limit`: the largest error that fits.
         """
         evidence = evidence_of(self._offered(effects), effects.figure)
         rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}
@@ -280,7 +280,7 @@ class Stages:
 
     def _alone(self, recording: Recording, limit: float, patterns: str | Sequence[str]) -> tuple[Verdict, ...]:
         """Return verdicts on products of attention and of weights multiplied outside of layers, by their own errors.
-        `recording`: has operands. `limit`: the largest accepted relative error. `patterns`: layers to include."""
+        `recording`: gives the operands. `limit`: the largest accepted relative error. `patterns`: layers to include."""
         judged = {recorded_name(layer) for layer in self.layers}
         verdicts = []
         for layer in dict.fromkeys(layer for _, layer, _ in recording.operands):
@@ -308,7 +308,7 @@ class Stages:
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
         """Return (layer, product, recipe) -> relative error if sums are added to a float32 total every 128 terms. Only
-        products that do not fit because of their sums, as `verdicts` say, are included. `recording`: has operands."""
+        products that do not fit because of their sums, as `verdicts` say, are included. `recording`: gives operands."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":
@@ -326,8 +326,8 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product in the recipe called `name`, judged by the error of its result alone.
-    The verdict's errors of gradients and outputs are NaN. `row`: the error of the result by cause. `recording`: has the
+    """Return the verdict on a product in the recipe called `name`, judged by the error of its result alone. The
+    verdict's errors of gradients and outputs are NaN. `row`: the error of the result by cause. `recording`: gives the
     operands' ranges, which explain the error. `context`: the layer, the limit and the largest exact results."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
@@ -353,7 +353,7 @@ def ends_at(recipe: LinearRecipe) -> float:
 
 
 def known_budget(cells: Cells | None, key: str) -> Budget | None:
-    """Return the budget stored under a key in `cells`, the file of finished results; None without file or budget."""
+    """Return the budget of a key in `cells`, the file of finished results; None if `cells` is None or lacks the key."""
     result = stored(cells, key)
     return None if result is None else from_text(result["budget"])
 

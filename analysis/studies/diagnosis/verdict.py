@@ -187,7 +187,7 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
     If the cause is the rounding of an operand, the facts are the operand's format and range; both operands are named if
     their errors are of similar size. For other causes, the fact is the format of the scales, the number of fraction
     bits that the matrix unit keeps in sums, or the format of the result. `row`: the errors of the product in `recipe`.
-    `recording`: has the ranges of operands. `layer`: the layer's name in the recording.
+    `recording`: gives the ranges of operands. `layer`: the layer's name in the recording.
     """
     cause = cause_of(row)
     if cause == "scales":

@@ -100,9 +100,9 @@ def outputs_of(
 ) -> Any:  # fmt: skip
     """Run a model forwards, call `seen` with the outputs of its modules, and return its output.
 
-    `model`: a torch.nn.Module. `batch`: its arguments. `arithmetic`: computes the linear layers and convolutions. A
-    compiled model is not copied, since its graphs belong to its modules; its buffers are restored afterwards. Raise a
-    ValueError if the batch does not fit the model.
+    `model`: a torch.nn.Module. `batch`: the model's arguments. `arithmetic`: computes the linear layers and
+    convolutions. A compiled model is not copied, since its graphs belong to its modules; its buffers are restored
+    afterwards. Raise a ValueError if the batch does not fit the model.
     """
     compiled = bool(compiled_modules(model))
     twin, batch = model if compiled else copied(model, "model"), copied(batch, "batch")
@@ -294,8 +294,8 @@ class _Products(TorchFunctionMode):
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
         """Add a layer's multiplications by a weight to `tally`, as covered by the comparison.
 
-        Do nothing in a backward pass, in which activation checkpoints call the same functions again. `layer`: its name.
-        `count`: number of multiplications.
+        Do nothing in a backward pass, in which activation checkpoints call the same functions again. `layer`: name of
+        the layer. `count`: number of multiplications.
         """
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
@@ -340,7 +340,7 @@ class _Products(TorchFunctionMode):
         """Return the plan of a layer's products under the arithmetic; None if torch computes the layer unchanged.
 
         `layer`: name under which products are reported, such as "conv[1]" for a group. `called`: name of the layer,
-        which patterns match. `dtype`: that of the input. `recipe`: the layer's own recipe if it is quantised, or None.
+        which patterns match. `dtype`: dtype of the input. `recipe`: the layer's own recipe if it is quantised, or None.
         Raise a LayerError if the layer cannot follow the arithmetic.
         """
         self.layers[called] = None
@@ -379,8 +379,8 @@ class _Products(TorchFunctionMode):
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
     """Return the LayerPlan (casts and products) by which `backend` computes three products of a layer in `recipes`.
 
-    `layer`: its name. If a recipe names no format for results, a layer of BF16 or FP16 operands (`dtype`) rounds its
-    results to that format, as torch does.
+    `layer`: name of the layer. If a recipe names no format for results, a layer of BF16 or FP16 operands (`dtype`)
+    rounds its results to that format, as torch does.
     """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:

@@ -283,8 +283,8 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], report: Sensitivi
     for a linear layer). For fprop, K = k is stored in the report. For dgrad, K = w / (k g). For wgrad, K is the number
     of rows, x / (k g). An older report lacks k: there, the number of rows is r = sqrt(x y / (w g)), and k = x / (r g).
 
-    `slot`: (layer, product). `values`: (layer, product) -> number of values of each operand. `report`: has w, k and the
-    groups.
+    `slot`: (layer, product). `values`: (layer, product) -> number of values of each operand. `report`: the sensitivity,
+    which stores w, k and g.
     """
     layer, product = slot
     weight, groups = report.layers[layer], report.convolutions.get(layer, 1)

@@ -225,14 +225,15 @@ class Plan:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The closest settings of torchao and Transformer Engine for the plan's linear layers, and how they differ."""
+        """The closest settings of torchao and Transformer Engine for the plan's linear layers, and how they differ from
+        the plan."""
         linear = [choice for choice in self.choices if choice.layer not in self.convolutions]
         return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
         """Return a sentence on how the plan's metric and bits change if all products of some layers follow one recipe.
 
-        `recipe`: its name. Return "" if the change is unknown.
+        `recipe`: name of the recipe. Return "" if the change is unknown.
         """
         change = self._search.instead(self.assignment, layers, recipe)
         if change is None:

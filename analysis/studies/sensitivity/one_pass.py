@@ -39,7 +39,7 @@ class OnePass:
     def read(self, spot: Spot, x: torch.Tensor) -> None:
         """Count the values that a call of a layer multiplies in the forward pass; a weight counts once.
 
-        `spot`: the layer. `x`: its input.
+        `spot`: the layer. `x`: the call's input.
         """
         inputs, weight = spot.operand_values(x)
         self._read[spot.name] = inputs + self._read.get(spot.name, (0, 0))[0], weight

@@ -135,14 +135,14 @@ def spread_of(row: SensitivityRow, figure: str) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean; NaN if a value is NaN, else infinity if one is infinite."""
+    """Return the mean of `values`; NaN if one of them is NaN, else infinity if one is infinite."""
     if all(map(math.isfinite, values)):
         return math.fsum(values) / len(values)
     return math.nan if any(map(math.isnan, values)) else math.inf
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Return the sample standard deviation; NaN for a single value, or if one is not finite."""
+    """Return the sample standard deviation of `values`; NaN for a single value, or if one of them is not finite."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     mean = _mean(values)

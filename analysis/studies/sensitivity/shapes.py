@@ -103,7 +103,8 @@ class PatchProducts(LinearProducts):
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return the convolution of x by `weight`, in torch's shapes, with the layer's stride, padding and so on."""
+        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's stride, padding, dilation
+        and groups."""
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:
@@ -164,7 +165,7 @@ def adds_float32(layer: Any) -> bool:
 
 
 def why_not(layer: Any) -> str:
-    """Return why a layer with weights cannot follow recipes; "" if it can, and for modules that are no such layers."""
+    """Return why a layer with weights cannot follow recipes; "" if it can, or if the module is no such layer."""
     if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
         return "an embedding looks rows up and multiplies nothing"
     if isinstance(layer, torch.nn.modules.conv._ConvTransposeNd):
