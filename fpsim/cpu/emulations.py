@@ -106,7 +106,7 @@ def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
 
 
 def _from_half(x: Array, flush: bool = False) -> Array:
-    """Return the values of FP16 codes (uint16) as float32 bits (uint32); flush: True takes subnormals as zeros."""
+    """Return the values of FP16 codes x (uint16) as float32 bits (uint32); flush: True takes subnormals as zeros."""
     return decode(np.where(x & 0x7C00, x, x & np.uint16(0x8000)) if flush else x, FP16).view(np.uint32)
 
 

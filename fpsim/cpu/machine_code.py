@@ -37,7 +37,7 @@ def text_of(row: AnyInstruction) -> str:
     """Return LLVM code of a function `run` that applies an instruction to consecutive blocks of its operands.
 
     A block fills one register of each operand. The arguments of `run` are pointers to the result, to each operand and,
-    for AMX, to the tile configuration, and then the number of blocks.
+    for AMX, to the tile configuration, and then the number of blocks. row: the instruction.
     """
     if isinstance(row, TileInstruction):
         return _tile_text(row)
@@ -52,7 +52,7 @@ def text_of(row: AnyInstruction) -> str:
 
 
 def _tile_text(row: TileInstruction) -> str:
-    """Return LLVM code of the function `run`, which `text_of` describes, for an AMX instruction.
+    """Return LLVM code of the function `run`, which `text_of` describes, for `row`, an AMX instruction.
 
     Tile 0 holds c, then d; tile 1 holds a, and tile 2 holds b. Rows of a tile are 64 bytes apart in memory.
     """

@@ -23,7 +23,7 @@ Check = Callable[[Described], Iterator[str]]
 
 
 def refuse_meaningless(unit: Described) -> None:
-    """Raise a ValueError that states the first contradiction in the description of a MatrixUnit, if there is any."""
+    """Raise a ValueError that states the first contradiction in the description of the MatrixUnit `unit`, if any."""
     for check in (_accumulator, _sizes, _scales, OF_RULE[unit.rule]):
         for reason in check(unit):
             raise ValueError(f"{reason}.")
@@ -65,7 +65,7 @@ def _accumulator(unit: Described) -> Iterator[str]:
 
 
 def _sizes(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a MatrixUnit has more than 65536 terms, and one if |floor_exponent| exceeds 4096."""
+    """Yield a sentence if the MatrixUnit `unit` has more than 65536 terms, and one if |floor_exponent| exceeds 4096."""
     if unit.terms > MOST_TERMS:
         yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
     if abs(unit.floor_exponent) > FLOORS:
@@ -73,7 +73,7 @@ def _sizes(unit: Described) -> Iterator[str]:
 
 
 def _scales(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a MatrixUnit has block scales but its rule uses none, or has none but its rule needs them."""
+    """Yield a sentence if the MatrixUnit `unit` has block scales that its rule does not use, or lacks needed ones."""
     scaled = unit.rule in (Rule.SCALED, Rule.GROUPED)
     if scaled and not unit.scale:
         yield f"{unit.rule.name} needs block scales: pass scale='ue8m0' and a block, or take Rule.FUSED"
@@ -85,7 +85,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound that a MatrixUnit exceeds, for rules that align terms and truncate them.
+    """Yield a sentence for each bound that the MatrixUnit `unit` exceeds, for rules that align terms and truncate them.
 
     The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits plus the bit
     length of `terms` may be at most SUM_BITS (60).
@@ -102,7 +102,7 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.SCALED` that a MatrixUnit breaks.
+    """Yield a sentence for each requirement of `Rule.SCALED` that the MatrixUnit `unit` breaks.
 
     Scales must be UE8M0, and `block` must be a multiple of `terms`. The significands of both operands may have at most
     62 bits (PRODUCT_BITS) together. fraction_bits plus the bit length of `terms` may be at most 60 (SUM_BITS).
@@ -116,7 +116,7 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.GROUPED` that a MatrixUnit breaks.
+    """Yield a sentence for each requirement of `Rule.GROUPED` that the MatrixUnit `unit` breaks.
 
     Operands must be E2M1, and `terms` and `block` multiples of 16. fraction_bits plus the bit length of `terms` may be
     at most 50 (SUM_BITS - GROUP_BITS).
@@ -132,7 +132,7 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a MatrixUnit breaks.
+    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that the MatrixUnit `unit` breaks.
 
     FP16 must hold all values of both operands, and each operand's `carrier` (the format of its codes) must be its
     `fmt`. The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits plus the
@@ -147,13 +147,13 @@ def _two_passes(unit: Described) -> Iterator[str]:
 
 
 def _uncut(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a MatrixUnit has fraction bits although its rule truncates nothing."""
+    """Yield a sentence if the MatrixUnit `unit` has fraction bits although its rule truncates nothing."""
     if unit.fraction_bits:
         yield f"{unit.rule.name} cuts nothing: fraction_bits must be 0; got {unit.fraction_bits}"
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a MatrixUnit breaks.
+    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that the MatrixUnit `unit` breaks.
 
     Required are float32 results with all mantissa bits, fraction_bits = 0, a power of two as `terms`, and operand
     formats whose values FP32 holds.
@@ -164,7 +164,7 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 
 
 def _in_float32(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement that a MatrixUnit breaks, for the rules that add in float32.
+    """Yield a sentence for each requirement that the MatrixUnit `unit` breaks, for the rules that add in float32.
 
     Required are float32 results with all mantissa bits, fraction_bits = 0, and operand formats whose values FP32 holds.
     `Rule.TWO_CHAINS` also needs an even number of terms.
@@ -181,7 +181,7 @@ def _in_float32(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a MatrixUnit breaks.
+    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that the MatrixUnit `unit` breaks.
 
     Required are float32 results with all mantissa bits, fraction_bits = 0, terms = 2, and operand formats whose values
     FP32 holds.
@@ -192,7 +192,7 @@ def _pair(unit: Described) -> Iterator[str]:
 
 
 def _separate(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a MatrixUnit breaks.
+    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that the MatrixUnit `unit` breaks.
 
     The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits may be at most 32
     (SEPARATE_BITS), and at most 60 (SUM_BITS) minus the bit length of `terms`.

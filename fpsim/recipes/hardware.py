@@ -96,7 +96,7 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
 
 
 def _read(hardware: Hardware) -> Any:
-    """Return the chip, unit, schedule or accumulator that a str names; "this CPU" and other values unchanged.
+    """Return the chip, unit, schedule or accumulator that `hardware`, a str, names; "this CPU" and objects unchanged.
 
     Raises:
       TypeError, ValueError: the value is of another type, or a str that names nothing.

@@ -124,11 +124,11 @@ def names() -> tuple[str, ...]:
 
 
 def is_file(spec: Any) -> bool:
-    """Return whether a value is a path of a recipe: a Path, or a str that ends in ".toml"."""
+    """Return whether `spec` is the path of a recipe: a Path, or a str that ends in ".toml"."""
     return isinstance(spec, Path) or (isinstance(spec, str) and spec.endswith(".toml"))
 
 
 def of_plan(spec: Any) -> Any:
-    """Return the training recipe of an `fp.analysis.Plan`; return anything else unchanged."""
+    """Return the training recipe of `spec`, an `fp.analysis.Plan`; return anything else unchanged."""
     to_recipe = getattr(spec, "to_recipe", None)
     return spec if to_recipe is None or isinstance(spec, type) else to_recipe()

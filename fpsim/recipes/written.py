@@ -50,7 +50,7 @@ def write(recipe: Any, path: Any = None) -> str:
 
 
 def read(source: Any) -> dict[str, Any]:
-    """Return the content of a TOML file, or of a str of TOML that contains a line break, as nested dicts.
+    """Return the content of `source` as nested dicts: the path of a TOML file, or a str of TOML with a line break.
 
     Raises:
       ValueError: it is not TOML in UTF-8.
@@ -94,7 +94,7 @@ def structured(table: Any, cls: type[Made]) -> Made:
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass object that differ from their defaults, as a dict for TOML or JSON.
+    """Return the fields of `value`, a dataclass object, that differ from their defaults, as a dict for TOML or JSON.
 
     Its values are str, numbers, bools, and lists and dicts of these. A linear recipe is written without its name.
     """
@@ -178,7 +178,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _format_from(word: Any) -> Any:
-    """Return the format for a value of a TOML file: a name, or a dict of its fields; None for "none"."""
+    """Return the format for `word`, a value of a TOML file: a name, or a dict of its fields; None for "none"."""
     if word == NONE:
         return None
     if not isinstance(word, dict):
@@ -193,7 +193,7 @@ def _format_from(word: Any) -> Any:
 
 
 def _scaling_from(word: Any) -> Any:
-    """Return the scaling for a value of a TOML file: a name, or a dict of its fields.
+    """Return the scaling for `word`, a value of a TOML file: a name, or a dict of its fields.
 
     "same" is returned unchanged, and None for "none".
     """
@@ -206,7 +206,7 @@ def _scaling_from(word: Any) -> Any:
 
 
 def _adds_from(word: Any) -> Any:
-    """Return the value of `Product.accumulate` that a text of a TOML file stands for.
+    """Return the value of `Product.accumulate` that `word`, a text of a TOML file, stands for.
 
     "Sequential(FP16)", an expression, gives the accumulator; the name of a unit or chip is returned unchanged; "none"
     gives None.
@@ -215,12 +215,12 @@ def _adds_from(word: Any) -> Any:
 
 
 def _parsed_from(word: Any) -> Any:
-    """Return the schedule or accumulator that a text of a TOML file names, such as "Exact(FP16)"; None for "none"."""
+    """Return the schedule or accumulator that `word`, such as "Exact(FP16)", names in a TOML file; None for "none"."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word)
 
 
 def _or_none(word: Any) -> Any:
-    """Return a value of a TOML file unchanged, except None for "none"."""
+    """Return `word`, a value of a TOML file, unchanged; only for "none" return None."""
     return None if word == NONE else word
 
 
@@ -230,7 +230,7 @@ def _policy_words(policy: Any) -> Any:
 
 
 def _linear_from(word: Any) -> Any:
-    """Return the linear recipe for a dict of a TOML file; return a name unchanged, to be looked up later."""
+    """Return the linear recipe for `word`, a dict of a TOML file; return a name unchanged, to be looked up later."""
     return word if isinstance(word, str) else structured(word, LinearRecipe)
 
 

@@ -15,19 +15,19 @@ from fpsim.runtime.vectors import call
 if numba.config.DISABLE_JIT:
 
     def toward_zero(x: Any) -> Any:
-        """Return the integer part of a float64, as a float64."""
+        """Return the integer part of x, a float64, as a float64."""
         return np.trunc(x)
 
     def nearest_integer(x: Any) -> Any:
-        """Return the integer nearest to a float64, ties to even, as a float64."""
+        """Return the integer nearest to x, a float64, ties to even, as a float64."""
         return np.rint(x)
 
     def down(x: Any) -> Any:
-        """Return the largest integer that does not exceed a float64, as a float64."""
+        """Return the largest integer that does not exceed x, a float64, as a float64."""
         return np.floor(x)
 
     def up(x: Any) -> Any:
-        """Return the smallest integer that is not below a float64, as a float64."""
+        """Return the smallest integer that is not below x, a float64, as a float64."""
         return np.ceil(x)
 
     def fused(x: Any, y: Any, z: Any) -> Any:

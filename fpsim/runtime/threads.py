@@ -73,7 +73,7 @@ class Workers:
         return bool(self._threads) and not self._ended
 
     def submit(self, work: Callable[[], object]) -> SimpleQueue[BaseException | None]:
-        """Queue a function for a thread; return the queue that will hold None after it ran, or its exception."""
+        """Queue `work` for a thread to call; return the queue that gets None, or the exception that `work` raised."""
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
         self._tasks.put(Task(work, answers))
         return answers

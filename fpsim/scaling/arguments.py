@@ -44,7 +44,7 @@ def checked(x: npt.ArrayLike, fmt: Any, scaling: Any) -> tuple[Element, Array, F
 
 
 def checked_element(fmt: Any, scaling: Any) -> Element:
-    """Return the element format that a name, dtype or object stands for, after checking that it fits the scaling.
+    """Return the element format that `fmt` (a name, dtype or format) stands for, after checking it against the scaling.
 
     scaling: a Scaling (recipe of tiles and scales) or the name of one.
 
@@ -111,7 +111,7 @@ def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
 
 
 def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
-    """Raise a ValueError if a table format (which lists the value of each code) cannot be used with the scaling.
+    """Raise a ValueError if `element`, a table format (which lists the value of each code), does not fit the scaling.
 
     That is so if float32 does not hold a value of the table, if the table's largest value is below float32's normal
     range, or if the scale rule is "even", which needs a mantissa.

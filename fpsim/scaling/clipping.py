@@ -80,7 +80,7 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers in the range of a table format; False for NaN.
+    """Return a mask of the numbers in the range of `fmt`, a table format (which lists its values); False for NaN.
 
     The range is that of the finite values, widened at each end by half the gap between the last two values.
     """
@@ -91,12 +91,12 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
-    """Return whether computed scales surely clip no finite element of a float32 or narrower array; False if unsure.
+    """Return whether the scales that `scaling` computes surely clip no finite element of a float32 or narrower array.
 
     No element is clipped if every scale is at least amax / max, where amax is the largest magnitude of the tile and max
     the largest value of the element format. E8M0 scales that are rounded up fulfil this. FP32 scales may be smaller by
     the rounding errors of one or two operations, which do no harm if `rounding`, the cast's mode, rounds them away.
-    Scalings of two levels and a max below 2 give False.
+    The result is False if this is not certain, as for scalings of two levels and for a max below 2.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf

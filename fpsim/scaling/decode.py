@@ -66,7 +66,7 @@ def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def element_values(scaled: ScaledArrays[Array]) -> Array:
-    """Return the value of each code of a table format, before its tile's scale is applied, in float32, exactly."""
+    """Return the value of each code of `scaled`, of a table format, without its tile's scale, in float32, exactly."""
     fmt, codes = scaled.fmt, np.ascontiguousarray(scaled.codes)
     assert isinstance(fmt, TableFormat)
     if fmt == HIF4:

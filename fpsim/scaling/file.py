@@ -180,7 +180,7 @@ def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
 
 
 def _bytes(x: Array) -> memoryview:
-    """Return a view of the bytes of an array in C order."""
+    """Return a view of the bytes of x, an array in C order."""
     return x.reshape(-1).view(np.uint8).data
 
 
@@ -252,7 +252,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write an uncompressed .npz file of the arrays, and of `text` as one more member of bytes (uint8).
+    """Write the arrays, and `text` as one more member of bytes (uint8), to the uncompressed .npz file `path`.
 
     text: the envelope (version, sha256, header) as JSON. `numpy.savez` is not used, because an array named "file" would
     collide with its parameter.
@@ -266,7 +266,7 @@ def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of a .npz file.
+    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of the .npz file `path`.
 
     Raises:
       ScaledFileError: fpsim did not write the file.
@@ -330,7 +330,7 @@ def _safetensors() -> Any:
 
 
 def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write a .safetensors file of the arrays, with `text` as its metadata; raise an OSError if that fails.
+    """Write the arrays to the .safetensors file `path`, with `text` as its metadata; raise an OSError if that fails.
 
     text: the envelope (version, sha256, header) as JSON.
     """
@@ -342,7 +342,7 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
 
 
 def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of a .safetensors file.
+    """Return the envelope (a dict of version, sha256, header) and the arrays by name of the .safetensors file `path`.
 
     Raises:
       ScaledFileError: fpsim did not write the file.
@@ -358,7 +358,7 @@ def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _one_line(problem: BaseException) -> str:
-    """Return the first line of an error's text, without its full stop, or the name of its class if there is no text."""
+    """Return the first line of the text of the error `problem`, without full stop; without text, its class's name."""
     text = str(problem).strip()
     return text.splitlines()[0].rstrip(".") if text else type(problem).__name__
 

@@ -44,7 +44,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Return (amax as a bit pattern, flags) of each tile, as `look` does, by faster loops; tiles must fit the cache."""
+    """Return what `look` returns for `job`, by faster loops, for tiles that fit the cache."""
     word, _, infinity = FLOATS[job.width]
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)

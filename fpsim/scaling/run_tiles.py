@@ -125,7 +125,7 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
 
 
 def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
-    """Return (first, stop) of the rows of a matrix that row of tiles number `band` covers."""
+    """Return (first, stop) of the rows of elements in row of tiles number `band`; tiling: sizes of matrix and tiles."""
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 
@@ -204,7 +204,8 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
     """Divide tiles of a matrix into groups to encode at once: whole rows of tiles, or single tiles if they are wide.
 
     Yield for each group the number of its row of tiles, (first, stop) of its columns of elements, and a slice that
-    selects its tiles in that row. Tiles of WIDE_TILE or more columns are wide.
+    selects its tiles in that row. Tiles of WIDE_TILE or more columns are wide. tiling: the sizes of the matrix and its
+    tiles.
     """
     _, bands, tiles = tiling.tiles
     for band in range(bands):

@@ -300,7 +300,7 @@ class Scaling:
 
 
 def _checked_block(block: Any) -> tuple[int, ...]:
-    """Return the size of a tile, given as an integer, tuple or list, as a tuple of integers.
+    """Return `block`, the size of a tile as an integer, tuple or list, as a tuple of integers.
 
     Raises:
       ValueError: a size is neither -1 (a whole axis) nor an integer of at least 1, or there is none.

@@ -113,7 +113,8 @@ def is_swizzled(scaling: Scaling) -> bool:
 def tile_bits(element: Element, scaling: Scaling) -> int:
     """Return the number of bits that one tile needs besides its codes: its scale and zero point.
 
-    LogFMT has two float32 numbers instead, and HiF4 has 24 bits of exponents besides the scale.
+    LogFMT has two float32 numbers instead, and HiF4 has 24 bits of exponents besides the scale. element, scaling: the
+    element format and the recipe of the tile's scale.
     """
     if isinstance(element, LogFMT):
         return 2 * WORD

@@ -25,9 +25,9 @@ def quotient_plan(
 ) -> TilePlan:
     """Return the `TilePlan` by which `quotients` computes x / s, element over scale, without further rounding; cached.
 
-    largest: the value to which a tile's largest magnitude is scaled. source_fmt: the format of x. mantissa_bits:
-    mantissa bits of the element format, which the scale rule "even" needs. width: bits of x / s, 32 or 64; 0 for as few
-    as x allows.
+    scaling: the recipe of the scales. largest: the value to which a tile's largest magnitude is scaled. source_fmt: the
+    format of x. mantissa_bits: mantissa bits of the element format, which the scale rule "even" needs. width: bits of x
+    / s, 32 or 64; 0 for as few as x allows.
     """
     width = width or (64 if source_fmt == FP64 else 32)
     options = cast_options(FP64 if width == 64 else FP32)

@@ -193,7 +193,7 @@ def load(job: TileJob, part: Array) -> Array:
 
 
 def widened(part: Array, fmt: Format, width: int) -> Array:
-    """Convert bit patterns of `fmt` to those of floats of `width` bits, 32 or 64, contiguous and in native order."""
+    """Convert `part`, bit patterns of `fmt`, to contiguous, native ones of floats of `width` bits, 32 or 64."""
     native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
     if fmt.bits == width:
         return native

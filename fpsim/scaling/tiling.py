@@ -37,7 +37,7 @@ class Tiling(NamedTuple):
 
 
 def block_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
-    """Return the size of a full block along each axis of an array, even where the axis is shorter.
+    """Return the size of a full block along each axis of an array of `shape`, even where the axis is shorter.
 
     block: as in `Scaling.block`, for the last axes; along other axes it is 1, or the whole axis if block[0] is -1.
     """

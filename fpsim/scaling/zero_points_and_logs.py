@@ -119,7 +119,7 @@ def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
 def _random_words(options: CastOptions, first: int, matrix: Array) -> Array:
     """Return a random uint32 per element of `matrix`, or an empty array for deterministic rounding.
 
-    first: flat index of the matrix's first element in the whole array.
+    options: the options of the cast. first: flat index of the matrix's first element in the whole array.
     """
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)

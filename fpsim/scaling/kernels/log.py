@@ -42,7 +42,7 @@ SIGN_SHIFT = u32(31)
 
 @scalar
 def round_to_float32(x: Any) -> Any:
-    """Return a float64 in 0 .. 2**128, normal or 0, rounded to the nearest float32 (or 2**128), as a float64.
+    """Return x, a float64 in 0 .. 2**128, normal or 0, rounded to the nearest float32 (or 2**128), as a float64.
 
     Ties go to even.
     """
@@ -62,7 +62,7 @@ def round_to_float32(x: Any) -> Any:
 
 @scalar
 def float32_bits(x: Any) -> Any:
-    """Return the uint32 pattern of a float32 number >= 0 that is passed as a float64."""
+    """Return the uint32 pattern of x, a float32 number >= 0 that is passed as a float64."""
     if x < SMALLEST_NORMAL:
         return u32(f64(x / SMALLEST))  # conversions of subnormals obey the processor's switches
     return u32(f32(x).view(u32))
