@@ -314,10 +314,10 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
-    """Return the loop run(operands, targets, first) -> None that looks results up in a table of all of them; cached.
+    """Return the loop run(operands, targets, first) -> None that looks up all results of `operation`; cached.
 
-    The table is computed first. operands: tuple of one or two 1-D arrays of codes. targets: (results,), or (results,
-    uint8 flags), which the loop fills. first is not used.
+    The table of the results for all codes is computed first. operands: tuple of one or two 1-D arrays of codes.
+    targets: (results,), or (results, uint8 flags), which the loop fills. first is not used.
     """
     results, flags = _tables(operation)
     if len(operation.formats) == 1:

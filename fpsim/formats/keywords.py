@@ -69,7 +69,7 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
 def given_keywords(
     function: Callable[..., Any], keywords: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the `keywords` of a call whose values are not the default objects themselves.
+    """Return those `keywords` of a call whose values are other objects than the ones in `defaults`.
 
     function: the public function that was called, for the message. defaults: all keywords that it takes as
     `**keywords`, with their defaults.

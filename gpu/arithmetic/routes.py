@@ -209,8 +209,8 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 def _table(operation: Operation, dtype: str, device: int) -> Any:
     """Return the table of an operation's results for all codes of its operands, 1-D on the GPU, computed there.
 
-    The index of a pair (a, b) is a << bits of b | b. dtype: NumPy dtype string of the results. device: number of the
-    current GPU, so that each GPU has its own cached table.
+    The index of a pair of codes (a, b) is a * 2**(bits of b) + b. dtype: NumPy dtype string of the results. device:
+    number of the current GPU, so that each GPU has its own cached table.
     """
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))

@@ -33,7 +33,7 @@ def kernels_of(
     Args:
       hardware: a module or object with a function `lt_fields` like that of `fpsim.gpu.hardware`, or a module's name.
       call: formats, layout and accumulation of the products, and which of M and K counts tokens.
-      tokens: values of that size.
+      tokens: values of the size, M or K, that counts tokens.
       pairs: values of the other two sizes, (N, K) or (M, N); None for all pairs of `sides()`.
 
     Returns:

@@ -43,7 +43,7 @@ class BenchWork(NamedTuple):
         return not self.moved
 
     def count(self, size: int) -> int:
-        """Return the number of elements that a call of this size processes; of multiply-adds for a matrix product."""
+        """Return the number of elements that a call of this size processes, or of multiply-adds in a matrix product."""
         return size**3 if self.is_product else size
 
 

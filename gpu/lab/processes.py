@@ -89,7 +89,7 @@ def side_by_side(
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
     """Start a process; if `together` > 1 processes run at the same time, it gets its share of the cores.
 
-    It writes lines to name.jsonl and errors to name.txt in the folder. command: command(name, file) returns the
+    The process writes lines to name.jsonl and errors to name.txt in `folder`. command: command(name, file) returns the
     command line of the process.
     """
     root = str(Path(public().__file__).resolve().parent.parent)

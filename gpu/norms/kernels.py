@@ -26,10 +26,10 @@ def lanes_kernel(squares: bool) -> Any:
     Lane l adds the terms l, l + lanes, l + 2 * lanes, ... along the axis, one after another from +0, as `fp.LaneSum`
     does. lanes: number of lanes.
 
-    squares: whether squares are added. terms: float32 bits in the shape (before, count, behind): the axes before the
-    one summed together, that axis, and the axes after it together. totals: receives the sums, (before, lanes, behind),
-    float32, or float64 for squares. Both arrays are flat. Squares are computed and added in float64. The square of a
-    float32 is exact there, so a compiler that fuses square and addition changes no bits.
+    squares: whether squares are added. terms: float32 bits in the shape (before, count, behind): all axes before the
+    summed one as one axis, the summed axis, and all axes after it as one. totals: receives the sums, (before, lanes,
+    behind), float32, or float64 for squares. Both arrays are flat. Squares are computed and added in float64. The
+    square of a float32 is exact there, so a compiler that fuses square and addition changes no bits.
     """
     real: Any = f64 if squares else f32
 
@@ -50,9 +50,10 @@ def lanes_kernel(squares: bool) -> Any:
 def join_kernel() -> Any:
     """Return the GPU kernel `(totals, sums, lanes, behind)` that adds the sums of all lanes to one.
 
-    totals: sums of lanes from `lanes_kernel`, flat, in the shape (before, lanes, behind); overwritten. The upper half
-    of the lanes is added to the lower half until one is left. sums: receives that last sum as float32 bits, in the
-    shape (before, behind). lanes: a power of two. behind: number of elements along the axes after the summed one.
+    totals: sums of lanes from `lanes_kernel`, flat, in the shape (before, lanes, behind), where `before` and `behind`
+    count the elements along the axes before and after the summed one; overwritten. The upper half of the lanes is added
+    to the lower half until one is left. sums: receives that last sum as float32 bits, in the shape (before, behind).
+    lanes: a power of two.
     """
 
     def join(totals: Any, sums: Any, lanes: Any, behind: Any) -> None:
@@ -72,10 +73,10 @@ def join_kernel() -> Any:
 def largest_kernel(bits: int) -> Any:
     """Return the GPU kernel `(floats, largest, count, parts, behind)` that finds largest elements along an axis.
 
-    floats: flat bit patterns of floats of `bits` bits, 32 or 64, in the shape (before, count, behind): the axes before
-    the searched one together, that axis, and the axes after it together. parts: number of parts of the axis, at most
-    `count`; part p has the elements p, p + parts, p + 2 * parts, .... largest: receives the bits of the largest element
-    of each part, (before, parts, behind); NaN if an element is NaN.
+    floats: flat bit patterns of floats of `bits` bits, 32 or 64, in the shape (before, count, behind): all axes before
+    the searched one as one axis, the searched axis, and all axes after it as one. parts: number of parts of the axis,
+    at most `count`; part p has the elements p, p + parts, p + 2 * parts, .... largest: receives the bits of the largest
+    element of each part, (before, parts, behind); NaN if an element is NaN.
     """
     word: Any = u32 if bits == 32 else u64
     fmt = FP32 if bits == 32 else FP64

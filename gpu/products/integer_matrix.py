@@ -34,7 +34,8 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
 
     signed_a, signed_b, signed_d: whether a, b and the sums are signed. paired: True to add the dot product of row i of
     a and row i of b to totals[i]; False for that of row i // N of a and column i % N of b. a, b: bits of 8-bit
-    integers, as uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: IntegerFacts of the unit, as integers.
+    integers, as uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: the constants of the unit, the fields of
+    IntegerFacts.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:

@@ -122,9 +122,9 @@ def dot(
 
 
 def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
-    """Return (product of the lengths of the axes before `axis`, length of `axis`, product of those after it).
+    """Return (number of elements along the axes before `axis`, length of `axis`, number along the axes after it).
 
-    For None, all elements count as one axis: (1, x.size, 1).
+    For axis None, all elements of x count as one axis: (1, x.size, 1).
     """
     if axis is None:
         return 1, x.size, 1

@@ -77,7 +77,8 @@ def loader(width: int, widened: bool) -> Any:
 
 @cache
 def raiser(width: int, affine: bool) -> Any:
-    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)` that takes in one more element.
+    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)` that updates maxima by one
+    element.
 
     bits: the element, a float of `width` bits. top, low, specials: results for the elements so far, as bits of floats
     and as flags. top: the largest finite magnitude; with `affine`, that of the positive elements. low: with `affine`,
@@ -164,7 +165,7 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     negative elements separately, for formats with a zero point.
 
     Arguments of the kernel, flat arrays:
-      source: unsigned integers: codes if `widened`, which the DecodeLayout `source_layout` decodes; else bits of floats.
+      source: unsigned integers: codes, which the DecodeLayout `source_layout` decodes, if `widened`; else float bits.
       areas: how the array is divided among blocks of threads: the fields of an Areas (areas.py), as int64.
       tops, lows, specials: receive one element per tile; the caller has set them to 0. tops: bits of the largest finite
         magnitude, with `affine` among the positive elements only. lows: that among the negative elements, only written

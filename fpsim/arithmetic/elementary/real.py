@@ -45,7 +45,10 @@ MARGIN_BITS = 8  # the errors of a few operations, each less than 2**(1 - precis
 
 
 def magnitude(x: Real) -> int:
-    """Return the integer e for which 2**(e - 1) <= |x| < 2**e; x: a nonzero mpmath number, a tuple of four."""
+    """Return the integer e for which 2**(e - 1) <= |x| < 2**e.
+
+    x: a nonzero mpmath number (sign, mantissa, exponent, bits).
+    """
     return int(x[2] + x[3])
 
 

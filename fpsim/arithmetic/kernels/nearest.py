@@ -256,8 +256,8 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
     """Return the flags of a result as uint16, from uint16 codes of the operands a and b and `code` of the result.
 
-    flags: the flags of a finite result, which are then returned as they are; not used for Inf and NaN. infinity, quiet:
-    codes of Inf and of the quiet NaN. divides: True for quotients, which raise DIVIDE_BY_ZERO for a finite a and b = 0.
+    flags: returned unchanged if the result is finite; not used for Inf and NaN. infinity, quiet: codes of Inf and of
+    the quiet NaN. divides: True for quotients, which raise DIVIDE_BY_ZERO for a finite a and b = 0.
     """
     p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
     largest = u16(max(p, q))

@@ -115,8 +115,8 @@ def _fused_wide() -> Any:
 def _in_range(a: Any, b: Any, c: Any) -> Any:
     """Return True only if float32 holds all products a[i] * b[i] exactly and no element of a, b or c is Inf or NaN.
 
-    False does not say that one of these is untrue: only the largest and the smallest magnitude are checked. a, b, c:
-    1-D uint16 arrays of BF16 codes, of one size.
+    The result may be False although all this holds, since only the largest and the smallest magnitudes are checked. a,
+    b, c: 1-D uint16 arrays of BF16 codes, of one size.
     """
     largest, least = SHORT_ZERO, SHORT_MAGNITUDE
     for i in range(a.size):
@@ -291,8 +291,8 @@ def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
     """Return the flags of a * b + c as uint16, from uint16 codes of the operands and `code` of the result.
 
-    flags: the flags of a finite result, which are then returned as they are; not used for Inf and NaN. infinity, quiet:
-    codes of Inf and of the quiet NaN.
+    flags: returned unchanged if the result is finite; not used for Inf and NaN. infinity, quiet: codes of Inf and of
+    the quiet NaN.
     """
     p, q, r = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(c & SHORT_MAGNITUDE)
     result = u16(code & SHORT_MAGNITUDE)

@@ -29,7 +29,7 @@ def _read(code: Any, f: OrderLayout) -> Any:
     """Return (position in the order of the format's values, whether it is NaN, whether it is a signalling NaN).
 
     The position is int32: negative for negative values, 0 for both zeros, without meaning for NaN. code: uint32, the
-    code that is read. f: constants of its format.
+    code that is read. f: an OrderLayout, constants of its format.
     """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
