@@ -1,8 +1,8 @@
 """Products of plain arrays by a unit, with no further argument of matmul but `promote`. Importing it loads numba.
 
-All such calls by a unit share one cached plan and skip the checks of other arguments, which take most of the time of a
-small product (32 x 32 x 32). A call that is not plain, or has a wrong argument, is left to pipeline.py, which checks,
-computes the same bits, and raises errors.
+All such calls by a unit share one cached plan, and skip the checks of other arguments. Those checks take most of the
+time of a small product (32 x 32 x 32). A call that is not plain, or has a wrong argument, is left to pipeline.py, which
+checks arguments, computes the same bits, and raises errors.
 """
 
 from __future__ import annotations

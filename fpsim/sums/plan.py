@@ -150,7 +150,7 @@ class ExactPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return how exact sums of operands in two formats are held and rounded, as the kernels read it; cached.
+    """Return the ExactPlan (how exact sums are held and rounded) for operands in two formats; cached.
 
     accumulator: an Exact with its seed removed (`seedless`). formats: those of a and b; None for an a of ones. starts:
     True if sums begin with values c, False at 0.

@@ -158,9 +158,10 @@ _add_terms, _add_row, _fill_rows, _fill_panel = (
 
 
 def _close(room: RowRoom, rows: Any, lane: Any) -> None:
-    """Add the running sum (chain) of a lane to the lane's total in `rows` rows, start it again at +0, and count it.
+    """Add the running sum (chain) of a lane to the lane's total, and start the chain again at +0, in `rows` rows.
 
-    room: the buffers that hold chains, totals and counts. lane: number of the lane, a partial sum of every output.
+    room: the buffers that hold chains, totals and the counts of finished chains, to which 1 is added. lane: number of
+    the lane, a partial sum of every output.
     """
     for r in range(rows):
         chain, total = room.chains[r, lane], room.totals[r, lane]

@@ -98,9 +98,9 @@ def order_sums(width: int) -> Any:
     Arguments of the kernel:
       a: (M, K) floats. panels: (P, K, width), the columns of b in P blocks. out: (M, N), to which results are written.
       table: (S, 5) int64, a row per operation: (action, number of the sum it changes, first term, number of terms,
-        distance of terms). action: ZERO sets the sum to +0, PRODUCT to the product of the first term; FUSED adds the
-        terms' products by fused multiply-adds, ROUNDED after rounding them; SUM adds another sum, whose number is in
-        the column of the first term. Sum 0 is the result.
+        distance between terms). action: ZERO sets the sum to +0, PRODUCT to the product of the first term; FUSED adds
+        the terms' products by fused multiply-adds, ROUNDED after rounding them; SUM adds another sum, whose number is
+        in the column of the first term. Sum 0 is the result.
       sums: (number of sums, ROWS, width), a scratch buffer.
       pairs: (P, K, width), the first factors of products if every result has separate ones: then M is 1, and a is not
         read. Else empty.

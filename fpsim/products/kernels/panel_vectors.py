@@ -375,7 +375,7 @@ def _half_decoder(terms: int, by_sign: bool) -> Any:
 def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
     """Return the loop of `RowLoops.fills` that decodes `terms` terms of codes of b to a panel.
 
-    decode: a result of `_byte_decoder` or `_half_decoder`. layout: reads its facts; code_facts or half_facts.
+    decode: a result of `_byte_decoder` or `_half_decoder`. layout: the function that names `facts`' numbers.
     """
     gather = gatherer(terms)
 

@@ -1,9 +1,9 @@
 """Additions of partial sums to their totals (promotion), and of slices' totals to the earlier slices' sums.
 
-A tile is a block of result rows by the columns of a panel. With promotion there are three such matrices: the unit's
-accumulators, as float32 patterns; the totals, to which they are added every few terms; and, if K is divided into
-slices, the sums of all earlier slices. A row is added while it is in the L1 cache, right after the instruction that
-ends its partial sum.
+A tile is a block of the result: some rows by the columns of a panel (decoded terms of b). With promotion, a tile has up
+to three matrices: the unit's accumulators, as float32 patterns; the totals, to which accumulators are added every few
+terms; and, if K is divided into slices, the sums of all earlier slices. A row is added while it is in the L1 cache,
+right after the instruction that ends its partial sum.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ EXPONENT, MAGNITUDE, SIGN = 0x7F800000, 0x7FFFFFFF, -0x80000000  # bits of float
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _address_of(_typing: Any, array: Any) -> Any:
-    """Return the address of the first element of an array, an int64."""
+    """Return the address of the first element of `array` as int64; the argument `_typing` is numba's, and not read."""
 
     def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.ptrtoint(v.start_of(context, builder, sig.args[0], args[0]), v.LONG)

@@ -33,10 +33,10 @@ CHAIN = FusedMultiplyAdd(FP32)
 
 
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for a schedule of Regions, in `out` or a new array.
+    """Return a @ b as `fpsim.matmul` does for a schedule of Regions (blocks with their own order of additions).
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments; request.schedule: the
-    Regions. A bias is added to the float32 sums before they are rounded to the result's format.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments, of which `schedule` is
+    the Regions. A bias is added to the float32 sums before they are rounded to the result's format.
 
     Raises:
       ValueError, TypeError: operands of another shape than the regions', or an argument that has no meaning with them.
@@ -81,9 +81,9 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 def biased_product(a: Any, b: Any, chosen: ChosenSchedule, fmt: Formats, words: Mapping[str, Any]) -> Array:
     """Return a @ b plus a bias by a library's kernel whose sums start at the bias.
 
-    words: the keyword arguments `bias`, `out_fmt` and, if it was passed, `out`. chosen: its field bias is "start" (the
-    chain of multiply-adds starts at the bias) or "first" (the sums of segments are added to the bias). a, b, fmt: as
-    for `fpsim.matmul`.
+    a, b, fmt: as for `fpsim.matmul`. chosen: the library's choice of schedule. Its field `bias` is "start" (one chain
+    of multiply-adds starts at the bias) or "first" (the sums of segments of K are added to the bias). words: the
+    keyword arguments `bias`, `out_fmt` and, if it was passed, `out`.
     """
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
     shape = left.shape[0], right.shape[1]

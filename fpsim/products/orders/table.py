@@ -52,11 +52,11 @@ def table_of(root: Node) -> OrderTable | None:
 
 
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows`, a table of operations, those that compute a node into running sum number `at`.
+    """Append to the table `rows` the operations that compute a node into running sum number `at`.
 
-    Return 1 + the highest number of a running sum that they use; numbers above `at` hold intermediate results. The
-    result is None if a sum is not plain arithmetic in `fmt`: FP32 or FP64, to nearest even, with subnormals and Inf.
-    node: the node. rows: tuples of five integers.
+    Return 1 + the highest number of a running sum in these operations; sums with numbers above `at` hold intermediate
+    results. The result is None if a sum is not plain arithmetic in `fmt`: FP32 or FP64, to nearest even, with
+    subnormals and Inf. node: the node. rows: tuples of five integers.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None

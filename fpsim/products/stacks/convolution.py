@@ -35,7 +35,7 @@ def conv2d(
 
     Args:
       x: (N, C, H, W) codes or floats, of any dtype that `fp.matmul` accepts as a.
-      weight: (O, C / groups, R, S), of any dtype that it accepts as b.
+      weight: (O, C / groups, R, S) codes or floats, of any dtype that `fp.matmul` accepts as b.
       accumulate: a unit, its name, or an accumulator.
       stride, dilation: distance between neighbouring patches, and between neighbouring elements of a patch, in pixels:
         a number, or (for rows, for columns).
@@ -94,7 +94,7 @@ def patches(
     """Return the patches of images that a convolution multiplies by its filters, one patch along the last axis.
 
     Args:
-      x: (N, C, H, W) array of any dtype; codes of a format whose code 0 is zero.
+      x: (N, C, H, W) array of any dtype. If x holds codes, code 0 of their format must be zero, as padding is 0.
       size: rows and columns of a patch.
       stride, padding, dilation: as for `fp.conv2d`.
 

@@ -59,9 +59,9 @@ def pairs_kernel(how: int) -> Any:
 
     @scalar
     def pair(x0: Any, y0: Any, x1: Any, y1: Any, scale: Any, floor: Any) -> Any:
-        """Return x0 * y0 + x1 * y1, both products and the sum rounded to the format.
+        """Return x0 * y0 + x1 * y1, with both products and the sum rounded to the accumulator's format.
 
-        scale: 2**(24 - precision); floor: bits of 1.5 times the format's smallest normal value.
+        scale: 2**(24 - precision of the format). floor: float32 bits of 1.5 times its smallest normal value.
         """
         left, right = rounded(f32(x0 * y0), scale, floor), rounded(f32(x1 * y1), scale, floor)
         return rounded(f32(left + right), scale, floor)

@@ -61,8 +61,8 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     A tile is a run of up to 256 columns of one row of `out`; tiles are counted along rows, from 0.
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
-    hold 64-bit words. chunk, single, fused: the fields of a ChainOrder. f: a Targets, constants of the formats. r: a
-    Randomness, rounding mode and seed.
+    hold 64-bit words. chunk: terms of a partial sum. single: True if one chunk has all terms. fused: True if products
+    are not rounded. f: a Targets, constants of the formats. r: a Randomness, rounding mode and seed.
 
     way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
     name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
