@@ -40,7 +40,8 @@ INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
 class _Entry(NamedTuple):
     """A tensor as the header of the file describes it.
 
-    shape: slowest axis first. kind: number of its type in ggml. offset: its first byte, counted from `_Header.data`.
+    name: its name. shape: slowest axis first. kind: number of its type in ggml. offset: its first byte, counted from
+    `_Header.data`.
     """
 
     name: str

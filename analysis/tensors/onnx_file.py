@@ -121,7 +121,7 @@ def read_onnx(path: Path) -> Found:
 
 
 class _Walk:
-    """A reader of the protobuf messages in an open .onnx file, which collects tensors and operators."""
+    """A reader of the protobuf messages in `opened`, the .onnx file at `path`; it collects tensors and operators."""
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened

@@ -126,7 +126,7 @@ def _role(kind: str, place: int) -> str:
 def _outputs_last(node: Node, place: int) -> bool | None:
     """Return whether the last axis of input number `place` of the operator `node` is that of the product's outputs.
 
-    The operator then sums along the other axis. None if unknown.
+    If so, the operator sums along the other axis. Return None if that is unknown.
     """
     key = node.kind, place
     if key in SUMMED_FIRST:

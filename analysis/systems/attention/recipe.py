@@ -70,9 +70,9 @@ class KVCache:
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
     def bits(self, tokens: int, channels: int) -> float:
-        """Return the stored bits per element, codes and scales, for a head with keys and values (tokens, channels).
+        """Return the bits stored per element of a head's keys and values (tokens, channels): codes and scales.
 
-        The number is the mean of that of keys and that of values.
+        If keys and values need different numbers of bits, the result is their mean.
         """
         assert isinstance(self.scale_format, Format)
         total = 0.0

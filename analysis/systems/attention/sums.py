@@ -15,7 +15,10 @@ from fpsim.formats.named import Format
 
 
 class HeadSums:
-    """Running sums over the heads of an attention: `add` each head, then read the metrics from `figures`."""
+    """Running sums over the heads of an attention: `add` each head, then read the metrics from `figures`.
+
+    recipe: the formats in which the attention was computed.
+    """
 
     def __init__(self, recipe: AttentionRecipe) -> None:
         self.recipe = recipe

@@ -380,7 +380,7 @@ def _brief(value: Any) -> str:
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
     """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly.
 
-    A TwoLevel algorithm reads the contributions of a node again for each shard, so the number is that of the ranks in a
-    node. For other algorithms it is 1.
+    A TwoLevel algorithm reads the contributions of a node again for each shard; the result is the number of ranks in
+    a node. For other algorithms it is 1.
     """
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

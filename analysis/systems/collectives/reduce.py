@@ -43,6 +43,11 @@ class NodeSums:
 
     A row consists of shards, and each shard adds the ranks in its own order, as a reduce-scatter inside the node does.
 
+    Args:
+      rows: the contributions as codes, a row for each rank.
+      algorithm: the sizes of nodes, and the algorithm inside them.
+      adder: the rounding of the additions.
+
     Attributes:
       node: number of ranks in a node.
       count, size: number of nodes, and of elements of the buffer.

@@ -53,9 +53,10 @@ def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
 
 
 def _labels(ledgers: Sequence[Any]) -> list[str]:
-    """Return a label for each ledger: its recipe, and those of ranks, ZeRO stage and kept share of blocks that differ.
+    """Return a label for each ledger, such as "BF16, 8 ranks": recipe, ranks, ZeRO stage, kept share of blocks.
 
-    If all have the same recipe and differ otherwise, the recipe is left out.
+    Except for the recipe, items that are equal in all ledgers are left out; so is an equal recipe if another item
+    remains.
     """
     words = {
         "ranks": [f"{ledger.ranks} rank{'s' if ledger.ranks > 1 else ''}" for ledger in ledgers],

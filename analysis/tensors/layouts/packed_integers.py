@@ -89,8 +89,9 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
-    The version is inferred. If all zero points are the middle code in one version, it is that version. Otherwise it is
-    the configured one, or without one, that whose zero points are nearer to the mean codes of their groups.
+    The version is inferred. If a version decodes all zero points to the middle code, it is that version. Otherwise it
+    is the configured version, or if none is configured, the one whose zero points are nearer to the mean codes of
+    groups.
 
     Raises:
       LayoutError: the shapes do not fit each other.
@@ -163,8 +164,9 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
     """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
 
-    The indices are those of the tensor g_idx if there is one; else groups are of equal size. Raises a LayoutError if
-    they do not fit. parts: the stored tensors of the weight.
+    The indices are those of the tensor g_idx if there is one; else all groups have k / groups inputs. Raises a
+    LayoutError if the indices are out of range or not k, or k is not a multiple of `groups`. parts: the stored tensors
+    of the weight.
     """
     if "group" not in parts.beside:
         if k % groups:
@@ -181,9 +183,9 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    If all zero points are the middle code in one version, it is that version. Otherwise it is the configured one, or
-    without one, that whose zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`:
-    number of outputs. `group_of`: index of the group of each input. parts: the stored tensors of the weight.
+    If a version decodes all zero points to the middle code, it is that version. Otherwise it is the configured version,
+    or if none is configured, the one whose zero points are nearer to the mean codes of their groups. `bits`: bits of a
+    code. `n`: number of outputs. `group_of`: index of the group of each input. parts: the stored tensors of the weight.
     """
     readings = read_zero_points(parts, bits, n)
     zeros = {f"v{version}": read.astype(np.float32) for version, read in readings.items()}

@@ -148,7 +148,7 @@ def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterato
     """Yield a finding on a GPTQ weight whose groups all have the same zero point, which should be the middle code.
 
     The middle code of 4 bits is 8; version 2 of GPTQ stores it as 8, version 1 as 7. The finding says that `stored` is
-    neither, or that it is that of another version than the configured one. name: name of the weight. bits: bits of a
+    neither, or belongs to another version than the configured one. name: name of the weight. bits: bits of a
     code. stored: the stored zero point. said: the configured version (1 or 2), 0 if unknown.
     """
     middle = 1 << bits - 1

@@ -130,9 +130,9 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if the scale of the whole tensor looks like the inverse of what the layout stores.
 
     Some libraries store a scale of the whole tensor by which readers multiply the scales of blocks, others one by which
-    they divide. It looks inverted if the largest possible weight, 6 * (largest scale of a block) multiplied or divided
-    by it, exceeds 1000 with the layout's operation, but not with the other. one: the weight, with its stored tensors
-    and layout.
+    they divide. The scale looks inverted if the largest possible weight, 6 * (largest scale of a block) multiplied or
+    divided by the tensor's scale, exceeds 1000 with the operation of this layout, but not with the other one. one: the
+    weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
