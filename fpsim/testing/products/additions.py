@@ -137,9 +137,10 @@ def _beside(promise: Promise) -> Iterator[Addition]:
 
 
 def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
-    """Yield arithmetics that cut K into 2 to 8 slices, and add the slices' sums in float32, as no known schedule does.
+    """Yield arithmetics that cut K into 2 to 8 slices, and add the slices' sums in float32.
 
-    chains: the arithmetics to try within a slice; all slices of a sum use the same one.
+    No known schedule cuts or adds slices in these ways. chains: the arithmetics to try within a slice; all slices of a
+    sum use the same one.
     """
     cuts = [
         *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),

@@ -78,8 +78,8 @@ def discriminating_inputs(
 
     Returns:
       Records with `.name`, `.shows` (what the inputs reveal), codes `.a` (M, K) and `.b` (K, N), `.scale_a`, `.scale_b`
-      and `.bias` (None unless asked for). The first shape has inputs of every kind; so has each of `shapes`,
-      if at most 3 are given. Other shapes have inputs of a few kinds.
+      and `.bias` (None unless asked for). There are inputs of every kind for the first shape, and for all
+      shapes if at most 3 are passed as `shapes`; for other shapes there are inputs of a few kinds.
 
     Raises:
       TypeError, ValueError: as for `check_kernel`.
@@ -101,8 +101,8 @@ def discriminating_inputs(
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
     """Yield inputs that check a kernel's promised arithmetic, first those that exclude the most other arithmetics.
 
-    promise: that arithmetic. shapes: (M, N, K) of the products; None for those of `shapes_for`. seed: seed of the
-    random numbers.
+    promise: the arithmetic that the kernel claims. shapes: (M, N, K) of the products; None for the shapes that
+    `shapes_for` returns. seed: seed of the random numbers.
     """
     chosen = checked_shapes(shapes, promise) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)

@@ -32,7 +32,7 @@ class Mismatch:
       element: (row, column).
       got_code, want_code: codes of the kernel's result and of the promised one.
       got, want: their values.
-      ulps: how many values of the format they are apart; Inf if one of them is not finite.
+      ulps: distance of these two values, in values of the format; Inf if one of the two is not finite.
       fmt: the format of the results.
       paste: two lines of Python that make the row of a and the column of b; "" if K exceeds 16.
     """
@@ -97,8 +97,8 @@ class KernelReport:
       first: a wrong element of a product with small K; None if no element is wrong.
       max_ulp: the largest distance of a result from the promised one, in values of the format; Inf if they differ and
         one of the two is not finite.
-      explanation: a sentence on what the kernel does instead; "" if all is right.
-      causes: what the kernel does instead, as clauses without subject; empty if no variant explains all differences.
+      explanation: a sentence on what the kernel does instead of what it promised; "" if all is right.
+      causes: what the kernel does wrong, as clauses without subject; empty if no variant explains all differences.
       variant: the changes of the promise that explain most differences; None if none reduces them.
       unexplained: number of elements that the explanation does not reproduce.
       others: further variants that explain as much.
@@ -199,7 +199,10 @@ class KernelReport:
 
 
 def ulps_in_words(ulps: float) -> str:
-    """Return a distance in units of the last place as text; Inf stands for different values, one of them Inf or NaN."""
+    """Return a distance in units of the last place as text, such as "3 ulps".
+
+    Inf means that the two values differ and that one of them is Inf or NaN.
+    """
     if math.isinf(ulps):
         return "different values, of which one is Inf or NaN"
     return "1 ulp" if ulps == 1 else f"{int(ulps):,} ulps"

@@ -97,7 +97,7 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
     Args:
       model: the model to which a fault is added, usually that of the promised cast.
       source: the format of the inputs.
-      codes: whether the quantizer returns codes; these may belong to another format.
+      codes: whether the quantizer returns codes; True adds the faults of returning codes of another format.
     """
     faults = [
         *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),

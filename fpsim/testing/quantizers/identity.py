@@ -96,12 +96,13 @@ def identify_quantizer(
       fmt: the format of its results, a float or an integer format.
 
     Returns:
-      A `QuantizerIdentity`: `.rounding`, `.overflow` and `.subnormals` (the policy, as for `fpsim.encode`), `.faults`
-      (clauses on what fn does instead), `.intermediate` (name of the format that inputs are rounded to first, or None),
-      `.exact` (whether policy and faults reproduce every result) and `.rivals` (other policies and faults that would
-      change no result). For an integer format it is an `IntegerIdentity`, with `.scale` and `.zero_point` as well.
-      If the format is an integer format and fn returns (codes, scales) or (codes, scales, zero points), it is a
-      `ScalingIdentity`, as `identify_scaling` returns it; fn is then called with matrices that this function makes.
+      For a float format: a `QuantizerIdentity`, with `.rounding`, `.overflow` and `.subnormals` (the policy, as for
+      `fpsim.encode`), `.faults` (clauses on what fn does instead), `.intermediate` (name of the format that inputs are
+      rounded to first, or None), `.exact` (whether policy and faults reproduce every result) and `.rivals` (other
+      policies and faults that would change no result).
+      For an integer format: an `IntegerIdentity`, with `.scale`, `.zero_point`, `.rounding`, `.overflow`, `.faults` and
+      `.exact`; or, if fn returns (codes, scales) or (codes, scales, zero points), a `ScalingIdentity`, as
+      `identify_scaling` returns it. In the latter case, fn is called with matrices that this function makes.
 
     Raises:
       ValueError: the format is unknown, or the function raises, returns no results, or is not deterministic.

@@ -123,7 +123,7 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the places where results fall although inputs rise, as an int array (2, pairs) of indices.
+    """Return the pairs of results that fall although their inputs rise, as an int array (2, pairs) of indices.
 
     Each column has the indices of two results whose inputs are next to each other in order; the second is smaller.
     words: results as bit patterns of float64; NaNs are left out. order: the indices that sort the inputs.

@@ -66,7 +66,7 @@ class QuantizerReport:
       held: names of the properties that hold.
       broken: the properties that do not hold, each with an input that shows it.
       diagnosis: text on the cause of the differences; "" if all results are right.
-      causes: what the quantizer does instead, as clauses ("drops the sign"); empty if nothing explains all differences.
+      causes: what the quantizer does wrong, as clauses ("drops the sign"); empty if nothing explains all differences.
       differ, of: number of inputs with a wrong result, and number of inputs.
       unexplained: number of results that the causes do not reproduce.
       excluded: number of other policies and faults that would change at least one result.

@@ -305,9 +305,9 @@ def _one_of(table: Doubles) -> st.SearchStrategy[float]:
 
 
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Return a strategy of floats near those of `middle`, toward which examples shrink.
+    """Return a strategy of the floats of `middle`, each moved up or down by at most `around` floats of a dtype.
 
-    around: the largest distance, in floats of the dtype `source`.
+    source: the dtype. Examples shrink toward floats that are not moved.
     """
     if not around:
         return middle

@@ -34,9 +34,9 @@ class IntegerIdentity:
       rounding: the rounding, as a keyword of `fpsim.encode`, or the name of another rule, such as "half_added", which
         one of `faults` describes.
       overflow: "saturate" or "wrap".
-      faults: what the quantizer does instead, as clauses ("drops the sign").
-      exact: whether all of these together reproduce every result.
-      differ, of: number of results that they do not reproduce, and number of all results.
+      faults: what the quantizer does other than this, as clauses ("drops the sign").
+      exact: whether the arithmetic that the attributes above describe reproduces every result.
+      differ, of: number of results that it does not reproduce, and number of all results.
       excluded: number of other policies and faults that would change at least one result.
     """
 

@@ -190,9 +190,10 @@ def rounded_to(x: Array, fmt: Format) -> Array:
 
 
 def quotients_of(recipe: RightEncoding, x: Array, scales: Array) -> Array:
-    """Return the elements of x divided by their scales, or multiplied by reciprocals if the recipe does so, in float32.
+    """Return each element of x divided by the scale of its tile, in float32.
 
-    scales: one per tile.
+    If `recipe` multiplies instead of dividing, return x * (1 / scale), with the reciprocal rounded to float32. scales:
+    one per tile.
     """
     spread = spread_over(scales, x, recipe)
     divides = recipe.scaling.division == "divide"

@@ -64,8 +64,9 @@ def shares_away(
 ) -> tuple[Values, Broken | None]:
     """Return (share of results that round each input away from zero, broken property "neighbours" or None).
 
-    Shares are exact for quantizers that take random words; others are called `calls` times with 2,048 copies of each
-    input. source: the quantizer. low, high: the neighbours of each of the inputs x, smaller magnitude first.
+    Shares are exact for quantizers that take random bits or uniform numbers; others are called `calls` times with 2,048
+    copies of each input. source: the quantizer. low, high: the neighbours of each of the inputs x, smaller magnitude
+    first.
     """
     if source.takes_words:
         return counted_shares(source, x, low, high)

@@ -32,8 +32,8 @@ IN_BINADES = (0.25, 0.5, 0.75)  # fractions of the spacing in each binade
 def wrong_shares(source: RandomSource, away: Values, share: Values, draws: int = REPEATS * CALLS) -> Any:
     """Return a mask of the measured shares `away` that differ from the expected ones, `share`.
 
-    If `source`, the quantizer, takes random words, shares are exact and must be equal. Otherwise each is measured from
-    `draws` draws, and must be as near as chance allows.
+    If `source`, the quantizer, takes random bits or uniform numbers, shares are exact and must be equal. Otherwise each
+    is measured from `draws` draws, and must be as near as chance allows.
     """
     if source.takes_words:
         return away != share

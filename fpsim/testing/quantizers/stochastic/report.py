@@ -29,7 +29,7 @@ class StochasticReport:
       false_alarm: an upper limit of the probability that a correct function fails.
       covered: shapes, dtypes and magnitudes of the inputs that were rounded.
       notes: remarks on what is no fault.
-      causes: what the function does instead, as clauses ("is not random"); empty if no known fault explains it.
+      causes: what the function does wrong, as clauses ("is not random"); empty if no known fault explains the results.
       random_bits: number of bits of the dropped fraction that affect results; None if the check had an array x.
       more_bits: whether there may be more random bits, because small fractions are too rare to be measured.
       name, fmt: name of the function, and the format.
