@@ -113,7 +113,7 @@ class Backend(FloatOperations, Protocol):
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
         """Return two views of the result's memory: the array that the caller gets, and the one that this backend fills.
 
-        out: the caller's array; None to allocate one. shape, dtype: of the result. a: the codes of a. others: the codes
+        out: the caller's array; None to allocate one. shape, dtype: the result's. a: the codes of a. others: the codes
         of b, and the scales of a and b.
 
         Raises:

@@ -64,7 +64,7 @@ class Cpu(NumpyOperations):
     ) -> tuple[Array, Array]:  # fmt: skip
         """Return (the result's array for the caller, the array that kernels fill); on the CPU both are one array.
 
-        out: that array, or None for a new one. shape, dtype: of the result. a: the codes of a. others: the codes of b,
+        out: that array, or None for a new one. shape, dtype: the result's. a: the codes of a. others: the codes of b,
         and the scales of a and b.
 
         Raises:

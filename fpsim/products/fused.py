@@ -93,9 +93,9 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
     Its rows, padded with zeros, are as follows.
 
     - 0: the fields of RowFacts (kernels/fused_row.py).
-    - 1: of a, the mask of the bits that the unit reads, the smallest exponent of its format's normal values, and the
+    - 1: for a: mask of the bits that the unit reads, the smallest exponent of its format's normal values, and the
       base exponent.
-    - 2: the same of b; or the fields of CodeFacts or HalfFacts (kernels/code_panel.py) if codes of b are read.
+    - 2: the same for b; or the fields of CodeFacts or HalfFacts (kernels/code_panel.py) if codes of b are read.
     - 3: the fields of WideFacts (kernels/wide_row.py).
 
     bases: the base exponents of a and b, which kernels subtract from exponents. turned: whether b's codes are

@@ -51,7 +51,7 @@ def merged(
 
     "float32": added in order. "output": rounded to the result's format first. "in_place": each slice's epilogue adds
     the total so far. "from_both_ends": slices i and i + ceil(count / 2) are added, and these sums to the last slice.
-    sums: the operands and the order of additions. shape, dtype: of the result. work: a matrix whose memory may be
+    sums: the operands and the order of additions. shape, dtype: the result's. work: a matrix whose memory may be
     reused for the result, or None.
     """
     slices = sums.plan.slices
@@ -121,7 +121,7 @@ def _by_chains(
 ) -> Callable[[int], Matrix]:  # fmt: skip
     """Return a function from a slice's number to its sum (M, N), computed by chained matrix instructions.
 
-    sums: the operands and the order of additions. shape, dtype: of a sum. work: memory that slice 0's sum may reuse, or
+    sums: the operands and the order of additions. shape, dtype: a sum's. work: memory that slice 0's sum may reuse, or
     None.
     """
     chain = sums.schedule.sums

@@ -161,7 +161,7 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
     """Return the sums (M, N) of slices of K that are merged in place.
 
     The epilogue of each slice adds the result of the earlier slices as its C. sums: the operands and the order of
-    additions. finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: of the result.
+    additions. finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: the result's.
     """
     bare = finish._replace(bias=None)
 

@@ -81,8 +81,8 @@ class Float32Sums(NamedTuple):
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
     """Return the plan of an accumulator for operands of two formats; None if float32 cannot reproduce its sums.
 
-    The result is cached. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for a means
-    that a is all ones.
+    The result is cached. accumulator: one with its seed removed (`seedless`). formats: formats of a and b; None for a
+    means that a is all ones.
     """
     way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
     if way is None:
@@ -109,7 +109,7 @@ def exactly(fmt: Format) -> CastOptions:
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
     """Return the arguments of the kernels that compute an accumulator's sums in float32; None if float32 cannot.
 
-    formats: those of a and b; None for a means that a is all ones.
+    formats: formats of a and b; None for a means that a is all ones.
     """
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"

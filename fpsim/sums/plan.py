@@ -53,7 +53,8 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 
     A name is "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or a rounding mode (values
     in float64, rounded to the format in that mode): "nearest", "up", "down", "toward_zero", "stochastic", or "any" for
-    other modes. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for an a of ones.
+    other modes. accumulator: one with its seed removed (`seedless`). formats: formats of a and b; None for an a of
+    ones.
     """
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
@@ -68,7 +69,7 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 def products_fit(formats: tuple[Format | None, Format]) -> bool:
     """Return whether float64 holds every product of values of both formats as a zero or a normal number.
 
-    formats: those of a and b. For (None, fmt), where a is all ones, return whether float64 holds every value of fmt.
+    formats: formats of a and b. For (None, fmt), where a is all ones, return whether float64 holds every value of fmt.
     """
     present = [fmt for fmt in formats if fmt is not None]
     if len(present) < len(formats):
@@ -152,8 +153,8 @@ class ExactPlan(NamedTuple):
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     """Return the ExactPlan (how exact sums are held and rounded) for operands in two formats; cached.
 
-    accumulator: an Exact with its seed removed (`seedless`). formats: those of a and b; None for an a of ones. starts:
-    True if sums begin with values c, False at 0.
+    accumulator: an Exact with its seed removed (`seedless`). formats: formats of a and b; None for an a of ones.
+    starts: True if sums begin with values c, False at 0.
     """
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]

@@ -66,7 +66,8 @@ def qlinear_matmul(
       a_scale, a_zero_point: a number, one per row (M,), or (..., M, 1). Scales are float32 or float16. A zero point
         of None is 0.
       b_scale, b_zero_point: a number, one per column (N,), or (..., 1, N).
-      y_scale, y_zero_point: those of the result: a number, or one per row, (M,) or (..., M, 1). The result has the
+      y_scale, y_zero_point: scale and zero point of the result: a number, or one per row, (M,) or (..., M, 1). The
+      result has the
         zero point's dtype; None is 0 in a's dtype.
       library: the library whose arithmetic is used where the operator leaves it open. "onnx": the reference
         evaluator, which multiplies in float64, and adds the zero point before it rounds to an integer; "onnxruntime":

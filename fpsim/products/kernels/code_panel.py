@@ -40,7 +40,7 @@ class CodeFacts(NamedTuple):
     Attributes:
       up: 8 minus the bits of a code.
       highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE for none).
-      mantissa_bits, bias: those of the format.
+      mantissa_bits, bias: number of mantissa bits, and exponent bias, of the format.
       turned: 1 if codes are stored column by column, else 0.
     """
 

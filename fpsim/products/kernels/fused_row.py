@@ -111,7 +111,8 @@ class RowLoops(NamedTuple):
       fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags, for each form of operand b,
         "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
         facts: row 2 of the result of `fpsim.products.fused.fused_facts`. codes: a buffer for the codes of a panel.
-      begin: (ea, r, rows, eb, e) -> None, called before the first row of a panel, or after rows that another loop
+      begin: (ea, r, rows, eb, e) -> None, which is called before the first row of a panel, or after rows that another
+      loop
         computed. It writes the largest exponents of the products of row r, and of the further rows that `step` computes
         with it, to e; rows from `rows` on do not exist.
       step: (a, ea, b, eb, c, scale_b, place, facts, room) -> None: adds one instruction's products to rows of c, from

@@ -118,7 +118,7 @@ def largest_exponent() -> Any:
     """Return the kernel (patterns, infinity, mantissa_bits) -> largest exponent of a matrix's finite values, as int32.
 
     patterns: (M, K) bits of float32, or codes of a format with float32's exponents (BF16). infinity: the code of +Inf.
-    mantissa_bits: those of the format. For a matrix of zeros the result is -127.
+    mantissa_bits: number of them in the format. For a matrix of zeros the result is -127.
     """
 
     def largest(patterns: Any, infinity: Any, mantissa_bits: Any) -> Any:

@@ -84,7 +84,7 @@ PLAIN = Joins(_promote, _merge)
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
     """Emit and return a vector of totals plus partial sums, times their scales as `mode` says.
 
-    builder: llvmlite's IRBuilder. total, partial: float32 vectors. left: the row's scale, right: those of the columns.
+    builder: llvmlite's IRBuilder. total, partial: float32 vectors. left: the row's scale, right: the columns' scales.
     mode: PRODUCT: fma(left * right, partial, total); ROWS_FIRST: fma(partial * left, right, total); COLUMNS_FIRST:
     fma(partial * right, left, total); ADD: total + partial, without scales; ADD_HALF: the same, rounded to FP16.
     """

@@ -178,7 +178,7 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
 def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
     """Return whether there is a table and its float format holds all values of the operands.
 
-    table: the additions of a tree, or None. formats: those of both operands; one that is None is ignored.
+    table: the additions of a tree, or None. formats: formats of both operands; None is ignored.
     """
     return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
 

@@ -187,7 +187,7 @@ def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
 
 
 def _arrays(x: Any) -> list[Array]:
-    """List the arrays of an operand: of a Scaled array its codes, then its scales and zero points; else only x."""
+    """List the arrays of an operand x: if x is a Scaled array, its codes, scales and zero points; else only x."""
     return list(arrays_of(x).values()) if isinstance(x, Scaled) else [x]
 
 

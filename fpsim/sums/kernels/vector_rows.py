@@ -43,7 +43,7 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
     """Emit code that adds a @ b to the sums t in memory, for four rows of a and some columns of b.
 
     builder: llvmlite's IRBuilder. places: (addresses of the rows of t; two lists of addresses, those of the rows of
-    |a| * (2**s + 1) and of a; address of the first row of b; bytes of a row of b and t). start: byte offset of the
+    |a| * (2**s + 1) and of a; address of the first row of b; bytes per row of b and t). start: byte offset of the
     first column in a row. vectors: number of vectors of 16 columns. count: number of terms. facts, s: as for `_step`.
     """
     t_rows, factors, b, size = places
