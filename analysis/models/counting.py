@@ -1,4 +1,4 @@
-"""Counting of a model's multiplications while it runs, for reports that do not record it."""
+"""Counting of a model's multiplications while it runs, for reports that are made without a recording."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ Parts = dict[tuple[str, str, bool], CoveredPart]
 def add_part(parts: Parts, part: CoveredPart) -> None:
     """Add a part of a model to `parts`, in place.
 
-    If `parts` has one of the same name, kind and `seen`, both become one: multiplications are added, parameters joined.
-    parts: (name, kind, seen) -> part.
+    If `parts` has a part of the same name, kind and `seen`, the two are merged: their multiplications are added, and
+    their parameters joined. parts: (name, kind, seen) -> part.
     """
     key = part.name, part.kind, part.seen
     mine = parts.get(key)

@@ -206,8 +206,8 @@ def _letters(text: str) -> list[Any]:
 def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
     """Return the axis labels of an einsum operand or result, with a label (Ellipsis, i) for each axis of an Ellipsis.
 
-    labels: the labels before. axes: number of axes of the operand. inputs: labels of all operands, if `labels` are
-    those of the result.
+    labels: the labels, in which one Ellipsis may stand for several axes. axes: number of axes of the operand. inputs:
+    labels of all operands, if `labels` are those of the result.
     """
     if Ellipsis not in labels:
         return labels

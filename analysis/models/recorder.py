@@ -56,8 +56,9 @@ def record(
       seed: seed of the choice of steps whose operands are kept.
       start: the number of the first step, for a training run that is continued.
       scaler: a torch.amp.GradScaler, to record its scale and the steps that it skipped; or None.
-      outputs: whether to keep the model's output of every recorded step, complete, in `r.outputs` and in the file: its
-        `logits` if it has any, else its first float tensor. `fp.analysis.compare_runs` compares them.
+      outputs: whether to keep the model's complete output of every recorded step in `r.outputs`, and in files that
+        `r.save` writes: the `logits` of the output if it has any, else its first float tensor.
+        `fp.analysis.compare_runs` compares the outputs of two recordings.
     Returns:
       A context manager for a `Recording`, which is filled while the block runs.
     Raises:

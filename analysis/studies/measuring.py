@@ -192,7 +192,8 @@ def _errors(
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return a slab (a piece of a tensor) encoded in the format and scaling of `way`, an fp.Scaling.
+    """Return a slab (a piece of a tensor) encoded in the format of `way` with the scaling of `way`, which is an
+    fp.Scaling.
 
     The scales are those that the slab has if the whole tensor is encoded. `amax`: the tensor's largest finite
     magnitude; a scaling with a second scale for the whole tensor, such as NVFP4, computes that scale from it.

@@ -135,8 +135,8 @@ def _lead(report: StudyResults) -> str:
 def _hardest(report: StudyResults) -> str:
     """Return a sentence on the operand that is hardest to store; "" if there are no operands.
 
-    Operands without a good enough candidate are the hardest. If there are none, the hardest is the one whose SQNR is
-    farthest below the SQNR that its recommended format has on normal data.
+    Operands without a good enough candidate are the hardest. If every operand has such a candidate, the hardest is the
+    one whose SQNR is farthest below the SQNR that its recommended format has on normal data.
     """
     rows = hardest(report)
     if not rows:

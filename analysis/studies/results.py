@@ -134,7 +134,8 @@ class StudyResults:
 
     @cached_property
     def uniform(self) -> Uniform | None:
-        """The best candidate (format with a scaling) for all operands together; None if it is good enough for none."""
+        """The best candidate (format with a scaling) for all operands together; None if no candidate is good enough for
+        any."""
         return uniform_choice(self._worst, self._each_alone, self.requirements)
 
     @cached_property

@@ -297,7 +297,7 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence with the median gain and SQNR in each rounding of one format, that of the first row.
+    """Return a sentence with the median gain and SQNR in each rounding, for the format of the first row.
 
     rows: summaries of formats in roundings; if there are none, "" is returned. A gain below 1 means shrunk values.
     """

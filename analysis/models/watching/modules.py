@@ -103,8 +103,8 @@ class WatchedModules:
     def _hide(self, name: str, module: torch.nn.Module) -> None:
         """Make a compiled module run outside the torch function mode, so that torch.compile's graphs stay as they are.
 
-        Its products are not seen; their multiplications are counted from the shapes of its inputs. name: the module's
-        name.
+        The module's products are not seen; their multiplications are counted from the shapes of the module's inputs.
+        name: the module's name.
         """
         attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
         compiled = getattr(module, attribute)

@@ -68,9 +68,9 @@ class Tally:
     def hid(self, module: Any, name: str, kind: str, x: Any) -> None:
         """Count the multiplications of a module whose products are not recorded, as not seen (missing from the report).
 
-        Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, no multiplications are
-        counted. module, name: the torch.nn.Module and its name. kind: the module's class, and why its products are not
-        recorded, such as "Linear, compiled".
+        Each matrix of the module counts as multiplied by every row of the module's input x; if x is no tensor, no
+        multiplications are counted. module, name: the torch.nn.Module and its name. kind: the module's class, and why
+        its products are not recorded, such as "Linear, compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0

@@ -173,7 +173,8 @@ def energy(x: Array) -> float:
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
     """Return both operands of wgrad, as float64, after the recipe's Hadamard transform along K.
 
-    The transform rounds to float32; apart from that, it does not change the product. `pair`: the operands before it.
+    The transform rounds to float32; apart from that, it does not change the product. `pair`: the operands before the
+    transform.
     """
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))

@@ -81,7 +81,8 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
     """Return the square of each element of y - reference, in float64, and the sum of all squares.
 
-    If the sum is not finite, it is Inf; NaN squares then become Inf, and infinite ones float64's largest value.
+    If the sum would be Inf or NaN, Inf is returned for it. In the squares, NaN is then replaced by Inf, and Inf by
+    float64's largest value.
     """
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference

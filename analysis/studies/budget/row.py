@@ -148,7 +148,7 @@ class BudgetRow:
         """Relative error that rounding the recipe's scales adds to the errors of rounding each operand alone.
 
         Its square is the squared error of rounding only a plus that of rounding only b, both with the recipe's scales,
-        minus the same sum with unrounded scales; the error is negative if this difference is.
+        minus the same sum with unrounded scales; the error is negative if this difference is negative.
         """
         rounded, exact = self.squares.a_own + self.squares.b_own, self.squares.a_exact + self.squares.b_exact
         return self._relative(rounded - exact)

@@ -243,8 +243,8 @@ def _within(
 ) -> Plan:
     """Return the plan of the fewest bits whose predicted and measured errors are at most `limit`.
 
-    The error is measured with all products in their recipes at once. If there is none, return the plan of the least
-    predicted error. The plans tried are the optimal ones for growing budgets of bits.
+    The error is measured with all products in their recipes at once. If no plan is within the limit, return the plan of
+    the least predicted error. The plans tried are the optimal ones for growing budgets of bits.
 
     Args:
       report: the sensitivity, whose model measures plans.

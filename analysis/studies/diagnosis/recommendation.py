@@ -66,7 +66,7 @@ def beside_batches(row: SensitivityRow) -> str:
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
     """Return the sentences on the recommended plan: its recipes, bits and error.
 
-    If it needs more bits than requested, the first sentence says so.
+    If the plan needs more bits than requested, the first sentence says so.
     """
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []

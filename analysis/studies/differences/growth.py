@@ -25,7 +25,7 @@ class LayerDifference:
       size: number of elements of the result.
       differing: share (0 to 1) of the elements whose bits differ.
       relative: norm of the difference divided by the norm of the first run's result, over elements that are finite in
-        both; NaN if there is none.
+        both results; NaN if no element is.
     """
 
     layer: str

@@ -141,7 +141,8 @@ def model_divergence(
     first: Divergence, growth: tuple[LayerDifference, ...], kl: float | None, coverage: Coverage,
     remarks: Iterable[str] = (),
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose first difference is `first`; the sentences `remarks` follow its explanation.
+    """Return the report of two runs whose first difference is `first`; the sentences `remarks` are added to the
+    report's explanation.
 
     `growth`: a row for each product or module output. `kl`: KL divergence of the outputs in nats, or None. `coverage`:
     the share of the model that was compared.

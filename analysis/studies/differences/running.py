@@ -377,10 +377,10 @@ class _Products(TorchFunctionMode):
 
 
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
-    """Return the LayerPlan (casts and products) by which `backend` computes three products of a layer in `recipes`.
+    """Return the LayerPlan (casts and products) of a layer; `recipes`: the recipes of fprop, dgrad and wgrad.
 
-    `layer`: name of the layer. If a recipe names no format for results, a layer of BF16 or FP16 operands (`dtype`)
-    rounds its results to that format, as torch does.
+    `layer`: name of the layer. `backend`: the backend that multiplies. If a recipe names no format for results, a layer
+    of BF16 or FP16 operands (`dtype`) rounds its results to that format, as torch does.
     """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:

@@ -77,8 +77,9 @@ def _te_arguments(
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Return the arguments of Transformer Engine's recipe as code, and sentences on how its arithmetic differs.
 
-    `kind`: a key of `NAMES`. `recipe`: the recipe of the products in FP8 or FP4. `low`: product -> recipe, for these.
-    `fmt`: "E4M3" or "HYBRID", as `_te_formats` returns it; "" for NVFP4.
+    `kind`: the scales, "tensor", "delayed", "blocks", "mxfp8" or "nvfp4" (see `kind_of`). `recipe`: the recipe of the
+    products in FP8 or FP4. `low`: product -> recipe, for these. `fmt`: "E4M3" or "HYBRID", as `_te_formats` returns it;
+    "" for NVFP4.
     """
     is_default = kind == "nvfp4" or (fmt == "E4M3" and kind in ("blocks", "mxfp8"))
     words, differs = [] if is_default else [f"fp8_format=Format.{fmt}"], []

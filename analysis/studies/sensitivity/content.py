@@ -68,7 +68,7 @@ def run_content(model: Any, batches: list[Any], loss: Any, seed: int, *more: str
 
 @lru_cache(maxsize=256)
 def recipe_words(recipe: LinearRecipe) -> str:
-    """Return a text that identifies a recipe by its contents; its name does not count."""
+    """Return a text that identifies a recipe by its contents; the recipe's name does not count."""
     return words(recipe.replace(name=""))
 
 

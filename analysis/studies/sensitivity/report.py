@@ -253,7 +253,7 @@ class Sensitivity:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative error of the gradients by layer, product and recipe, and return the matplotlib axes.
 
-        Without a loss, it is the error of the outputs. `ax`: the axes to draw into; None for new ones.
+        Without a loss, the error of the outputs is drawn instead. `ax`: the axes to draw into; None for new ones.
         """
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 

@@ -60,13 +60,13 @@ def sensitivity(
     Args:
       model: a torch.nn.Module on the CPU with linear layers or convolutions, in the mode (train or eval) to measure in.
       batches: the batches, each a second argument of the loss; a list, or an iterable of at most 1,000.
-      loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as
-        lambda model, batch: cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as
-        torch.nn.CrossEntropyLoss(), does just that for batches of (input, target). With None no backward pass runs:
-        rows are of forward products, and all their metrics but those of outputs are NaN. The model is then called as
-        model(*batch) for a tuple or list, model(**batch) for a mapping, else model(batch).
-      recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (its `linear`), or a
-        dictionary of these by names of your own.
+      loss: called as loss(model, batch) with the copy; returns one value with a gradient, such as lambda model, batch:
+        cross_entropy(model(batch[0]), batch[1]). A criterion of torch, such as torch.nn.CrossEntropyLoss(), does just
+        that for batches of (input, target). With None no backward pass runs: rows are of forward products, and all
+        their metrics but those of outputs are NaN. The model is then called as model(*batch) for a tuple or list,
+        model(**batch) for a mapping, else model(batch).
+      recipes: one or several names ("DEEPSEEK_V3"), `fp.torch.LinearRecipe` or `fp.train.Recipe` (of which the
+        attribute `linear` is used), or a dictionary of these by names of your own.
       layers: a shell pattern or several for the names of layers, such as "blocks.*.mlp.*".
       products: one or several of "fprop", "dgrad" and "wgrad"; without a loss only "fprop".
       seed: seed of the random draws of the first batch; the next batches count up from it.
