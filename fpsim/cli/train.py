@@ -158,7 +158,7 @@ def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
 
 
 def _above(comparison: Any, row: dict[str, Any]) -> str:
-    """Return the loss of a recipe minus that of the baseline as text, or "baseline" or "diverged".
+    """Return as text the loss of a recipe minus the baseline's loss, or "baseline", or "diverged".
 
     comparison: the result of `fp.train.compare`. row: the recipe's row of its table.
     """

@@ -42,17 +42,17 @@ class SegmentLanes:
         lanes go to lane 0, 1, ... width - 1, 0, 1, ... in turn, one each. Lanes "joined by halves" are added as lane i
         and lane i + width / 2, then i and i + width / 4, and so on.
         - "chain": one chain.
-        - "even_odd": up to the last multiple of 8, even terms are one chain and odd ones another; the rest is added to
-          the sum of the two.
+        - "even_odd": up to the last multiple of 8, even terms are one chain and odd ones another. Both are added, and
+          the remaining terms are added to their sum.
         - "vectors": up to the last multiple of 4 * width, terms are dealt to four vectors v0 to v3 of `width` lanes,
-          which are added lane by lane as (v0 + v1) + (v2 + v3). Whole vectors of the rest are added to these lanes,
-          which are joined by halves. What is left is added one by one.
+          which are added lane by lane as (v0 + v1) + (v2 + v3). To these lanes the next terms are added, `width` at a
+          time, as long as there are so many; the lanes are joined by halves. The last terms are added one by one.
         - "first_apart": lane 0 starts from the first product, rounded. The next terms, a whole number per lane, are
-          dealt to `width` lanes, which are joined by halves. Lane 0 starts from that sum, and the rest is dealt and
-          joined in the same way.
-        - "narrowing": terms up to the last multiple of `width` are dealt to `width` lanes, those up to the last
-          multiple of width / 4 of the rest to width / 8 lanes. Both are joined by halves and added; what is left is
-          added one by one.
+          dealt to `width` lanes, which are joined by halves. Lane 0 starts again from that sum; the remaining terms are
+          dealt to the lanes, which are joined by halves again.
+        - "narrowing": terms up to the last multiple of `width` are dealt to `width` lanes. Of the remaining terms,
+          those up to the last multiple of width / 4 are dealt to width / 8 lanes. The lanes of both groups are joined
+          by halves, the two sums are added, and the last terms are added to that sum one by one.
         - "dealt": all terms are dealt to `width` lanes, which are joined by halves.
         - "neighbours": as "dealt", but neighbouring lanes are added, then neighbouring sums, level by level.
         - "quarters": as "dealt", but lanes i, i + 4, i + 8, ... are added from left to right for i = 0 to 3, and these

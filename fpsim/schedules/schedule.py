@@ -30,14 +30,14 @@ class Slicing:
         - "ceiling": grain * ceil(ceil(K / grain) / count).
         - "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left
           out of the sum.
-        - "cutlass": as "ceiling", where the grain is the number of terms of operand a in 128 bytes (64 of FP16) if it
-          divides K, and the number in 16 bytes (8 of FP16) otherwise.
+        - "cutlass": as "ceiling", where the grain is the number of terms of operand a in 128 bytes (64 of FP16) if that
+          number divides K, else the number in 16 bytes (8 of FP16).
         - "interleaved": K is cut into runs of `grain` terms; slice s has the runs s, s + count, s + 2 * count, ...
         - "rounds": as "interleaved" as long as every slice gets a run; the terms left then all belong to slice 0.
         - "listed": slice s has `lengths[s]` consecutive terms.
       merge: how the slices' sums are added. A single slice is unchanged.
         - "float32": one after the other, in float32.
-        - "output": the same, after each is rounded to the output format.
+        - "output": as "float32", but each slice's sum is rounded to the output format first.
         - "in_place": as "float32", but the running sum is rounded to the output format after every slice.
         - "from_both_ends": the sum starts with the last slice's, to which pairs of slices i and i + h are added for
           i = 0 to h - 1, with h = ceil(count / 2); slice i is added alone if i + h is the last slice or beyond.

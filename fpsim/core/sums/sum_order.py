@@ -43,8 +43,8 @@ class Targets(NamedTuple):
     """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
     For sums kept as codes, a and b hold the fields of an UnpackLayout; inner and outer hold the fields of an
-    EncodeLayout, those of an UnpackLayout, and the `rules` of `pack`. Other sums, such as float64 ones, have other
-    layouts.
+    EncodeLayout, then the fields of an UnpackLayout, then the argument `rules` of `pack`. Other sums, such as float64
+    ones, have other layouts.
 
     Attributes:
       a, b: layouts of the operands.
@@ -66,7 +66,7 @@ class Randomness(NamedTuple):
       mode: a Rounding.
       stride: number of 32-bit random words per output.
       k0, k1: low and high 32-bit word of the seed.
-      first: flat index of the first output.
+      first: flat index of the first output; random numbers depend on it.
     """
 
     mode: Any

@@ -63,9 +63,9 @@ def eigen(
 
     Args:
       isa: the instructions that Eigen was compiled for: "avx512", or "avx2" with FMA.
-      threads: Eigen::nbThreads(), of OpenMP.
+      threads: number of OpenMP threads, as Eigen::nbThreads() returns it.
       version: "3.4" or "5.0" of Eigen, which have other kernels for AVX-512.
-      major: the storage order of the result, Eigen's ColMajor or RowMajor; that of the operands makes no difference.
+      major: the storage order of the result, Eigen's ColMajor or RowMajor. The operands' makes no difference.
       l1, l2, l3: bytes of the caches as Eigen detects them (Eigen::l1CacheSize() etc.); l3 = 0 for none.
 
     Raises:

@@ -16,8 +16,8 @@ TORCH = "torch._scaled_mm"
 def torch_rowwise(fast_accum: bool = False) -> Schedule:
     """Return the schedule of PyTorch's own CUTLASS kernel for FP8 with a scale per row and column.
 
-    torch._scaled_mm calls it if cuBLAS is older than 12.9. The sum is that of `cutlass_2xacc`, or with fast_accum one
-    chain over K; then (sum * scale_a) * scale_b + bias, each operation rounded.
+    torch._scaled_mm calls it if cuBLAS is older than 12.9. Terms are added as in `cutlass_2xacc`, or with fast_accum in
+    one chain over K. The result is (sum * scale_a) * scale_b + bias, each operation rounded.
 
     Args:
       fast_accum: use_fast_accum of torch._scaled_mm.

@@ -284,10 +284,10 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the node that adds the nodes `parts`; additions that change no bit are left out.
+    """Return the node that adds the nodes `parts`, without additions that change no bit.
 
-    Left out are +0s that are added to a value that is never -0, and the sum of a single part. how: the arithmetic of
-    each addition. from_zero: True if the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
+    An addition of +0 to a value that is never -0 is left out; a single part is returned as it is. how: the arithmetic
+    of additions. from_zero: True if the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)

@@ -305,7 +305,7 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
     2. The sums of the 128 threads of a block are added as a butterfly.
     3. Of the blocks' sums, every 128th are added from left to right, which leaves up to 128 sums.
     4. Sum i + 64 is added to sum i, then sum i + 32.
-    5. Of the 32 left, every fourth are added from left to right, and so are the last 4.
+    5. Of these 32 sums, every fourth are added from left to right, which leaves 4; these are added from left to right.
 
     lanes: the schedule's lanes, with the number of blocks. slice_: the terms of K. chains: chains per thread. coarse:
     whether no product of nonzero values underflows to 0 in float32.

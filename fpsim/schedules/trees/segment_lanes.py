@@ -13,8 +13,9 @@ from fpsim.schedules.trees.parts import arithmetic_of
 def by_segment_lanes(order: SegmentLanes) -> Sum:
     """Return the tree of additions that `order` describes, as a node.
 
-    The segments of a part are added to +0 one after the other; so are the parts, if there are several. In orders of
-    matrix instructions, these sums start at their first segment or part instead of +0.
+    A part consists of the segments that one thread adds (`order.parts`). The segments of a part are added to +0 one
+    after the other, and so are the parts, if there are several. In the lanes that consist of matrix instructions (such
+    as "tiles"), these sums start at their first segment or part instead of +0.
     """
     starts = [0]
     for length in order.lengths:
@@ -128,8 +129,8 @@ def _pairs_dealt(start: int, length: int, width: int) -> Sum:
 def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
     """Return the sums of `width` lanes to which `count` terms from `start` on are dealt in turn.
 
-    With 2 or more vectors, the terms up to the last multiple of vectors * width are dealt to as many vectors of `width`
-    lanes, which are then added lane by lane, neighbours first; the rest is added to these lanes.
+    With 2 or more `vectors`, the terms up to the last multiple of vectors * width are dealt to `vectors` vectors of
+    `width` lanes, which are then added lane by lane, neighbours first; the remaining terms are added to these lanes.
     """
     apart = vectors * width
     whole = count // apart * apart if vectors > 1 else 0
@@ -152,9 +153,9 @@ def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
 def _narrowing(start: int, length: int, width: int) -> Sum:
     """Return the sum of a segment in "narrowing" order: first in `width` lanes, then in width / 8, then term by term.
 
-    The segment has the terms start to start + length - 1. Terms up to the last multiple of `width` are dealt to `width`
-    lanes, those of the rest up to the last multiple of width / 4 to width / 8 lanes. Both sets of lanes are joined by
-    halves and added from +0; what is left is added one by one.
+    The segment has the terms start to start + length - 1. Its terms up to the last multiple of `width` are dealt to
+    `width` lanes. Of the remaining terms, those up to the last multiple of width / 4 are dealt to width / 8 lanes. The
+    lanes of both groups are joined by halves; the two sums are added to +0, and then the last terms one by one.
     """
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)

@@ -138,7 +138,7 @@ def tree(
       how: a schedule, a unit or its name (one chain), an accumulator such as `fp.Sequential(fp.BF16)`, an
         `fp.schedules.SegmentLanes`, or an order as nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a
         model that `fp.probe` made.
-      k: number of terms; None for that of an order.
+      k: number of terms; may be None only for an order as nested tuples, whose terms are then counted.
       n: number of columns of the product. It matters only for cuBLAS's family "dot", whose order is another for n = 1.
         None for any number but 1.
       accumulate: how the terms are added. For a schedule: a unit; None for that of its architecture ("hopper" if it has

@@ -114,9 +114,10 @@ def _best(product: AmxProduct) -> Chunk | None:
 
 
 def _row_blocks(m: int, tallest: int, shortest: int) -> list[int]:
-    """Return the numbers of rows of a block that oneDNN tries, in the order in which GCC's hash table lists them.
+    """Return the numbers of rows of a block that oneDNN tries, in the order in which it tries them.
 
-    m: rows of the product. tallest, shortest: the most and the fewest rows of a block.
+    oneDNN keeps them in a hash table; the order is that of GCC's library. m: rows of the product. tallest, shortest:
+    the largest and the smallest number of rows of a block.
     """
     rows, tried = tallest, []
     while rows >= shortest and rows > 0:

@@ -73,7 +73,7 @@ class BlockWalk(NamedTuple):
       terms: number of terms of K in a block; each block of K is one segment.
       chunk: number of blocks of K that stay in the L2 cache together.
       wide: number of columns of b (if `across`) or rows of a that stay in L2.
-      streams_a: True if a does not stay in L1.
+      streams_a: True if a kernel's rows of a do not fit L1 with all K terms.
     """
 
     division: Division
@@ -207,8 +207,8 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
     """Return the BlockWalk (sizes of blocks) of a thread that visits its blocks row by row; None if none fits L2.
 
-    A block has `terms` terms of K if L1 holds a kernel's rows of a over all of K; otherwise L2 decides how many. by:
-    the division of the product among threads. terms: the most terms of a block that fits L1. chunk: (blocks of K,
+    A block has `terms` terms of K if L1 holds a kernel's rows of a with all K terms; otherwise L2 decides the number.
+    by: the division of the product among threads. terms: the most terms of a block that fits L1. chunk: (blocks of K,
     number of kernels along the columns), as `_best_across` returns it. keeps_copy: True counts a copy of b's block in
     L2.
     """
