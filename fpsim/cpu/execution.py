@@ -110,9 +110,9 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 
 
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
-    """Return rows of terms as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
+    """Return the rows of x as tiles, padded with zeros: shape (tiles, 16 rows, 16 groups, elements of a group).
 
-    x: (N, terms) bit patterns in row.dtype, which the tiles have too. A group is the consecutive terms that share 32
+    x: (N, terms) bit patterns in row.dtype, the dtype of the result. A group is the consecutive terms that share 32
     bits. tiles: ceil(N / 16). groups: ceil(terms / elements of a group), asserted to hold all terms. row: the
     instruction.
     """

@@ -31,8 +31,8 @@ def validate(
 
     Args:
       instructions: names of `fp.cpu.available()`; None for all that this processor has.
-      values: number of results to compare for each instruction, divided among kinds of inputs; conversions from FP16
-        and square roots are compared on all 65,536 codes.
+      values: number of results to compare for each instruction, divided among kinds of inputs; square roots of
+        FP16 and conversions from FP16 are compared on all 65,536 codes.
       seed: seed of the inputs.
       minutes: time after which no further comparison begins.
       out: a folder for cpu-validation.json and cpu-validation.txt; None writes nothing.

@@ -127,9 +127,9 @@ def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
     """Return a recipe in which matrix units of an architecture compute the products that torch computes in `recipe`.
 
-    The result is a Placed (recipe and notes). A product that has a unit or an accumulator is not changed. Torch still
-    computes a product of two uncast operands, and one with a single uncast operand or with a format that is not a
-    float format; a note names the latter. arch: the architecture, such as "hopper". called: the chip's name in error
+    The result is a Placed (recipe and notes). A product that has a unit or an accumulator is not changed, nor is a
+    product of two uncast operands. A product is not changed either if one operand is uncast or an operand's format is
+    no float format, and a note says so. arch: the architecture, such as "hopper". called: the chip's name in error
     messages; "" for `arch`.
     """
     notes: list[Note] = []

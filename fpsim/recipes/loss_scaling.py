@@ -60,7 +60,7 @@ class LossScalingPolicy:
       scale: scale of the first step.
       growth, backoff: factors by which the scale grows and shrinks.
       interval: number of steps without overflow before the scale grows.
-      decay: weight of the old value in the running average of "average"; base of the factor of "by_norm".
+      decay: for "average", weight of the old value in the running average; for "by_norm", base of the factor.
       margin: for "average", the powers of two between the average largest gradient and the format's largest value.
       threshold: for "by_norm", the gradient norm at which the scale stays unchanged.
       lowest, highest: bounds of the scale.

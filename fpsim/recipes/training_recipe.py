@@ -43,8 +43,8 @@ class Recipe:
       optimizer: learning rate, clipping, formats of moments and weights.
       reduction: the format that gradients of micro-batches and processes are rounded to before they are added, in
         float32 and in order; None for float32.
-      gradients: the format in which a process stores gradients: each micro-batch's are rounded into it, and added in it
-        one after another, to nearest even (docs/systems.md). None for float32.
+      gradients: the format in which a process stores gradients; None for float32. A micro-batch's gradients are rounded
+        to it and added to the stored sum, which is rounded to it again, to nearest even (docs/systems.md).
       parametrisation: the model's parametrisation: "standard", or "unit" (unit scaling).
       source: the library or paper that the recipe comes from.
 

@@ -44,7 +44,7 @@ class PrivateNames(NamedTuple):
       dispatcher: the class CPUDispatcher, of compiled functions.
       results: the class CompileResultCacheImpl, which takes compile results apart and puts them together.
       dumps: the function that makes bytes of a taken-apart compile result.
-      runtime: `rtsys`, which machine code needs.
+      runtime: `rtsys`, which prepares the process for machine code from the disk.
       lock: the compiler's lock.
       identity: the class FunctionIdentity, which numbers functions.
       library: the class CodeLibrary, which knows whether machine code holds addresses of its process.

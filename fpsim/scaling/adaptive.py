@@ -41,8 +41,8 @@ def encode_four_or_six(
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
     fill: the arrays to fill. source: the float array. source_fmt: the format that its dtype stores. options: the
-    options of the elements' cast. known_scales: one scale per tile, as it is where the largest magnitude becomes 6 (1.5
-    times as large where it becomes 4); None to compute them.
+    options of the elements' cast. known_scales: the caller's scales, one per tile, with which the largest magnitude
+    becomes 6 (a tile in which it becomes 4 gets 1.5 times this scale); None to compute them.
 
     Returns:
       Five int64, the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
@@ -159,7 +159,7 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 def _merge(
     source: Array, source_fmt: Format, encodings: list[EncodedTargets], values: Iterable[Array], fill: EncodedTargets
 ) -> Array:
-    """Copy each tile from one of two encodings to the arrays of `fill`: the one with the smaller error, else the first.
+    """Copy each tile to the arrays of `fill` from one of two encodings: that of smaller error, the first in a tie.
 
     source: the original array. source_fmt: the format that its dtype stores. encodings: the two encodings. values: the
     float32 arrays to which these decode, in the same order. The error is the one that fill.scaling.adaptive names.

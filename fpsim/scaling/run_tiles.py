@@ -77,8 +77,8 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
     """Fill `job.out` with codes or values, using given scales of shape (batch, rows of tiles, tiles in a row).
 
     job: the array to encode, its tiles and its plan. factors: of the same shape as scales, what elements are divided by
-    or multiplied with, in floats of job.width bits. None: the scales if elements are divided, else
-    their inverses, at most the largest float.
+    or multiplied with, in floats of job.width bits. None takes the scales if elements are divided, else the inverses of
+    the scales, at most the largest float.
     """
     tiling = job.tiling
     if not job.source.size:

@@ -141,8 +141,8 @@ class Scaling:
     def _refuse_scale_formats(self) -> None:
         """Raise a ValueError if the scale format does not fit float32 or the other fields.
 
-        float32 must hold all its values. It must have a NaN. If `zero_scale` or `infinity` is "one", it must have the
-        value 1. It must have the value `smallest_scale`, or the default of that field.
+        The scale format must have a NaN, and float32 must hold all values of the format. The value 1 must be one of
+        them if `zero_scale` or `infinity` is "one". So must `smallest_scale`, or the default of that field.
         """
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:
@@ -349,7 +349,7 @@ def scaling_fields(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(fields: Any) -> Scaling:
-    """Return the scaling that a dict of fields describes, as `scaling_fields` returns it.
+    """Return the scaling that `fields`, a dict such as `scaling_fields` returns, describes.
 
     Raises:
       ValueError: the dict does not describe a scaling.

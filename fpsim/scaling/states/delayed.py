@@ -129,7 +129,7 @@ class DelayedScaling(_ScaleState):
         Returns:
           The Scaled array (float32 values if `back`); the encode scales that were used; a dict of the arrays for the
           next step, "amax_history" and "encode_scales"; and True if at least one of these new encode scales was
-          computed from an amax, False if every tile keeps its scale, as its amax is 0 or Inf.
+          computed from an amax, False if point 3 of the class (or zero_amax="skip") kept the scale of every tile.
         """
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
@@ -145,9 +145,9 @@ class DelayedScaling(_ScaleState):
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
         """Return the history of amaxes after a step, the encode scales after it, and whether any of them is new.
 
-        An encode scale is new if point 3 of the class computed it from an amax, even if its value is the same. A tile
-        whose amax is 0 or Inf keeps its scale. history: before the step, shape (entries, *tiles). encode_scales:
-        before the step, one per tile. newest: the step's amaxes, one per tile.
+        An encode scale is new if point 3 of the class computed it from an amax, even if its value is the same.
+        history: before the step, shape (entries, *tiles). encode_scales: before the step, one per tile. newest: the
+        step's amaxes, one per tile.
         """
         from fpsim.runtime.processor import ieee_arithmetic
 
