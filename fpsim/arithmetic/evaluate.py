@@ -102,7 +102,7 @@ def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
     """Run a loop on all operands, writing results to the array `filled`, and return the union of the flags raised.
 
     run: the loop, a function (sources, targets, first) -> None that fills targets, (piece of `filled`, uint8 flags),
-    from pieces of the operands. inputs: the operands.
+    from sources, pieces of the operands; first: flat index of the pieces' first element. inputs: the operands.
     """
     raised, lock = Flags.NONE, Lock()
 

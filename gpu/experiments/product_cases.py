@@ -33,7 +33,10 @@ ORDERS = ("product", "a_first", "b_first")
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases that compare Triton loops over tl.dot with models of them; lab: a validation's settings."""
+    """Yield cases that compare the bits of Triton loops over tl.dot with the bits that models predict.
+
+    lab: the settings of the validation.
+    """
     plans: list[tuple[Pair, int, int | None, str]] = [
         (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
         (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),

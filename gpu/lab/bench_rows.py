@@ -39,7 +39,7 @@ class BenchWork(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """True if the call multiplies square matrices, so that its size is their side."""
+        """True if the call multiplies square matrices, so that its size is the side of a matrix."""
         return not self.moved
 
     def count(self, size: int) -> int:
@@ -52,7 +52,7 @@ STOCHASTIC = {"rounding": "stochastic", "seed": 7}
 
 
 def _casts() -> list[BenchWork]:
-    """Return the benchmark's casts: encode and decode of several formats."""
+    """Return the benchmark's calls of encode and decode for several formats."""
     rows = []
     for fmt, size in BYTES.items():
         for words, options in (("", {}), (" stochastic", STOCHASTIC)):
@@ -63,7 +63,7 @@ def _casts() -> list[BenchWork]:
 
 
 def _arithmetic() -> list[BenchWork]:
-    """Return the benchmark's arithmetic on codes, and its softmax along rows, which has no target."""
+    """Return the benchmark's calls of arithmetic on codes, and of softmax along rows, which has no target."""
     rows = [
         BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
@@ -84,7 +84,7 @@ def _scaled() -> list[BenchWork]:
 
 
 def _products() -> list[BenchWork]:
-    """Return the benchmark's matrix products, those by cuBLAS first."""
+    """Return the benchmark's calls of matrix products; the products by cuBLAS come first."""
     plans: tuple[tuple[str, str, int | None, float], ...] = (
         ("E4M3", "hopper_e4m3_f32", 128, FP8_RATE), ("E4M3", "hopper_e4m3_f32", None, FP8_RATE),
         ("FP16", "hopper_f16_f32", 128, 0.0), ("BF16", "hopper_bf16_f32", 128, 0.0),

@@ -72,7 +72,7 @@ class Areas(NamedTuple):
 
     @property
     def layout(self) -> npt.NDArray[Any]:
-        """Fields as an int64 array, the form in which kernels read them."""
+        """The fields of this object as an int64 array, the form in which kernels read them."""
         return np.array(self, np.int64)
 
 

@@ -136,7 +136,7 @@ class GpuTargets(NamedTuple):
 
 
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
-    """Return the job of encoding x, or of rounding it to float32 values if `back`, after validation of the arguments.
+    """Validate the arguments for encoding x, or for rounding it to values if `back`; return them as a GpuTileJob.
 
     x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`, whose errors are raised. back: True for values. The
     job's `back` is False all the same if values can only be computed by decoding codes in a second pass, or if the

@@ -77,8 +77,7 @@ def loader(width: int, widened: bool) -> Any:
 
 @cache
 def raiser(width: int, affine: bool) -> Any:
-    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)` that updates maxima by one
-    element.
+    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)` that updates maxima.
 
     bits: the element, a float of `width` bits. top, low, specials: results for the elements so far, as bits of floats
     and as flags. top: the largest finite magnitude; with `affine`, that of the positive elements. low: with `affine`,

@@ -113,9 +113,10 @@ class Width:
 
         @scalar
         def root(x: Any) -> Any:
-            """Return the bits of the square root of x, rounded to nearest; rounding it again to the format is correct.
+            """Return the bits of the square root of x, rounded to nearest.
 
-            x: bits of a float. The NaN of the result has no sign.
+            x: bits of a float. Rounding the result once more, to the format, gives the correctly rounded root. A NaN
+            result has no sign.
             """
             return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
 
@@ -364,7 +365,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 
 
 def _operation(name: str, w: Width) -> Any:
-    """Return the compiled function (x, y, mode) -> result for the bits of two floats; a NaN result has no sign.
+    """Return the compiled function (x, y, mode) -> result, all bits of floats but mode; a NaN result has no sign.
 
     name: "add", "multiply" or "divide". w: the functions for floats of this width. Sums are rounded to odd, products
     and quotients to nearest. mode: a Rounding, which only sums read: DOWN makes an exact zero -0.
