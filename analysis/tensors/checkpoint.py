@@ -82,7 +82,7 @@ class CheckpointTensors(Mapping[str, Array]):
         return iter(self._tensors)
 
     def __len__(self) -> int:
-        """Return the number of tensors."""
+        """Return the number of tensors in the checkpoint."""
         return len(self._tensors)
 
     def tensor(self, name: str) -> Tensor:
@@ -98,7 +98,7 @@ class CheckpointTensors(Mapping[str, Array]):
         return self._tensors[name]
 
     def __repr__(self) -> str:
-        """Return the path, the layout, and the numbers of tensors, values and bits per value."""
+        """Return a text: path, layout, number of tensors, number of values, and bits per value."""
         values = math.fsum(one.size for one in self._tensors.values())
         bits = math.fsum(one.size * one.stored_bits for one in self._tensors.values())
         size = f"{len(self)} tensors, {int(values):,} values of {bits / max(values, 1):.4g} bits"

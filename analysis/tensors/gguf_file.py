@@ -272,7 +272,7 @@ def _read_of(
 
 
 def _decoded(data: Array, blocks: BlockKind) -> Array:
-    """Return the values of whole blocks as a flat float32 array; data: the bytes. blocks: the type of the blocks."""
+    """Return the values of whole blocks as a flat float32 array; data: their bytes. blocks: the type of the blocks."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(data.reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

@@ -263,7 +263,7 @@ class _Walk:
         raise self._damaged("it ends early" if len(data) < 10 else "a number of more than 64 bits")
 
     def _varints(self, span: _Span) -> list[int]:
-        """Return the signed 64-bit varints of a packed field at `span`, but no more than DIMENSIONS_LIMIT + 1."""
+        """Return the signed 64-bit varints of a packed field at `span`, at most the first DIMENSIONS_LIMIT + 1."""
         numbers: list[int] = []
         place = span.begin
         while place < span.end and len(numbers) <= DIMENSIONS_LIMIT:
@@ -317,7 +317,7 @@ def _read_of(
 
 
 def _misfit(proto: _Proto, path: Path) -> TensorFileError:
-    """Return the error for a tensor, `proto`, of the file `path` that has not as many elements as its shape."""
+    """Return the error for a tensor, `proto`, of the file `path` whose number of elements contradicts its shape."""
     return TensorFileError(f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}")
 
 

@@ -1,4 +1,4 @@
-"""A tensor that is read in chunks, and the error for files without tensors."""
+"""A tensor that is read in chunks, and the error raised if files of tensors cannot be read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sums of micro-batches of gradients in chosen formats."""
+"""Sums of the gradients of micro-batches, in chosen formats."""

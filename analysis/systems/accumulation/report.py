@@ -74,7 +74,7 @@ class AccumulationReport(SavedReport):
 
     @property
     def micro_batches(self) -> int:
-        """Number of micro-batches in the complete sums."""
+        """Number of all micro-batches, whose gradients are in the complete sums."""
         return max(row.micro_batches for row in self.rows)
 
     def of(self, way: str) -> tuple[AccumulationRow, ...]:

@@ -256,7 +256,7 @@ class CacheRow:
 
     @property
     def bits(self) -> float:
-        """Deprecated name of `bits_per_value`; warns."""
+        """Deprecated name of `bits_per_value`; using it warns."""
         warn_renamed("CacheRow.bits", "bits_per_value")
         return self.bits_per_value
 

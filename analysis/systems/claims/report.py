@@ -133,7 +133,7 @@ class ClaimsReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Verdict -> number of rows with this verdict."""
+        """Number of rows with each verdict: verdict -> number."""
         verdicts = [row.verdict for row in self.rows]
         return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 

@@ -1,4 +1,4 @@
-"""The reduction itself: computes the codes that every rank holds afterwards, with memory for a few buffers."""
+"""The sums of an all-reduce: computes the codes that every rank holds afterwards, with memory for a few buffers."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class DecodingReport(SavedReport):
         return decoding_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence: the first changed token, and the mean and last KL."""
+        """Return a sentence with the first token that the decoders choose differently, and the mean and last KL."""
         change = self.first_change
         tokens = "no token changes" if change is None else f"the first token changes at step {change}"
         return (

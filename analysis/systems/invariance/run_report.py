@@ -93,12 +93,12 @@ class RunComparison(SavedReport):
     notes: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Return whether some tensor of `rows` differs."""
+        """Return whether some tensor of `rows` differs between the runs."""
         return self.first is not None
 
     @property
     def first(self) -> TensorDifference | None:
-        """The first of `rows` that differs; None if all are equal."""
+        """The first item of `rows` whose tensor differs between the runs; None if there is none."""
         return next((row for row in self.rows if row.differs), None)
 
     @property

@@ -64,7 +64,7 @@ class ScheduledProduct:
 
     @property
     def out_format(self) -> FormatLike | None:
-        """Deprecated name of `out_fmt`; warns."""
+        """Deprecated name of `out_fmt`; using it warns."""
         warn_renamed("ScheduledProduct.out_format", "ScheduledProduct.out_fmt")
         return self.out_fmt
 

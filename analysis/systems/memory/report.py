@@ -90,7 +90,7 @@ class Ledger(SavedReport):
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Kind of tensor -> bytes that one rank holds; kinds of 0 bytes are left out."""
+        """Bytes of each kind of tensor that one rank holds: kind -> bytes, without kinds of 0 bytes."""
         return {kind: count for kind in KINDS if (count := self.of(kind))}
 
     def plot(self, ax: Axes | None = None, others: Sequence[Ledger] = ()) -> Axes:

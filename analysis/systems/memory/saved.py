@@ -37,7 +37,7 @@ class SavedTensor:
 
     @property
     def module(self) -> str:
-        """Deprecated name of `layer`; warns."""
+        """Deprecated name of `layer`; using it warns."""
         warn_renamed("SavedTensor.module", "layer")
         return self.layer
 

@@ -33,7 +33,7 @@ class ScaleBlocks(NamedTuple):
     scales: tuple[int, ...]
 
     def words(self, shape: Sequence[int]) -> str:
-        """Return the kind of blocks as text, such as "in 128x128 blocks" or "with one scale"; shape: the matrix's."""
+        """Return the blocks as text, such as "in 128x128 blocks" or "with one scale"; shape: shape of the matrix."""
         whole_rows, whole_columns = self.rows >= shape[-2], self.columns >= shape[-1]
         if whole_rows and whole_columns:
             return "with one scale"

@@ -86,7 +86,7 @@ class LayoutReport:
         return f"{self.path}: {self.layout or 'unreadable'}, {checked}, {plural(len(self.problems), 'problem')}."
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each statement; the columns are tensor, kind, text and
+        """Return a pandas DataFrame with a row for each finding; the columns are tensor, kind, text and
         contradicts.
         """
         return frame([one._asdict() for one in self.findings])

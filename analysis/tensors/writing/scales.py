@@ -142,7 +142,7 @@ def swizzled(scales: Array) -> Array:
 
 
 def of_whole_tiles(weight: WeightToWrite) -> WeightToWrite:
-    """Return the weight with `bands` of a multiple of 128 rows each, so that no tile of scales is cut by a band."""
+    """Return the weight with a `bands` that yields multiples of 128 rows, so that no band cuts a tile of scales."""
     return weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS)))
 
 
