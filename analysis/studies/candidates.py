@@ -16,7 +16,7 @@ ScalingLike = Scaling | str | None
 
 
 class CastCandidate(NamedTuple):
-    """A format with a scaling, which a study compares with others.
+    """A candidate of a study: a format together with a scaling.
 
     Attributes:
       element: the format of the elements.

@@ -202,7 +202,7 @@ GROUP_HEADS = (
 def _group_row(group: TensorGroup) -> TableRow:
     """Return the table row of a group of tensors that share a role and a recommendation.
 
-    The reader can unfold it to see the names of up to 40 of the tensors.
+    A reader of the page can unfold the row to see the names of up to 40 of the tensors.
     """
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)

@@ -163,10 +163,11 @@ class StudyPlan:
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
         """Return the combinations of format, scaling and rounding to measure on a tensor.
 
-        The role decides on the candidates, which are formats with scalings: - An operand of products (a role in
-        OPERANDS, such as "matrix") is measured in all candidates. If the tensor has only one row, candidates with a
-        scale for each row are left out where their format has another candidate. - Other tensors, such as a "bias", are
-        measured in the candidates without scaling whose format has 16 bits or more.
+        The role decides on the candidates, which are formats with scalings:
+        - An operand of products (a role in OPERANDS, such as "matrix") is measured in all candidates. If the tensor has
+          only one row, candidates with a scale for each row are left out where their format has another candidate.
+        - Other tensors, such as a "bias", are measured in the candidates without scaling whose format has 16 bits or
+          more.
 
         A candidate in the property `compared` is measured in all roundings of the study. Other candidates are measured
         only in the rounding `judged`, on which recommendations are based. `role`: the tensor's role. `rows`: the
@@ -236,8 +237,8 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
     """Return the report with the ranges and errors of the given tensors.
 
-    A file that cannot be read adds a text to the report's problems, and its other tensors are skipped. `plan`: the
-    study's settings. `progress`: called with (share done, name of the tensor).
+    If a file cannot be read, a text is added to the report's problems, and the other tensors of the file are skipped.
+    `plan`: the study's settings. `progress`: called with (share done, name of the tensor).
     """
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []

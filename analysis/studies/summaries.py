@@ -36,7 +36,7 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for those operands of products whose SQNR is known."""
+    """Return the recommendations for the tensors that are operands of products and whose SQNR is known."""
     return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
 
 

@@ -327,7 +327,8 @@ def _submitted(
 ) -> Results:
     """Call function(task) through a dask client for the tasks at `indices`; yield (index, result or Failure).
 
-    Results come as they are finished. ahead: number of tasks that are submitted before the first has finished.
+    Results come as they are finished. `client`: the dask client. ahead: number of tasks that are submitted before the
+    first has finished.
     """
     if not indices:
         return

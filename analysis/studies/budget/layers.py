@@ -201,8 +201,8 @@ def _patches(
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output gradient.
 
     `step`, `layer`: the training step and the layer's name, stored in each Kept. `x`, `weight`, `gradient`: the
-    convolution's input, weight and output gradient (or None), in torch's shapes. `settings`: its recorded settings,
-    such as strides.
+    convolution's input, weight and output gradient (or None), in torch's shapes. `settings`: the convolution's recorded
+    settings, such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [

@@ -163,9 +163,9 @@ class OutputStages(Stages):
     ) -> None:  # fmt: skip
         """Measure products one at a time in the recipes below 16 bits that change the outputs by more than the limit.
 
-        To find these recipes, the model runs once for each recipe below 16 bits: all products that fit it follow it,
-        and the others follow the 16-bit recipe. If any recipe exceeds the limit, products are also measured one at a
-        time in the 16-bit recipe.
+        To find these recipes, the model runs once for each recipe below 16 bits: all products that fit this recipe
+        follow it, and the others follow the 16-bit recipe. If any recipe exceeds the limit, products are also measured
+        one at a time in the 16-bit recipe.
 
         Args:
           measurer: runs the model.

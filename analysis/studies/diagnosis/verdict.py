@@ -254,13 +254,14 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return a clause on an operand's values outside its format's range, if they make it inexact; else "".
+    """Return a clause on an operand's values outside its format's range, if they make the operand inexact; else "".
 
     Of several groups of values (see `sides`), the clause names the one that causes the largest relative error of its
     operand. Only operands cast without scales count.
 
     Args:
-      row, recipe: the product's errors, with the names of its operands, and its recipe.
+      row: the product's errors, with the names of its operands.
+      recipe: the product's recipe.
       recording, layer: the recording with the ranges of the operands, and the layer's name in it.
       sides: which values count: those "below", "above", or among the "subnormal" numbers of the format. With "above"
         alone a single value suffices, else the relative error must exceed 1 %.

@@ -54,11 +54,12 @@ class ModelRun(NamedTuple):
 
 
 def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
-    """Run a copy of a model under an arithmetic, and call `seen` with each product.
+    """Run a copy of a model under an arithmetic, and call `seen` with the Product of each multiplication.
 
-    `model`: a torch.nn.Module. `batch`: its argument, a tuple or list of arguments, or a mapping of keyword arguments.
-    `loss`: called as loss(model, batch), and its backward pass runs too; None for the forward pass alone. Raise a
-    ValueError if the batch does not fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
+    `model`: a torch.nn.Module. `batch`: the model's argument, a tuple or list of arguments, or a mapping of keyword
+    arguments. `loss`: called as loss(model, batch), and its backward pass runs too; None for the forward pass alone.
+    Raise a ValueError if the batch does not fit the model, a layer cannot follow its recipe, or the loss is not a
+    scalar.
     """
     twin, batch = copied(model, "model"), copied(batch, "batch")
     mode = _Products(twin, arithmetic, frozenset(map(id, model.parameters())))

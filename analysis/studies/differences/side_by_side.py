@@ -65,7 +65,7 @@ def diff(
         is a layer's own recipe if it is quantised already, BF16 or FP16 for layers of that dtype, and FP8_TENSOR for
         the others: E4M3 with a scale per tensor, promoted every 128 terms, results in BF16.
       loss: a function of (model, batch) that returns a scalar, or a criterion of torch for batches of (input, target);
-        its backward pass is compared too. None for the forward pass alone.
+        the backward pass of the loss is compared too. None for the forward pass alone.
       logits: the part of the output for the KL divergence, along the last axis: None for the part that is called
         `logits`, True for the output itself, a function that takes it from the output, False for none.
       second_model: the model of the second run, with layers of the same names; None for the same model.

@@ -368,9 +368,9 @@ def sensitivity_of(
 ) -> Sensitivity:  # fmt: skip
     """Return the report of finished measurements of a model.
 
-    `measurer`: made the measurements. `layers`: the user's shell patterns. `sizes`: layer -> number of elements of its
-    weight. `single`: the rows of single products. `joint`: for each recipe, a row of all products at once. `notes`:
-    sentences that come before those of `single`.
+    `measurer`: the Measurer that made the measurements. `model`: the torch.nn.Module. `layers`: the user's shell
+    patterns. `sizes`: layer -> number of elements of its weight. `single`: the rows of single products. `joint`: for
+    each recipe, a row of all products at once. `notes`: sentences that come before those of `single`.
     """
     words = [text for name, recipe in measurer.recipes.items() for text in (name, recipe_words(recipe))]
     notes = (*left_out_notes(model, layers), *notes, *single.notes)

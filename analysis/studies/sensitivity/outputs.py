@@ -50,8 +50,7 @@ class OutputMeasurer(Measurer):
 
         Returns:
           Relative difference of the outputs of two runs of the first batch. The difference is 0 for a deterministic
-            model, if this
-          method ran before, or if the outputs are too large to be stored.
+          model, if this method ran before, or if the outputs are too large to be stored.
         """
         if self.elements:
             return 0.0
@@ -79,7 +78,7 @@ class OutputMeasurer(Measurer):
                 self._all_of_batch(index, keys, cells, progress)
 
     def measured(self, unsteady: float = 0.0) -> SingleProducts:
-        """Return a row for each product and recipe, and notes; metrics that were not measured are NaN, as are losses.
+        """Return a row for each product and recipe, and notes; losses, and metrics that were not measured, are NaN.
 
         `unsteady`: relative difference of the outputs of two exact runs of one batch, as `prepare` returns it.
         """

@@ -24,7 +24,7 @@ MOST_BATCHES = 1000  # batches that an iterable may yield; more is a data set in
 def model_checked(model: Any) -> Any:
     """Return the model unchanged, if it is a torch.nn.Module whose products can be emulated.
 
-    Raise a TypeError for another object, a ValueError if it is compiled, or not in the CPU's memory.
+    Raise a TypeError for another object, a ValueError if the model is compiled, or not in the CPU's memory.
     """
     if isinstance(model, torch.nn.Module):
         for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
