@@ -181,7 +181,8 @@ def _default_schedule(
     """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
 
     A shorter chain has `promote` terms, or, if that is None, as many as share a scale along K. With neither there is
-    one chain. promote, scale_order: as in `fp.matmul`. sides: the shapes of a and b, with the tiles that share a scale.
+    one chain. promote, scale_order: as in `fp.matmul`. sides: shapes of a and b, each with the tile (block of elements)
+    that shares a scale.
 
     Raises:
       ValueError: the unit or the operands cannot have that `promote` or order of scales.

@@ -71,7 +71,7 @@ class UnitOperand(NamedTuple):
     """An operand of a product by a matrix unit: codes, and the scales that belong to them.
 
     Attributes:
-      facts: the operand's shape and tiles.
+      facts: the operand's shape and its tiles (blocks of elements that share a scale).
       codes: array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use.
       block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units.
       factors: float32 decode scales, one per tile, for units without block scales; None for an unscaled operand.
@@ -226,7 +226,8 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     argument scale_a or scale_b, which must be None, as x has scales already.
 
     Raises:
-      ValueError: the unit cannot multiply elements of x's format or tiles of its shape, or `scales` is not None.
+      ValueError: the unit does not accept x's format, or the shape of its tiles (blocks of elements that share a
+        scale); or `scales` is not None.
     """
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
@@ -257,7 +258,7 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
 
 
 def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
-    """Return the shape and tiles of x, a Scaled array with float32 decode scales, and these scales (None if empty).
+    """Return the OperandShape of x, a Scaled array with float32 decode scales, and these scales (None if empty).
 
     name: "a" or "b".
     """
@@ -281,8 +282,8 @@ def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
 def block_along_k(block: tuple[int, ...], name: str) -> int:
     """Return how many terms of K share a scale; -1 stands for all of K.
 
-    block: the field `block` of a Scaling: lengths of a tile along the last one or two axes, -1 for a whole axis. name:
-    "a", whose K is the last axis, or "b", whose K is the first of two.
+    block: the field `block` of a Scaling: lengths of a tile (elements that share a scale) along the last one or two axes;
+    -1 for a whole axis. name: "a", whose K is the last axis, or "b", whose K is the first of two.
     """
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]

@@ -31,7 +31,8 @@ class ProductSums(NamedTuple):
       factors_at: function that returns the decode scales of partial sums, as a `Factors` (scales of rows and of
         columns). Its argument is a list with one number for each partial sum, the index along K of its first term.
       out_fmt: format of the result, to which some merges round sums.
-      join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
+      join: function (sum of a slice of K, total of the earlier slices or None) -> new total, for merges in place, which
+      end every slice with
         an epilogue; None for other merges.
     """
 
@@ -67,7 +68,7 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Return the sum (M, N) of the slices' sums, added in order; the first slice's sum is not added to a zero.
+    """Return the sum (M, N) of the sums over slices of K, added in order; the first is not added to a zero.
 
     partials: the sum of each slice. sums: the schedule, whose merge says which sums are rounded to the output's format.
     """
@@ -87,7 +88,7 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the sum (M, N) of all slices' sums, in an order that begins with the last slice.
+    """Return the sum (M, N) of the sums over all slices of K, in an order that begins with the last slice.
 
     The total starts as the last slice's sum. For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of
     slices i and i + half are added to one another, and the result to the total. Slice i is added alone if i + half is
@@ -106,7 +107,9 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return a function from a slice's number to its sum (M, N), added in lanes (partial sums), without matrix units.
+    """Return a function from the number of a slice of K to its sum (M, N), added in lanes (partial sums).
+
+    Lanes are those of GPU threads without matrix units.
 
     sums: the operands and the order of additions.
     """
@@ -119,7 +122,7 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
 def _by_chains(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None
 ) -> Callable[[int], Matrix]:  # fmt: skip
-    """Return a function from a slice's number to its sum (M, N), computed by chained matrix instructions.
+    """Return a function from the number of a slice of K to its sum (M, N), computed by chained matrix instructions.
 
     sums: the operands and the order of additions. shape, dtype: a sum's. work: memory that slice 0's sum may reuse, or
     None.
@@ -227,7 +230,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return one slice with all terms of consecutive slices, in order; adjacent ranges of K become one range.
+    """Return one slice of K with all terms of consecutive slices, in order; adjacent ranges of K become one range.
 
     group: the slices. The result has no blocks (ranges of partial sums) and no residue.
     """
@@ -241,7 +244,7 @@ def _joined_runs(group: list[Slice]) -> Slice:
 
 
 def _term(of: Slice, position: int) -> int:
-    """Return the index along K of term number `position` of a slice, in the slice's order.
+    """Return the index along K of term number `position` of a slice of K, in the order of the slice's terms.
 
     Raises:
       IndexError: the slice has fewer terms.
@@ -269,7 +272,7 @@ def _with_step(product: Any, step: int) -> Any:
 
 
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
-    """Return the product over a slice's terms of K, in the order of its instructions.
+    """Return the product over the terms of a slice of K, in the order of the slice's instructions.
 
     product: the unit, and the codes and scales of a and b. of: the slice, whose first of.residue terms are added by
     separate instructions; zero terms fill up the last of these. plan: the order of additions, with the number of terms

@@ -39,7 +39,7 @@ HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a lar
 
 
 class StripWay(NamedTuple):
-    """The arguments of the kernels that sum a strip (a block of the result, 16 rows by a panel of columns) in float32.
+    """The arguments of the kernels that sum a strip (a block of the result, 16 rows by up to 128 columns) in float32.
 
     Attributes:
       how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py.
@@ -271,8 +271,8 @@ def panels_of(
 def strips_kernel(how: int) -> Any:
     """Return the compiled kernel that computes strips of the result by the step number `how`.
 
-    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. The kernel is `(a,
-    panels, c, out, given_up, ranges, first, stop, facts) -> lost` and computes strips first .. stop - 1.
+    A strip is a block of 16 rows by a panel (up to 128 columns); strips are counted along rows of strips. The kernel is
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost` and computes strips first .. stop - 1.
 
     a, panels, ranges: as in Panels. c: (M, N) float32 bits that are added, or empty. out: (M, N) float32 bits, written.
     given_up: 1-D uint8, set to 1 for each strip that float32 cannot compute and whose part of `out` stays as it was,
@@ -286,10 +286,10 @@ def strips_kernel(how: int) -> Any:
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. way: arguments of the
-    kernels. operands: a and b, decoded. c: (M, N) float32 bits that are added, or empty. given_up: 1-D uint8, one
-    element per strip, set to 1 if sums may leave the range in which float32 is exact, else to 0. The part of `out` of a
-    strip marked 1 stays as it was.
+    A strip is a block of 16 rows by a panel (up to 128 columns); strips are counted along rows of strips. way:
+    arguments of the kernels. operands: a and b, decoded. c: (M, N) float32 bits that are added, or empty. given_up: 1-D
+    uint8, one element per strip, set to 1 if sums may leave the range in which float32 is exact, else to 0. The part of
+    `out` of a strip marked 1 stays as it was.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -73,10 +73,10 @@ def _by_threads(
 ) -> int:  # fmt: skip
     """Compute all strips of the result on several threads; return the number of strips that float32 cannot compute.
 
-    A strip is a block of 16 rows by a panel of columns. way: arguments of the kernels. operands: a and b, decoded. c:
-    (M, N) float32 bits that are added, or empty. out: (M, N) uint32 bits to fill. given_up: 1-D uint8, one element per
-    strip, set to 1 if float32 cannot compute it, else to 0. cost: duration of one strip, as the number of elements that
-    a cast converts in that time.
+    A strip is a block of 16 rows by a panel (up to 128 columns). way: arguments of the kernels. operands: a and b,
+    decoded. c: (M, N) float32 bits that are added, or empty. out: (M, N) uint32 bits to fill. given_up: 1-D uint8, one
+    element per strip, set to 1 if float32 cannot compute it, else to 0. cost: duration of one strip, as the number of
+    elements that a cast converts in that time.
     """
     parts: list[int] = []
 

@@ -17,7 +17,7 @@ class IntegerOperand(NamedTuple):
     """An operand of a product by an integer matrix unit: its integers, scales and zero points.
 
     Attributes:
-      facts: its shape and the tiles that share a scale.
+      facts: its shape and its tiles (blocks of elements that share a scale).
       codes: integers of the unit's input dtype, in the memory of the CPU or GPU in use.
       factors: float32 decode scales, one per tile; None for none.
       zero_points: int32, None for none. Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales along K it is
@@ -79,7 +79,7 @@ def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
     """Return the zero points of a Scaled array of integers as int32; None if it has none.
 
     Their shape is (M, 1) for a, (1, N) for b, or (1, 1) for a single one. If scales change along K, zero points have
-    the shape of the scales. x: the array. name: "a" or "b". facts: its shape and tiles.
+    the shape of the scales. x: the array. name: "a" or "b". facts: its OperandShape.
     """
     points = getattr(x, "zero_points", None)
     if points is None:

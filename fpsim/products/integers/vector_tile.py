@@ -43,7 +43,7 @@ def _pair_products(builder: Any, x: Any, y: Any, cut: str) -> Any:
 
 @cache
 def tile_of(rows: int, groups: int, cut: str) -> Any:
-    """Return the intrinsic (a, b, out, row, column, steps, pairs) -> None that adds a tile's products to `out`.
+    """Return the intrinsic (a, b, out, row, column, steps, pairs) -> None that adds products to a block of `out`.
 
     It adds `steps` steps of `pairs` pairs of terms, in ascending order, for `rows` rows from `row` on and 16 * `groups`
     columns from `column` on. cut: what becomes of a step's sum that leaves 32 bits. WRAPS: it wraps. SIGNED, UNSIGNED:

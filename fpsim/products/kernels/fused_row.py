@@ -86,7 +86,7 @@ class RowPlace(NamedTuple):
     Attributes:
       r: number of the first row; RowLoops.rows says how many rows are computed together.
       rows: number of rows of the block of a.
-      width: columns of the panel that are not padding.
+      width: columns of the panel (decoded terms of b) that are not padding.
       scale: exponent of row r's block scale, 0 without scales.
     """
 

@@ -78,12 +78,12 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags.
+    """Decode `terms` rows of b from row k on, `width` columns from j on, to `values` and `exponents`; return flags.
 
     The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
     -20 .. 20, the range of the fast loops. source: (K, N) float32 patterns as int32. facts: (mask of the bits that the
-    unit reads, the format's smallest exponent, base). values, exponents: (terms, columns), filled with masked float32
-    patterns, int32, and with exponents minus base, int8; with zeros beyond K and `width`.
+    unit reads, the format's smallest exponent, `base` of stored exponents). values, exponents: (terms, columns), filled
+    with masked float32 patterns, int32, and with exponents minus base, int8; with zeros beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):

@@ -306,7 +306,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, by_sign: bool) -> Any:
-    """Return the loop RowLoops.fills["floats"], which decodes `terms` terms of b from float32 patterns to a panel.
+    """Return the loop RowLoops.fills["floats"], which decodes `terms` terms of b, float32 patterns, to buffers.
 
     by_sign: positive and negative values are stored apart.
     """
@@ -330,7 +330,7 @@ def filler_of(terms: int, by_sign: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, by_sign: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of 8-bit codes.
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes 8-bit codes of operand b.
 
     It decodes terms k .. k + terms - 1 of 64 columns from n on: values to b (if by_sign, positive and negative ones
     apart), exponents to eb. facts: a CodeFacts array. flags: SPECIAL for NaN or Inf, else 0.
@@ -349,7 +349,7 @@ def _byte_decoder(terms: int, by_sign: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, by_sign: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes.
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes FP16 or BF16 codes of operand b.
 
     It decodes terms k .. k + terms - 1 of 64 columns from n on: values to b (if by_sign, positive and negative ones
     apart), exponents to eb. facts: a HalfFacts array. flags: SPECIAL (NaN or Inf) + DEEP (a stored exponent not in -20
@@ -373,7 +373,7 @@ def _half_decoder(terms: int, by_sign: bool) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
-    """Return the loop of `RowLoops.fills` that decodes `terms` terms of codes of b to a panel.
+    """Return the loop of `RowLoops.fills` that decodes `terms` terms of codes of b to buffers.
 
     decode: a result of `_byte_decoder` or `_half_decoder`. layout: the function that names `facts`' numbers.
     """
@@ -391,7 +391,7 @@ def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
 
 
 def fills_of(terms: int, by_sign: bool) -> dict[str, Any]:
-    """Return the dict `RowLoops.fills` of vectorised functions that decode `terms` terms of b to a panel.
+    """Return the dict `RowLoops.fills` of vectorised functions that decode `terms` terms of b to buffers.
 
     Keys: "floats", and codes as "bytes" or "halves". by_sign: positive and negative values are stored apart.
     """

@@ -31,7 +31,7 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 @reloadable
 class Joins(NamedTuple):
-    """The two kernels that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
+    """The kernels that add a row of partial sums to its float32 totals, and totals to the sums of earlier slices of K.
 
     Attributes:
       promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
@@ -69,7 +69,7 @@ def _promote(totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -
 
 @inner_loop
 def _merge(merged: Any, totals: Any, r: Any) -> None:
-    """Add row r of `totals` to row r of `merged`, the sums of earlier slices, and set the totals to -0.
+    """Add row r of `totals` to row r of `merged`, the sums of earlier slices of K, and set row r of `totals` to -0.
 
     Both are (rows, columns) float32.
     """

@@ -80,7 +80,7 @@ def pairs_kernel(how: int) -> Any:
     four, join = scalar(four), scalar(join)
 
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
-        """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b.
+        """Set stack[0] to the pairwise sums of one row of a times all columns of b, a panel.
 
         a: (terms,) float32. b: (terms, width) float32. stack: (levels, width) float32; all rows but stack[0]
         are scratch. scale: 2**(24 - precision of the format). floor: float32 bits of 1.5 times the format's smallest
