@@ -139,7 +139,7 @@ def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
 
 
 def _added(order: Nested, x: Array, fmt: Format) -> Array:
-    """Return the sums (n,) of contributions x (ranks, n), added in the order `order`, each addition rounded to `fmt`."""
+    """Return the sums (n,) of contributions x (ranks, n), added in this order, each addition rounded to `fmt`."""
     if isinstance(order, int):
         return np.asarray(x[order])
     total = _added(order[0], x, fmt)
