@@ -17,7 +17,7 @@ def unit_for(
 ) -> MatrixUnit:
     """Return the matrix unit of an architecture for operands of two given formats and a given result format.
 
-    A unit that reads block scales itself is preferred if they have the scale format and block size of `scaling`.
+    A unit that reads block scales itself is preferred if their format and block size are those of `scaling`.
 
     Args:
       arch: the architecture, such as "hopper".

@@ -67,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Return a context in which this module's clock stops; contexts of threads may overlap, and be nested."""
+    """Return a context in which this module's clocks stop; contexts of several threads may overlap, and be nested."""
     global _compiling, _since, _spent
     with _lock:
         if not _compiling:

@@ -43,7 +43,7 @@ def kept(
       scaling: the scaling, or None for a cast without scales.
       rounding: rounding mode of the cast.
       scales: the caller's decode scales, one per tile; None: the scaling computes them.
-      cast: further keywords of `fpsim.encode_scaled`, which decide zero points.
+      cast: further keywords of `fpsim.encode_scaled`; only integer formats with zero points use them.
 
     Returns:
       bool array of x's shape.
@@ -164,7 +164,7 @@ def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
 
 
 def _widened(array: Array) -> Array:
-    """Return a float array in float32, or unchanged if it is float32 or float64; the conversion is exact."""
+    """Return `array` unchanged if it is float32 or float64; convert narrower floats to float32, exactly."""
     if array.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         return array
     with np.errstate(all="ignore"):  # ml_dtypes warns of NaN

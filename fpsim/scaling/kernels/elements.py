@@ -181,8 +181,8 @@ def element_loop(how: Elements) -> Any:
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
     """Return `size` random uint32 words, for the elements with the flat indices first, first + 1, ...
 
-    The result is a view of `space`.
-    space: scratch of at least size + 8 words, overwritten. k0, k1: the seed's low and high 32 bits.
+    space: scratch of at least size + 8 words, overwritten; the result is a view of it. k0, k1: the seed's low and high
+    32 bits.
     """
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
     fill_random(space[: (size + skip + 3) // 4 * 4], u64(first >> u64(2)), k0, k1)

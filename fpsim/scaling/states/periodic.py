@@ -82,9 +82,10 @@ class PeriodicScaling(_ScaleState):
 
 
 class OnlineScaling(_ScaleState):
-    """Scales computed from the array itself at every step: `fpsim.encode_scaled` that also counts what it loses.
+    """Scales computed from the array itself at every step, as by `fpsim.encode_scaled`, with counts of lost elements.
 
-    Arrays may differ in shape from step to step, as only the counts persist.
+    The counts are those of saturated and underflowed elements (`ScaleCounts`). Arrays may differ in shape from step to
+    step, as only the counts persist.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
@@ -109,7 +110,7 @@ class OnlineScaling(_ScaleState):
 
         Returns:
           The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-          per tile; an empty dict, since no array is needed by the next step; and True, as scales are new.
+          per tile; an empty dict, since no array is needed by the next step; and True, as every step computes scales.
         """
         from fpsim.scaling.states import steps
 
