@@ -39,8 +39,9 @@ class Slicing:
         - "float32": one after the other, in float32.
         - "output": as "float32", but each slice's sum is rounded to the output format first.
         - "in_place": as "float32", but the running sum is rounded to the output format after every slice.
-        - "from_both_ends": the sum starts with the last slice's, to which pairs of slices i and i + h are added for
-          i = 0 to h - 1, with h = ceil(count / 2); slice i is added alone if i + h is the last slice or beyond.
+        - "from_both_ends": the total starts with the sum of the last slice. For i = 0 to h - 1, with
+          h = ceil(count / 2), the sums of slices i and i + h are added, and their sum is added to the total; slice i is
+          added alone if i + h is the last slice or beyond.
       lengths: terms of each slice, which add up to K, for the rule "listed".
 
     Raises:

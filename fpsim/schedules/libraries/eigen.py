@@ -183,9 +183,9 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
     """Return the sizes of the blocks into which one thread cuts a product of rows x k by k x columns.
 
     machine: settings of the build. Products with all sizes below NEVER_BLOCKED are one block.
-    The length of a block of K is the largest multiple of 8 for which a kernel's rows of a, columns of b and result fit
-    L1, reduced as far as the number of blocks stays the same. Columns are divided if a block of K in all columns of b
-    does not fit the cache. Rows can be divided only if neither K nor columns are.
+    The longest block of K has the largest multiple of 8 terms for which a kernel's rows of a, columns of b and result
+    fit L1. All blocks are made shorter as far as their number stays the same (see `_evened`). Columns are divided if a
+    block of K in all columns of b does not fit the cache. Rows can be divided only if neither K nor columns are.
     """
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)

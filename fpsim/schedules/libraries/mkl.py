@@ -142,10 +142,11 @@ def _shared(shape: ProductShape) -> ChosenSchedule:
 def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
     """Return the schedule of up to 15 rows of a times a transposed b if MKL computes dot products, else None.
 
-    With K >= 24 M, MKL does so in the lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <=
-    ALONE, or N or K is a multiple of ALIGNED. With K < 24 M, it does so in the lanes "dealt" if N = 2, if N = 3 and
-    M <= 10, or if M < N <= 11 and K <= N. A shape whose rule is not known raises a DeclinedShape, which names `name`,
-    the ShapedSchedule. threads: 1 or 2.
+    With K >= 24 M, MKL does so on one thread, in the lanes "quarters" of `SegmentLanes`. On two threads it does so only
+    if M <= 3, if M * N * K <= ALONE, or if N or K is a multiple of ALIGNED. With K < 24 M, it does so in the lanes
+    "dealt" if N = 2, if N = 3 and M <= 10, or if M < N <= 11 and K <= N. For a shape whose rule is not known the
+    function raises a DeclinedShape with `name`, the name of the ShapedSchedule. threads: 1 or 2. shape: sizes of the
+    product.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:

@@ -25,10 +25,10 @@ DOTS = {"first_apart", *TAILS}  # orders of results whose terms are contiguous i
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a product with one row or one column on one thread or two, or raise a DeclinedShape.
 
-    If the terms of a result are contiguous in the matrix, whole groups of four results are added in the lanes
-    "first_apart" of `SegmentLanes`, and the one to three results after them in the lanes of TAILS; two threads take
-    half of the results each, unless the product is small. For other matrices see `_across`. name: name of the
-    ShapedSchedule, for the error. threads: 1 or 2. shape: sizes and layout of the product.
+    If the terms of a result are contiguous in the matrix, results are computed in groups of four, in the lanes
+    "first_apart" of `SegmentLanes`. One to three results after the last whole group are added in the lanes of TAILS.
+    Two threads take half of the results each, unless the product is small. For other matrices see `_across`. name: name
+    of the ShapedSchedule, for the error. threads: 1 or 2. shape: sizes and layout of the product.
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:

@@ -18,9 +18,9 @@ LEAST_BLOCK = 16  # terms of K of a tl.dot
 def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Schedule:
     """Return the schedule of a Triton loop `acc = tl.dot(a, b, acc, max_num_imprecise_acc=...)` on Hopper's wgmma.
 
-    With FP8 operands and a max_num_imprecise_acc, partial sums of that many terms, rounded up to whole instructions,
-    start at +0 and are added to acc in float32, as is the rest at the end of every block of K. Otherwise acc is one
-    chain.
+    With FP8 operands and a max_num_imprecise_acc, a partial sum starts at +0 and takes that many terms, rounded up to
+    whole instructions; then it is added to acc in float32. A block of K ends with a partial sum of its remaining terms.
+    Otherwise all additions to acc are one chain.
 
     Args:
       block_k: terms of K that one tl.dot adds, usually named BLOCK_K.

@@ -180,9 +180,8 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
     has such a partner, then does the same with h / 2, and so on; h is half of the smallest power of two that is not
     below the number of inputs.
 
-    detail: how many boxes to draw; detail.nodes has the numbers of first and last inputs. If the inputs are more than
-    these two numbers together, the result has boxes of the first and last ones in the order of the inputs, and one box
-    for those between.
+    detail: how many boxes to draw. A sum with more inputs than both numbers in detail.nodes together is drawn in the
+    order of the inputs: as many first and last ones as these numbers say, and one box for those between.
     """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:

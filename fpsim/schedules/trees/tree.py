@@ -151,8 +151,9 @@ def tree(
       block scales.
 
     Raises:
-      ValueError: an unknown unit, k below 0, scales for a schedule without block scales, a k with which the tree would
-        have more than 2**20 parts, or an order that lacks or repeats a term or that its accumulator cannot add.
+      ValueError: the unit is unknown; k is below 0, or so large that the tree would have more than 2**20 parts;
+        `scaled` is True for a schedule without block scales; or an order lacks or repeats a term, or cannot be added
+        by its accumulator.
       TypeError: `how` is not a schedule, unit, accumulator or order.
 
     Source: docs/schedules.md, docs/matrix-units.md, docs/accumulators.md.
