@@ -282,7 +282,7 @@ def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
 def block_along_k(block: tuple[int, ...], name: str) -> int:
     """Return how many terms of K share a scale; -1 stands for all of K.
 
-    block: the field `block` of a Scaling: lengths of a tile (elements that share a scale) along the last one or two axes;
+    block: the field `block` of a Scaling: lengths of a tile (elements with one scale) along the last one or two axes;
     -1 for a whole axis. name: "a", whose K is the last axis, or "b", whose K is the first of two.
     """
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))

@@ -45,8 +45,8 @@ def grouped_matmul(
       (M, N) array, of the dtype that `fp.matmul` returns.
 
     Raises:
-      ValueError: sizes whose sum is not the number of rows of a, or that are not one for each matrix of b; tiles of
-        several rows; a stochastic accumulator; what `fp.matmul` does not accept.
+      ValueError: sizes whose sum is not the number of rows of a, or that are not one for each matrix of b; Scaled
+        tiles (blocks that share a scale) of several rows; a stochastic accumulator; what `fp.matmul` does not accept.
       TypeError: a size is not an integer.
 
     Source: DeepGEMM, README ("Grouped GEMMs (contiguous layout)").
