@@ -151,7 +151,7 @@ class AttentionRecipe:
             raise TypeError(f"cache must be an fp.analysis.KVCache or None; got {shown(self.cache)}.")
 
     def replace(self, **changes: Any) -> AttentionRecipe:
-        """Return a copy of the recipe with the values of `changes` in the fields of these names.
+        """Return a copy of the recipe in which the fields named in `changes`, field -> value, have these values.
 
         Raises:
           ValueError: an unknown field, or a value that the recipe refuses.

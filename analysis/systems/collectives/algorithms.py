@@ -122,7 +122,7 @@ class Ring:
     def order(self, element: int, size: int, ranks: int) -> Order:
         """Return the order in which the ranks' contributions to an element are added, as nested tuples of ranks.
 
-        element, size: index of the element, and number of elements in the buffer.
+        element, size: index of the element, and number of elements in the buffer. ranks: number of ranks.
         """
         return self.order_within(element, BufferSpan(0, size), ranks)
 

@@ -74,8 +74,8 @@ def _are_codes(one: Tensor) -> bool:
 def _nan_codes(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if FP8 codes are NaN.
 
-    It names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a scale is 0
-    and the number of NaNs is that of whole rows. one: the weight, with its stored tensors and layout.
+    The finding names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a
+    scale is 0 and the number of NaNs is that of whole rows. one: the weight, with its stored tensors and layout.
     """
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
@@ -103,7 +103,7 @@ def _nan_codes(one: Recognised) -> Iterator[Finding]:
 def _inverted_scales(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if a weight's scales look inverted, that is, stored as divisors instead of factors.
 
-    They do if the median scale times the format's largest value is above 1000, but 1 / the median scale times this
+    They look so if the median scale times the format's largest value is above 1000, but 1 / the median scale times this
     value is not. A weight with a scale of the whole tensor is checked by `_tensor_scale` instead. one: the weight,
     with its stored tensors and layout.
     """

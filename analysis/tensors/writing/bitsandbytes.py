@@ -121,7 +121,7 @@ def _state(weight: WeightToWrite, **nested: Any) -> Array:
 
 
 def _codes_and_table(weight: WeightToWrite, text: Array) -> Stored:
-    """Return the stored tensors of NF4 besides the scales: end of the name -> (dtype, shape).
+    """Return dtypes and shapes of the tensors that store NF4, without scales: end of the name -> (dtype, shape).
 
     They are the codes of `weight`, two in a byte; the table of 16 values; and `text`, the quantisation state as bytes.
     """
