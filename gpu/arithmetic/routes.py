@@ -41,9 +41,9 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
     truth values, classes or integers. flags: 1-D uint8.
 
-    Three implementations give the same bits. Without flags and stochastic rounding, a table of all results is used for
-    narrow operands (see `_suits_table`), and float32 arithmetic for some others (see `_suits_float32`). Integer
-    arithmetic computes the rest.
+    Three implementations give the same bits. If neither flags nor stochastic rounding are required, a table of all
+    results is used for narrow operands (see `_suits_table`), and float32 arithmetic for some others (see
+    `_suits_float32`). Integer arithmetic computes the rest.
     """
     if inputs.size == 0:
         return
@@ -140,7 +140,7 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 def _suits_table(operation: Operation, inputs: GpuOperands) -> bool:
     """Return whether an operation's results are to be looked up in a table of its results for all codes.
 
-    They are if there are one or two operands, whose codes have up to 16 bits together, and if the result has at least a
+    That is the case for one or two operands whose codes have up to 16 bits together, if the result has at least a
     quarter as many elements as the table. operation: the operation with its formats. inputs: its operands; if there are
     two, their codes must have the same width in memory, since a thread loads groups of equally wide elements.
     """

@@ -225,7 +225,7 @@ def torch_cast(x: Any, target: str) -> Words:
 
 @in_one_sentence
 def twin(name: str, *arrays: Any, **options: Any) -> Any:
-    """Call a function of `fpsim.gpu` on NumPy arrays, copied to the GPU as torch tensors, and return its bits.
+    """Call a function of `fpsim.gpu` on NumPy arrays, copied to the GPU as torch tensors; return the result's bits.
 
     Args:
       name: name of the function, such as "encode".

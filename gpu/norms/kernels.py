@@ -48,7 +48,7 @@ def lanes_kernel(squares: bool) -> Any:
 
 @cache
 def join_kernel() -> Any:
-    """Return the GPU kernel `(totals, sums, lanes, behind)` that adds the sums of all lanes to one.
+    """Return the GPU kernel `(totals, sums, lanes, behind)` that adds the sums of all lanes up.
 
     totals: sums of lanes from `lanes_kernel`, flat, in the shape (before, lanes, behind), where `before` and `behind`
     count the elements along the axes before and after the summed one; overwritten. The upper half of the lanes is added

@@ -329,9 +329,9 @@ def specified_kernel(rule: Rule) -> Any:
     a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of the scales of blocks of `block` terms. places: the
     indices along K of the terms in the order in which they are added; -1 for a zero term. left (M, partial sums), right
     (partial sums, N): float32 scales of partial sums of `promotion` instructions (0 for one sum over all of K). mode:
-    how they multiply a partial sum that is added to the total: ADD (no scales), PRODUCT (left * right), ROWS_FIRST
-    (left, then right) or COLUMNS_FIRST. layouts, facts: constants of the unit's formats and of the unit, as integers.
-    half: whether sums are FP16.
+    how left and right multiply a partial sum before it is added to the total: ADD (no scales), PRODUCT (left * right),
+    ROWS_FIRST (left, then right) or COLUMNS_FIRST. layouts, facts: constants of the unit's formats and of the unit, as
+    integers. half: whether sums are FP16.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

@@ -1,8 +1,9 @@
 """One instruction of `Rule.FUSED` in float32: how operands, the accumulator and the sum are truncated and rounded.
 
 A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the instruction's
-largest exponent and F the fraction bits that the unit keeps; converting that to an integer truncates it. Nothing is
-lost, with |x| < 2**(e + 1) for an operand of exponent e, so that a product of exponent e stays below 2**(e + 2):
+largest exponent and F the fraction bits that the unit keeps; converting that to an integer truncates it. An operand of
+exponent e is below 2**(e + 1), so a product, whose exponent is the sum of its operands' exponents, is below 2 to that
+exponent plus 2. Nothing is lost:
 
 - Significands have at most 11 bits (FP16, TF32), so a product has at most 22, and is exact if it is normal.
 - Operands above 2**HIGHEST are excluded, so no product is 2**126 or more, and none is infinite.
@@ -152,7 +153,7 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
     float32 does not give the exact result, and another kernel must compute it. The function returns 0 if the largest
     exponent is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
 
-    largest: the largest exponent of the products. c: float32 bits of the accumulator.
+    largest: the largest exponent of the products. c: float32 bits of the accumulator. u: properties of the instruction.
     """
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))

@@ -34,9 +34,9 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 
     It computes in integers, and defines the results of every unit that adds by `rule` (matrix_units/rule.py). room:
     number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and row i of b; else it is
-    that of row i // N of a and column i % N of b. c: 1-D codes at which sums start; empty for +0. scale_a, scale_b:
-    codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D, receives codes; it may be c.
-    layouts, facts: constants of the unit's formats and of the unit, as integers.
+    that of row i // N of a and column i % N of b. a, b: matrices of codes. c: 1-D codes at which sums start; empty for
+    +0. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D, receives
+    codes; it may be c. layouts, facts: constants of the unit's formats and of the unit, as integers.
     """
     one_step = STEPS[rule]
 

@@ -26,8 +26,8 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
     """Decode a scaled array into `values`: code * scale, or (code - zero point) * scale, for each element.
 
     Args:
-      scaled: codes with scales, and their format and scaling. Scales are read from it.
-      codes: the memory of scaled.codes.
+      scaled: the array, of which scales, zero points, format and scaling are read.
+      codes: scaled.codes as a GpuArray.
       values: flat GPU array, which receives bits of float32 or float64.
       width: bits of a value, 32 or 64.
 

@@ -257,10 +257,10 @@ def _run_short_tiles(
 ) -> bool:  # fmt: skip
     """Queue `short_tiles_kernel` and return True, or return False if it cannot process the array.
 
-    It needs tiles that `tile_threads_of` accepts, elements that are scaled in float32 without a zero point, and memory
-    that is aligned to 64 bits. job: the array, its format and its scaling. fill: the arrays to fill. e: compile-time
-    choices of the kernel. encoder: the constants by which elements are encoded. words: the source's memory. more: the
-    last arguments of `short_tiles_kernel`: (seed, numbers, plan, table).
+    The kernel needs tiles that `tile_threads_of` accepts, elements that are scaled in float32 without a zero point, and
+    memory that is aligned to 64 bits. job: the array, its format and its scaling. fill: the arrays to fill. e:
+    compile-time choices of the kernel. encoder: the constants by which elements are encoded. words: the source's
+    memory. more: the last arguments of `short_tiles_kernel`: (seed, numbers, plan, table).
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:

@@ -73,9 +73,9 @@ def _encoder(how: ShortTiles) -> Any:
     stochastic rounding. layout: the constants of the format, an EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or
     UNUSUAL of fpsim/core/encode.py.
 
-    It is `nearest_encoder` where that is correct, and otherwise the slower `encode_bits_32`. `nearest_encoder` needs a
-    layout that is compiled in, and elements that were divided by factors: it contains a float addition, with which a
-    compiler could fuse a multiplication.
+    The function is `nearest_encoder` where that is correct, and otherwise the slower `encode_bits_32`.
+    `nearest_encoder` needs a layout that is compiled in, and elements that were divided by factors: it contains a float
+    addition, with which a compiler could fuse a multiplication.
     """
     e = how.elements
     if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):

@@ -218,7 +218,7 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """Return the GPU kernel that computes amax, scales and codes of tiles, an area of whole tiles per block at a time.
+    """Return the GPU kernel that computes amax, scales and codes of tiles; each block processes whole tiles.
 
     e, s: compile-time choices of how elements are rounded, and of how an amax becomes a scale.
 

@@ -45,8 +45,8 @@ DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 class ExactTable(NamedTuple):
     """Exact results of a function for every code of a format, and the flags that they raise.
 
-    The fields are 1-D arrays indexed by code. A finite result is +-significand * 2**(field - BIAS - TOP), with BIAS
-    2**14 and TOP 61, as a `fpsim.core.number.Number`.
+    The three attributes are 1-D arrays indexed by code. A finite result is +-significand * 2**(field - BIAS - TOP),
+    with BIAS 2**14 and TOP 61, as a `fpsim.core.number.Number`.
 
     Attributes:
       significands: 0, or 62 bits of which the highest is set, and the lowest also if any bit after it is 1.
