@@ -29,7 +29,7 @@ class ConformanceRow:
       cases: number of cases in the set.
       answered: number of cases that the implementation answered.
       wrong: number of answers that differ from the set's outputs; any two NaNs are equal.
-      first: the first wrong answer, its inputs and the right one as text, or "".
+      first: text with the first wrong answer, its inputs and the right answer; "" if none is wrong.
     """
 
     set: str

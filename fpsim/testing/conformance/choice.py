@@ -238,7 +238,7 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
     A row has the codes of a, of b, of the accumulator's start, and of the scales if the unit has scales. The kinds of
     cases alternate: magnitudes from 1 to 2; magnitudes from 2**-6 to 2**7, whose terms cancel; magnitudes from 1/4 to 8
-    and a start of some thousand.
+    and a start of some thousands.
 
     Args:
       unit: the matrix unit.

@@ -154,7 +154,7 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
 def split(codes: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
     """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype.
 
-    codes: uint64 (cases, numbers), whose columns the fields divide in order.
+    codes: uint64 (cases, numbers); the first columns belong to the first field, the next ones to the second, and so on.
     """
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(codes, ends, axis=1)

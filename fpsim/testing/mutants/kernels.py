@@ -209,18 +209,18 @@ def _follows(changes: Callable[[Keywords], dict[str, Any] | None]) -> Callable[[
 
 
 def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms, or never.
+    """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms.
 
-    The factory takes a promise (keywords of `check_kernel`). It returns None for promises without such a total, or with
-    scales that vary along K.
+    With `interval` None, the kernels add all terms without such a total. The factory takes a promise (keywords of
+    `check_kernel`). It returns None for promises without a total, or with scales that vary along K.
     """
     return _follows(lambda p: {"promote": interval} if p.get("promote") and _scales_whole_sums(p) else None)
 
 
 def _with_half_accumulator(promise: Keywords) -> dict[str, Any] | None:
-    """Return {"accumulate": name of a unit}: the promised name with "_f16" for "_f32"; None if no unit has that name.
+    """Return {"accumulate": name}: the name of the promised unit with "_f16" instead of "_f32", or None.
 
-    promise: keywords of `check_kernel`.
+    None means that no unit has that name, or that none is promised. promise: keywords of `check_kernel`.
     """
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
@@ -248,7 +248,7 @@ def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel 
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether no scales in a promise vary along K, so that they multiply whole sums.
+    """Return whether all scales in a promise multiply whole sums, because none varies along K.
 
     promise: keywords of `check_kernel`.
     """

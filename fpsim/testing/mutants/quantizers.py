@@ -116,7 +116,7 @@ def _last_of_eight(x: Array, results: Array) -> None:
 
 
 def _writes(fmt: Format) -> Quantizer:
-    """Return a quantizer that overwrites infinities in its input array by the largest value of `fmt`."""
+    """Return a quantizer that replaces infinities in its input array, in place, by the largest value of `fmt`."""
     correct = right(fmt)
 
     def quantizer(x: Array) -> Array:

@@ -95,7 +95,7 @@ class KernelInputs:
 
     @property
     def extras(self) -> list[Array]:
-        """Arguments of the kernel after a and b: scale_a, scale_b and bias, without those that are not promised."""
+        """Arguments of the kernel after a and b: the promised ones of scale_a, scale_b and bias, in this order."""
         return [x for x in (self.scale_a, self.scale_b, self.bias) if x is not None]
 
     def __str__(self) -> str:
@@ -280,7 +280,7 @@ def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Return whether a unit whose element type is `element` accepts `operand`; for float32, FP32 and TF32 both fit."""
+    """Return whether a unit with operands of type `element` accepts `operand`; float32 operands may be FP32 or TF32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):
@@ -289,7 +289,7 @@ def takes(element: Any, operand: ProbedOperand) -> bool:
 
 
 def units_for(promise: Promise) -> list[MatrixUnit]:
-    """Return all matrix units that accept the promised operands and have block scales like the promised unit's."""
+    """Return all units that accept the promised operands, and have the promised unit's scale format and block size."""
     unit = promise.unit
     scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
     fitting = [candidate for candidate in float_units() if (candidate.scale, candidate.block) == (scale, block)]

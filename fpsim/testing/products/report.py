@@ -209,7 +209,7 @@ def ulps_in_words(ulps: float) -> str:
 
 
 def distance(got: Array, want: Array, fmt: Format) -> Array:
-    """Return how many values of the format the codes `got` and `want` are apart, a float64 array.
+    """Return the distances between the codes `got` and `want`, counted in values of the format, as a float64 array.
 
     0 and -0 are 1 apart. The distance of an infinity or NaN is 0 from the same code, and Inf from every other code.
     """

@@ -177,12 +177,12 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
 
 
 def result_array(got: Any, x: Array, wanted: str = "an array of values or codes") -> Array:
-    """Return the result `got` of a quantizer for the input x, an array, tensor, number or nested list, as an array.
+    """Return the result of a quantizer for the input x as an array.
 
-    wanted: what the quantizer must return, for the error.
+    got: the result: an array, tensor, number or nested list. wanted: what the quantizer must return, for the error.
 
     Raises:
-      FunctionMisbehaved: the result is none of these, such as None or a generator, or is a masked array.
+      FunctionMisbehaved: the result is something else, such as None or a generator, or is a masked array.
     """
     said = f"fn must return {wanted}; got {'a masked array' if np.ma.isMaskedArray(got) else shown(got)}."
     try:

@@ -352,10 +352,11 @@ def holds_results(fmt: Format, result: Result) -> bool:
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Check that float64, float16 and bfloat16 inputs have the results of the same values in the dtype of x.
+    """Check that inputs in float64, float16 and bfloat16 have the same results as equal inputs in the dtype of x.
 
-    Yield for each dtype other than that of x ("dtype", the broken property or None, ""); for a dtype that the quantizer
-    refuses, or for which its results cannot represent the format's values, ("dtype", None, a note on it).
+    Yield for each of these dtypes, without that of x: ("dtype", the broken property or None, ""); for a dtype that the
+    quantizer `box` refuses, or for which its results cannot represent the format's values: ("dtype", None, a note on
+    it).
     """
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)

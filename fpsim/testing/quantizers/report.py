@@ -116,9 +116,10 @@ class QuantizerReport:
 
 
 def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
-    """Return the sentence on how many other policies and faults the results exclude, and on those that are left.
+    """Return the sentence on which other policies and faults the results of a quantizer exclude.
 
-    excluded: number of those that are excluded. rivals: clauses on the others, which would give the same results.
+    excluded: number of the policies and faults that would give other results. rivals: clauses on those that would give
+    the same results.
     """
     if not rivals:
         return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
@@ -157,7 +158,10 @@ class Findings:
         self.notes: dict[str, None] = {}
 
     def record(self, name: str, broken: Broken | None = None) -> None:
-        """Record that the property `name` holds, or that it is `broken`; only its first broken result is kept."""
+        """Record that a property holds, or that it is broken; of several broken results, the first is kept.
+
+        name: the property. broken: how it is broken; None if it holds.
+        """
         if broken is None:
             self.held.setdefault(name)
         else:

@@ -103,10 +103,10 @@ def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """Return a function of (rng, m, n) that makes float32 tiles (m, n) with a given largest magnitude.
+    """Return a function of (rng, m, n) that makes float32 tiles (m, n) whose largest magnitude depends on `scale`.
 
-    The magnitude is a random power of two times `scale(rng)`. All other elements are at most 0.9 times that power of
-    two.
+    The largest magnitude is a random power of two times `scale(rng)`. All other elements are at most 0.9 times that
+    power of two.
     """
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:

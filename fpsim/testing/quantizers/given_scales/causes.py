@@ -40,7 +40,7 @@ def differing(got: Values, want: Values) -> Any:
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults as {clause ("drops the sign"): changed fields of the model `promise`}.
+    """Return the known faults as {clause ("drops the sign"): {field of the model `promise`: its wrong value}}.
 
     They are wrong quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
     """

@@ -75,7 +75,9 @@ class IntegerIdentity:
 
 
 def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity:
-    """Return the identity of a function that returns codes or values of integers with one fixed scale.
+    """Return the identity of a quantizer to integers with one fixed scale, which returns codes or values.
+
+    fn: the quantizer. fmt: the integer format of its results.
 
     Raises:
       FunctionMisbehaved: the function raises, returns no codes or values, or is not deterministic.

@@ -57,7 +57,8 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
     """Return (scale, zero point), found from values that a quantizer returns; None if all are 0.
 
-    The scale is the smallest magnitude above 0. box: the quantizer. fmt: the integer format of the results.
+    The scale is the smallest magnitude above 0; the zero point follows from the lowest value. box: the quantizer. fmt:
+    the integer format of the results.
     """
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]

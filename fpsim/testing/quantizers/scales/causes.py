@@ -94,9 +94,10 @@ class ScaledResults:
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return `QuantizerReport` fields on the causes of wrong results of a quantizer with scales.
+    """Return the `QuantizerReport` fields on the causes of wrong results of a quantizer with scales.
 
-    They also tell the number of recipes that the results exclude, and recipes that have the same results.
+    Also return the fields `excluded` (number of recipes with other results) and `rivals` (recipes with the same
+    results). results: the quantizer's results, with what it promises.
     """
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0

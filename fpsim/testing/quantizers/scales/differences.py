@@ -156,10 +156,10 @@ def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[s
 
 
 def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
-    """Return (number of scales that differ in the layout of `got` with the fewest differences, the layout's name).
+    """Return (number of wrong scales, layout) for the known layout of `got` in which the fewest scales are wrong.
 
-    want: the right scales, float32, in the shape of the grid of tiles. The name is "tiles" or "transposed", followed by
-    " reciprocal" if `got` has 1 / scale; or "another shape".
+    want: the right scales, float32, in the shape of the grid of tiles. The layout is "tiles" or "transposed", followed
+    by " reciprocal" if `got` has 1 / scale; or "another shape", with all scales wrong.
     """
     best, layout = want.size, "another shape"
     transposed = got.T if want.ndim == 2 and got.shape == want.shape[::-1] else None

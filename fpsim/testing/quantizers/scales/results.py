@@ -226,9 +226,9 @@ def values_of(elements: Any, x: Array) -> Words:
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return (scales as float32, whether they were returned in their promised format `fmt`, as codes or values).
+    """Return (scales as float32, whether they were returned in the promised scale format, as its codes or values).
 
-    scales: an array or tensor. x: the input, for errors.
+    scales: an array or tensor. x: the input, for errors. fmt: the promised scale format.
 
     Raises:
       FunctionMisbehaved: the scales are neither floats nor codes of `fmt`.
