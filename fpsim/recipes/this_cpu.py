@@ -90,10 +90,10 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
 
 
 def notes_of(isa: Isa) -> tuple[str, ...]:
-    """Return a sentence on where the rules of torch.mm for an instruction set, such as "avx512", were measured.
+    """Return sentences on where the rules of torch.mm for `isa`, an instruction set such as "avx512", were measured.
 
-    It names the version of torch and the processors. If another version of torch is installed here, a second sentence
-    says that it may add in another order.
+    The first one names the version of torch and the processors. If another version of torch is installed here, a second
+    sentence says that it may add in another order.
     """
     notes = [
         f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Xeons "

@@ -51,9 +51,9 @@ def _found_unit(
 ) -> MatrixUnit | None:
     """Return the matrix unit of an architecture for operands of two given formats; None if there is none.
 
-    arch: such as "hopper". result: name of the result format, such as "f32". fmts: formats of the operands; None
-    matches no unit. block_scales: (scale format, block size); a unit that reads such block scales is preferred to one
-    without. None for a unit without block scales.
+    arch: the architecture, such as "hopper". result: name of the result format, such as "f32". fmts: formats of the
+    operands; None matches no unit. block_scales: (scale format, block size); a unit that reads such block scales is
+    preferred to one without. None for a unit without block scales.
     """
     units = [
         unit for unit in UNITS.values()

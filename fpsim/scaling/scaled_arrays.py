@@ -108,7 +108,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     @staticmethod
     @abstractmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
-        """Return whether an array, of NumPy or of a GPU library, has a NumPy dtype."""
+        """Return whether `array`, of NumPy or of a GPU library, has the NumPy dtype `dtype`."""
 
     @abstractmethod
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> ArrayT:

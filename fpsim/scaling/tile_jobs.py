@@ -35,7 +35,7 @@ class TileTargets(NamedTuple):
 
     scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of
     length 0 where scales have no codes. counts: five int64, to which are added the numbers of tiles with an amax of 0,
-    with NaN, with Inf, with a scale raised to the smallest one allowed, and with one lowered to the largest.
+    with NaN, with Inf, with a scale raised to the smallest one allowed, and with a scale lowered to the largest.
     """
 
     scales: Array  # float32
