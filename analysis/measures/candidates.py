@@ -260,10 +260,11 @@ def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> Rounded
 
 
 def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Return (top, limit) for `divide_kernel` as scalars of dtype: it sets magnitudes above top, up to limit, to top.
+    """Return (top, limit), scalars of `dtype`, with which `divide_kernel` clamps quotients x / scale.
 
-    Such quotients exceed the format's largest value, top, only because the scale was rounded. If top is Inf, limit is
-    Inf too, and nothing is clamped.
+    top: the format's largest value. limit: the largest quotient that may exceed `top` only because the scale was
+    rounded; `divide_kernel` sets magnitudes above `top`, up to `limit`, to `top`. Both are Inf if the argument `top` is
+    Inf; then nothing is clamped.
     """
     largest = float(np.finfo(dtype).max)
     if top == math.inf:

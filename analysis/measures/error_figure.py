@@ -51,9 +51,10 @@ def _draw_parts(report: Any, ax: Axes) -> None:
 
 
 def comparison_axes(comparison: Any, ax: Axes | None = None) -> Axes:
-    """Draw SQNR against bits per value, with a mark for each row; return the matplotlib axes (ax None: new ones).
+    """Draw SQNR against bits per value, with a mark for each row of a comparison; return the matplotlib axes.
 
-    A line connects the rows of the Pareto front. Rows whose SQNR is not finite are not drawn.
+    comparison: a `Comparison` of formats, roundings and scalings. ax: axes to draw on; None makes new ones. A line
+    connects the rows of the Pareto front. Rows whose SQNR is not finite are not drawn.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

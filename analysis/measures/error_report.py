@@ -159,7 +159,7 @@ class ErrorReport:
 
     @property
     def lost_energy(self) -> float:
-        """Sum of x**2 over the elements whose result is zero / sum of x**2 over all with a finite x and result."""
+        """Sum of x**2 over elements that become 0, as a share of the sum over elements with finite x and result."""
         return float(self._metric("lost_energy"))
 
     @property

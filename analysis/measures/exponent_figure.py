@@ -17,7 +17,7 @@ from fpsim.formats.named import format as find_format
 
 
 def _extent(fmt: Format) -> tuple[int, int, int]:
-    """Return the exponents of a format's smallest subnormal and normal value, and 1 + that of its largest value."""
+    """Return the exponents of a format's smallest subnormal and smallest normal value, and 1 + its largest exponent."""
     lowest, top = (math.frexp(value)[1] - 1 for value in (fmt.smallest_subnormal, fmt.max))
     return lowest, fmt.min_exponent, top + 1
 

@@ -194,7 +194,7 @@ def rescale_kernel() -> Any:
 
 @inner_loop
 def smallest_source_of(exact: Any, x: Any) -> Any:
-    """Return the smallest |exact| over elements whose x is not 0, Inf if there are none; exact is x / scale."""
+    """Return the smallest |exact| (exact = x / scale) over the elements whose x is not 0; Inf if there are none."""
     smallest = INFINITE
     for i in range(x.size):
         smallest = min(smallest, in_order(abs(f64(exact[i]))) if f64(x[i]) != 0.0 else INFINITE)
@@ -222,7 +222,7 @@ class RoundedPiece(NamedTuple):
     scales: Array | None  # None without scales; compiled loops then get any array instead
 
     def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
-        """Return a piece with change(array) in place of each array; `scales` of None stays None."""
+        """Return the piece with change(array) in place of each of its arrays; a field that is None stays None."""
         scales = None if self.scales is None else change(self.scales)
         return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
 

@@ -24,7 +24,7 @@ def _ratio(part: Any, whole: Any) -> Any:
 
 
 def _measurable(value: Any) -> Any:
-    """Return sums with NaN in place of those that exceed float64's range and are Inf."""
+    """Return `value`, one sum or an array of sums, with NaN in place of Inf (a sum beyond float64's range)."""
     return np.where(np.isfinite(value), value, np.nan)
 
 

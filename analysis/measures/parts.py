@@ -162,7 +162,7 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """Yield a slab unchanged, or if it is one channel or block of more than PIECE elements, the pieces of this.
+    """Yield a slab unchanged; but divide one channel or block of more than PIECE elements, and yield its pieces.
 
     A piece is a slab of at most PIECE elements.
     """

@@ -62,7 +62,7 @@ def sums_of_pieces(pieces: Iterator[Array], candidates: Sequence[Candidate], fir
 
 
 def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
-    """Return the sums of errors `more` added to those of earlier data, `total`; None for no earlier data."""
+    """Return the ErrorSums of all data: `total`, of the earlier data, merged with `more`; `more` if `total` is None."""
     return more if total is None else total.merge(more)
 
 

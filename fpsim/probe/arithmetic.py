@@ -88,7 +88,7 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether normally distributed operands include subnormals of a format: its smallest exponent is > -100."""
+    """Return whether a format's smallest exponent is above -100, so that normal draws include subnormal values."""
     return fmt.min_exponent > NARROW
 
 

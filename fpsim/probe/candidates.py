@@ -250,10 +250,11 @@ def spine(branch: Branch) -> list[int]:
 
 
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
-    """Yield candidates: accumulators in the result's format `out`, and in each at least as precise one of SUM_FORMATS.
+    """Yield accumulators as candidates: those with sums in a format of at least the precision of `out` come first.
 
-    order: an order whose partial sums give the chunks of `fp.Chunked`, or None. of_products: True to include fused
-    multiply-adds.
+    The formats are `out`, the format of the results, and those of SUM_FORMATS. If `order`, an order of additions, has
+    partial sums, their numbers of terms are the chunks of `fp.Chunked` candidates. Last come `fp.Chunked` with sums in
+    BF16 or FP16 within a chunk, and FP32 between chunks. of_products: True to include fused multiply-adds.
     """
     chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
     for fmt in dict.fromkeys((out, *SUM_FORMATS)):
@@ -303,8 +304,8 @@ def order_of(how: Tree) -> Order | None:
 def may_have(how: Tree, order: Order) -> bool:
     """Return whether a tree may have the given order of additions, judged by the terms that the tree adds first.
 
-    how: the tree. These terms are those of its first instruction, or its first two terms if it adds one term after
-    another. Return False if no addition of `order` takes all of them. If there are fewer than two, return True.
+    how: the tree. It adds first the terms of its first instruction, or its first two terms if it adds one term after
+    another. Return False if no single addition of `order` takes all these terms. Return True for fewer than two terms.
 
     Example:
       >>> import fpsim as fp
@@ -330,7 +331,7 @@ def _terms(operation: StackOperation) -> list[Branch]:
 
 
 def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
-    """Return the sum of those branches that are not None; None if all are."""
+    """Return the branch that adds all branches in `parts` that are not None; None if all of them are None."""
     some = [part for part in parts if part is not None]
     return joined(some) if some else None
 

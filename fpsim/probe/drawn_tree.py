@@ -55,10 +55,11 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _extended(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Return `inputs`, those of a running sum, followed by further terms; the list `inputs` may change in place.
+    """Return the inputs of a running sum followed by further terms, as the inputs of a longer running sum.
 
-    terms: indices of the terms, ascending. how: the arithmetic of the additions. With its rule "ieee" each term is
-    added in a separate step; with other rules one step adds all terms.
+    inputs: nodes, or runs of terms (Steps, Gathered); the list may change in place. terms: indices of the terms,
+    ascending. how: the arithmetic of the additions. With its rule "ieee" each term is added in a separate step; with
+    other rules one step adds all terms.
     """
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]

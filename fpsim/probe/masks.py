@@ -191,7 +191,7 @@ class _TreeSearch:
         return True
 
     def _covering(self, terms: Array) -> list[Array]:
-        """Return the terms divided into arrays, each of which is small enough to be counted at once."""
+        """Divide terms into the fewest arrays of at most `masks.capacity` terms, the number that one call can count."""
         count = -(-terms.size // self.masks.capacity)
         return [terms[i::count] for i in range(count)]
 

@@ -274,7 +274,10 @@ class Model:
         return self._passed(self.program.run_product(x, y))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return a copy of the model whose results have a wider format, `fmt`, with `calls` more calls counted."""
+        """Return a copy of the model whose results have a wider format, `fmt`.
+
+        calls: a number of calls of the black box, added to the attribute `calls` of the copy.
+        """
         return Model(
             self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
             calls=self.calls + calls, returned=fmt,

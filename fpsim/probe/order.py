@@ -35,9 +35,9 @@ class Branch:
     def folded(self, leaf: Callable[[Branch], Value | None], join: Callable[[list[Value]], Value]) -> dict[int, Value]:
         """Compute a value for each node bottom-up, and return {id(node): value}.
 
-        A node's value is `leaf(node)`; where that is None, it is `join` of the list of its children's values. Nodes
-        below one with a value of `leaf` are left out. Nothing recurses, because a chain is nested as deeply as it has
-        terms.
+        A node's value is `leaf(node)`; where that is None, it is `join` of the list of its children's values. If `leaf`
+        gives a node a value, the nodes below that node are left out. The code does not recurse, because a chain of n
+        terms is nested n levels deep.
         """
         values: dict[int, Value] = {}
         stack = [(self, False)]

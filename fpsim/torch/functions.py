@@ -49,7 +49,7 @@ __all__ = [
 
 
 class CastOfTensor(AnyCastKeywords, total=False):
-    """The keyword arguments of a cast of a tensor: those of `fp.encode`, but `seed` may also be an integer tensor."""
+    """The keyword arguments of a cast of a tensor, as for `fp.encode`, but `seed` may also be an integer tensor."""
 
     overflow: str | None
     seed: Seed
@@ -291,7 +291,8 @@ def encode_scaled(
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
     """Return the codes and scales of a tensor by `fp.encode_scaled`.
 
-    fmt: the element format, by name, dtype or object. keywords: other arguments of `fp.encode_scaled`.
+    fmt: the element format, by name, dtype or object. scaling: the scaling or its name. keywords: other arguments of
+    `fp.encode_scaled`.
     """
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)

@@ -103,7 +103,8 @@ class QuantLinear(torch.nn.Linear):
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
         """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it.
 
-        name: the layer's name, on which random draws depend. backend: the backend that multiplies, such as "emulated".
+        recipe: the recipe that the layer follows. name: the layer's name, on which random draws depend. backend: the
+        backend that multiplies, such as "emulated".
         """
         _refuse_no_recipe(recipe)
         linear.__class__ = cls

@@ -39,6 +39,8 @@ _hiding: list[bool] = []  # an element for each active block of `hidden`
 def watching(watcher: Watcher) -> Iterator[None]:
     """Call a function with every product of a quantised layer while a `with` block runs; results do not change.
 
+    watcher: the function; its argument is a `ProductCall`, and what it returns is ignored.
+
     Example:
       >>> import torch
       >>> from fpsim.torch.trace import watching

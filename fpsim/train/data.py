@@ -263,9 +263,9 @@ def digits(seed: int = 0) -> Examples:
     """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set.
 
     The seed permutes them, and the last tenth is for validation. Each pixel is standardised by its mean and standard
-    deviation over the training digits, or 0 if it is constant there. They follow from exact integer sums, so the bits
-    are the same on every machine. The 64 numbers are features 0 .. 63 and again 64 .. 127, because zeros there would
-    make half of all products zero.
+    deviation over the training digits, or 0 if constant in them. They follow from exact integer sums, so the bits
+    are the same on every machine. The 64 numbers are features 0 .. 63 and again features 64 .. 127, because 64 zeros in
+    their place would make half of all products zero.
 
     Raises:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.

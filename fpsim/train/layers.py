@@ -213,7 +213,7 @@ class DelayedScales:
             self._layers[name].scales = tensor_of(largest)
 
     def share(self, ranks: Ranks) -> None:
-        """Set each layer's next scales on this process to those that follow from the largest amax of any process."""
+        """Set each layer's next scales on this process to those that follow from the largest amax of any of `ranks`."""
         for layer in self._layers.values() if ranks.world > 1 else ():
             if layer.scales is not None:
                 layer.scales = tensor_of(with_largest_amax(ranks.gathered(array_of(layer.scales))))
@@ -276,7 +276,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
     """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K.
 
-    layers: the quantised layers by name. settings: those of the run, whose `tokens` are the K of weight gradients.
+    layers: the quantised layers by name. settings: settings of the run, whose `tokens` are the K of weight gradients.
     """
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
@@ -322,7 +322,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
     """Raise a ValueError if slices of a layer's forward product would divide a tile that shares a scale.
 
-    linear: the linear recipe of the product. name, layer: the layer's name and module. settings: those of the run.
+    linear: the linear recipe of the product. name, layer: the layer's name and module. settings: settings of the run.
     """
     recompute = settings.recompute
 

@@ -262,7 +262,7 @@ class Trainer:
     def _first_overflow(self, scales: DelayedScales) -> str:
         """Run the step once more; return a text that names the first operand, result or gradient with Inf or NaN.
 
-        scales: the delayed scales of the step, which are reset to those before it.
+        scales: the delayed scales of the layers, which are reset to their values before the step.
         """
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
             for micro in scales.micro_batches(self.settings.micro_batches):

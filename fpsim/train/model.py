@@ -283,7 +283,7 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
     """Return the mean cross entropy of a model's logits for a batch, in nats, as a tensor of shape ().
 
-    inputs, targets: as `Data.batch` returns them, but as tensors; operations: those that compute the cross entropy.
+    inputs, targets: as `Data.batch` returns them, but as tensors. operations: the object that computes cross entropies.
     """
     logits = model(inputs)
     again, model.again = model.again, None

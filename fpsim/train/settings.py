@@ -87,7 +87,7 @@ class Recompute:
     """The activations of a model that the backward pass computes again instead of storing them.
 
     By "layer", only the input of a whole block is stored; the perceptron is one block. By slices ("m", "n" or "k"), the
-    results of `layers` are not stored, nor is what the operation that reads them would store. Both are computed again
+    results of `layers` are not stored, nor are tensors that the next operation would store. Both are computed again
     from the layer's input, slice by slice. Slices of "m" (tokens) and "n" (features) have the bits of the whole
     product, because operands are quantised whole and each element is summed in the same order. Slices of "k" (terms of
     each sum) are added in float32, one after another, which changes the bits. SwiGLU consumes each slice of "m" or "n"

@@ -74,10 +74,10 @@ def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
 
 
 class Chance(NamedTuple):
-    """The probability `confidence` with which a probabilistic bound holds, or `factor`, the bound's lambda itself.
+    """The lambda of a probabilistic bound, given itself or by the probability with which the bound holds.
 
-    With lambda, the bound of n roundings of unit roundoff u is about lambda sqrt(n) u relative to the sum of |terms|.
-    None as `factor` computes lambda from `confidence`.
+    For n roundings of unit roundoff u the bound is about lambda sqrt(n) u, relative to the sum of |terms|. confidence:
+    the probability. factor: lambda; None to compute it from `confidence`.
     """
 
     confidence: float
@@ -164,7 +164,7 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
 def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
     """Return the bounds, or NaN with a reason if a partial sum may saturate without becoming Inf or NaN.
 
-    sums: (trials,) sums of |terms|.
+    accumulator: the accumulator for which the bounds were computed. sums: (trials,) sums of |terms|.
     """
     formats = (accumulator.fmt, accumulator.outer) if isinstance(accumulator, Chunked) else (accumulator.fmt,)
     shows = accumulator.overflow == "nonfinite" and not any(map(accumulator.rounding.inward, (False, True)))

@@ -297,7 +297,7 @@ def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
 
 
 def _is_rest_of_pair(x: object) -> bool:
-    """Return whether x may be second in a pair with a matrix unit: a schedule, or a number of terms."""
+    """Return whether x may follow a matrix unit in a pair (unit, x): a schedule, or a number of terms as an integer."""
     return isinstance(x, Schedule) or is_integer(x)
 
 

@@ -111,9 +111,9 @@ class UnderflowReport:
 
     @property
     def lost_energy(self) -> tuple[float, ...]:
-        """Sum of x**2 over the elements that become 0 / sum over all finite elements, for each k of `scales`.
+        """Sum of x**2 over the elements that become 0, as a share of all finite elements' sum, for each k of `scales`.
 
-        NaN if the latter is 0 or exceeds float64.
+        NaN if the sum of all finite elements is 0 or exceeds float64.
         """
         known = 0 < self.squares < math.inf
         return tuple(row.lost_squares / self.squares if known else math.nan for row in self.rows)

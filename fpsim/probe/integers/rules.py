@@ -129,7 +129,7 @@ def can_leave(box: BlackBox, dtype: str) -> bool:
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule to try for a black box: first those that sum all terms in the dtype of the result.
+    """Yield every rule to try for a black box: first rules that sum all terms in the dtype of the result.
 
     out: the name of the dtype of the black box's results, such as "int32".
     """

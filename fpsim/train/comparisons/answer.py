@@ -61,10 +61,10 @@ def intervals(values: Array) -> tuple[Array, Array]:
 
 
 def answer(comparison: Any) -> str:
-    """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
+    """Return a text on which recipes' losses equal the baseline's within noise, or are above or below it.
 
-    comparison: a `Comparison` of training runs. With fewer than 3 seeds the text says that more are needed, and names
-    failed runs only. For a single recipe it states the final loss.
+    comparison: a `Comparison` of training runs. The text also names runs that failed. With fewer than 3 seeds it says
+    only that more are needed, and names failed runs. For a single recipe it states the final loss.
     """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     seeds = plural(comparison.seeds, "seed")

@@ -379,9 +379,9 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return random loss weights 2**(6 N), N standard normal, as float32 (tokens,); the seed determines them.
+    """Return random weights for the losses of tokens, float32 (tokens,): 2**(6 N) with N standard normal.
 
-    They differ as much as the gradients of rare and frequent tokens do.
+    They depend only on `tokens` and `seed`, and differ as much as the gradients of rare and frequent tokens do.
     """
     generator = torch.Generator().manual_seed(seed)
     weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))

@@ -43,7 +43,7 @@ class Memory(NamedTuple):
 def memory_of(recipe: Recipe, settings: Settings) -> Memory:
     """Return the bytes of weights, moments and activations in a recipe's formats, by its overrides at the first step.
 
-    settings: those of the run, such as its model, batch and context.
+    settings: the settings of the run, which include its model, batch and context.
 
     Example:
       >>> from fpsim.train import recipes

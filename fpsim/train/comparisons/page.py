@@ -113,7 +113,7 @@ def page(comparison: Any, files: Sequence[str] = ()) -> str:
 
 
 def summary_table(comparison: Any) -> str:
-    """Return `comparison.answer` and the table of recipes as HTML without styles, for a notebook, which has its own."""
+    """Return `comparison.answer` and the table of recipes as HTML for a notebook, whose own styles apply to it."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
     rows = ""
     for row in comparison.rows():

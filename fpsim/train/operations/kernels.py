@@ -33,7 +33,7 @@ CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added 
 
 @inner_loop
 def folded(lanes: Any) -> Any:
-    """Return the sum of 32 numbers: add those 16 apart, then 8, 4, 2 and 1 apart. `lanes` is overwritten."""
+    """Return the sum of the 32 numbers `lanes`, which are overwritten: i + 16 is added to i, then i + 8, 4, 2 and 1."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):

@@ -120,9 +120,9 @@ class OperationTrace:
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
-        """Add an operation to the trace, or pass its name and result to the callback of the constructor, if any.
+        """Add an operation's name and a digest of its result to the trace.
 
-        arguments: the operation's arguments if it is one of torch's own, such as aten.mm; else ().
+        If the trace was created with a callback, call that with the name and the result instead. arguments: the operation's arguments if it is one of torch's own, such as aten.mm; else ().
         """
         self.arguments = arguments
         if self._show is not None:
