@@ -114,8 +114,8 @@ def _stored(
 ) -> list[list[Any]]:  # fmt: skip
     """Add tensors to a file's `arrays` as name_0, name_1 and so on; return a list that describes them.
 
-    Its items are [step, layer, tensor, name of the format]. tensors: (step, layer, tensor) -> array. Dtypes that files
-    lack, such as bfloat16, are stored as codes.
+    The items of the list are [step, layer, tensor, name of the format]. tensors: (step, layer, tensor) -> array. Dtypes
+    that files lack, such as bfloat16, are stored as codes.
     """
     described = []
     for i, (key, x) in enumerate(tensors.items()):

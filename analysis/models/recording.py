@@ -274,12 +274,12 @@ class Recording:
     def to_frame(self, by: str = "tensor") -> DataFrame:
         """Return the measurements as a pandas DataFrame.
 
-        With by="tensor", it has a row for each step, layer and tensor; with by="format", a row for each step, layer,
-        tensor and format. The first columns are step, layer, tensor, role, shape, dtype and calls.
+        With by="tensor", the DataFrame has a row for each step, layer and tensor; with by="format", a row for each
+        step, layer, tensor and format. The first columns are step, layer, tensor, role, shape, dtype and calls.
 
         With by="tensor", the columns count, zeros, infinities, nans, amax, smallest and median of all elements follow.
-        Then follow, for each format, metrics of the sample, such as E4M3_sqnr_db, and shares such as E4M3_below: of
-        the elements that, without a scale, are below the format's range, subnormal, normal, or above its range. With
+        Then follow, for each format, metrics of the sample, such as E4M3_sqnr_db, and shares such as E4M3_below: of the
+        elements that, without a scale, are below the format's range, subnormal, normal, or above its range. With
         by="format", the format's name and every metric of `fp.analysis.error` for the sample follow.
 
         Args:

@@ -98,7 +98,7 @@ class StudyResults:
 
     @cached_property
     def _worst(self) -> dict[str, list[WorstMetrics]]:
-        """Tensor name -> its candidates, each with its worst metrics over the training steps.
+        """Name of a tensor -> the tensor's candidates, each with its worst metrics over the training steps.
 
         Only operands of products that were judged are included. If the study has activations or gradients, candidates
         of integer formats are left out.

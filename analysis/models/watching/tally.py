@@ -48,7 +48,7 @@ class Tally:
           layer: the layer's name.
           module: the torch.nn.Module that computed the product.
           weight: the tensor that the product read as its weight; None for attention.
-          multiplications: their number.
+          multiplications: number of multiplications of the product.
           seen: whether the report contains the product.
         """
         add_part(

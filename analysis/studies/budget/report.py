@@ -164,7 +164,7 @@ class Budget:
 
         Raises:
           TypeError: other is not a Budget.
-          ValueError: the other budget's model, recipe or hardware is another one.
+          ValueError: the two budgets are of different models, recipes or hardware.
         """
         require_kind("other", other, Budget, "a Budget")
         require_same("budgets", self, other, ("model", "recipe", "on"))

@@ -130,7 +130,7 @@ def _fewest(
         `high`.
       joint: low-precision recipe -> errors measured with its plan in `offers`.
       high: the recipe of 16 bits.
-      limit: the largest relative error.
+      limit: the largest accepted relative error.
       out: the folder in which plans store their joint measurements, or None.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}

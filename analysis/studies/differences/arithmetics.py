@@ -184,8 +184,8 @@ def _object(argument: str, word: str) -> Any:
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
     """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
 
-    The function takes them from `recipe`, a recipe or its name. If `recipe` is None, a layer follows its own recipe; if
-    it has none, BF16 or FP16 if it multiplies that dtype, else `default`.
+    The recipes are those of `recipe`, a recipe or its name. If `recipe` is None, a layer follows its own recipe. A
+    layer without its own recipe follows BF16 or FP16 if its operands have that dtype, else `default`.
     """
     if recipe is None:
         return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3

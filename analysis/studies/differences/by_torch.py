@@ -23,8 +23,8 @@ ONEDNN = 16**3  # multiplications above which torch hands 16-bit matrices to one
 def library_of(dtype: torch.dtype, multiplications: int) -> str:
     """Return the library with which torch multiplies two matrices of a dtype on this processor.
 
-    It is "MKL", "oneDNN", or "" for torch's own loops. `multiplications`: M N K of the product; torch multiplies small
-    16-bit matrices itself.
+    The library is "MKL", "oneDNN", or "" for torch's own loops. `multiplications`: M N K of the product; torch
+    multiplies small 16-bit matrices itself.
 
     Example:
       >>> import torch

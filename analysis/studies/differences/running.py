@@ -338,7 +338,8 @@ class _Products(TorchFunctionMode):
         return step, first_state(plan.delayed[0]) if state is None else state
 
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
-        """Return the plan of a layer's products under the arithmetic; None if torch computes the layer unchanged.
+        """Return the LayerPlan (casts and products) of a layer under the arithmetic; None if torch computes it
+        unchanged.
 
         `layer`: name under which products are reported, such as "conv[1]" for a group. `called`: name of the layer,
         which patterns match. `dtype`: dtype of the input. `recipe`: the layer's own recipe if it is quantised, or None.

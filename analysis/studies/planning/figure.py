@@ -75,7 +75,7 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
 
 
 def _tint(method: str) -> str:
-    """Return the colour (#rrggbb) of plans found by a search. `method`: its name, such as "greedy" or "random 1"."""
+    """Return the colour (#rrggbb) of plans found by a search. `method`: the search, such as "greedy" or "random 1"."""
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 

@@ -16,7 +16,7 @@ STEPS = 1 << 26  # steps of harm in the least harmful plan; smaller differences 
 
 
 class Unit(NamedTuple):
-    """A set of products that must follow one recipe; it is no matrix unit.
+    """A set of products that must follow one recipe (not a matrix unit).
 
     Attributes:
       slots: (layer, product) of each product.

@@ -20,8 +20,9 @@ ROOM = 0.24  # inches per layer
 def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure: str, ax: Axes | None) -> Axes:
     """Draw `rows`, a line for each layer, a mark for each product and recipe, into `ax` (None: new); return the axes.
 
-    The position is `figure`, "gradient_error" or "output_error"; bars show its standard deviation over batches. The 24
-    layers with the largest errors are drawn. `recipes`: names of all recipes, whose order gives colours.
+    A mark's horizontal position is the metric `figure`, "gradient_error" or "output_error"; bars show the metric's
+    standard deviation over batches. The 24 layers with the largest errors are drawn. `recipes`: names of all recipes,
+    whose order gives colours.
     """
     worst: dict[str, float] = {}
     rows = [row for row in rows if figure == "gradient_error" or not math.isnan(row.output_error)]

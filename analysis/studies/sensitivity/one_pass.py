@@ -111,7 +111,7 @@ class OnePass:
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return two Distances (error, cosine) of the gradients with a layer's wgrad in a recipe from the exact ones.
+        """Return two Distances (error, cosine) between the exact gradients and those with a layer's wgrad in a recipe.
 
         The first is that of the gradients of all parameters as one vector, the second that of the gradient of the
         layer's weight.
