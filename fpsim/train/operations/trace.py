@@ -122,7 +122,8 @@ class OperationTrace:
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
         """Add an operation's name and a digest of its result to the trace.
 
-        If the trace was created with a callback, call that with the name and the result instead. arguments: the operation's arguments if it is one of torch's own, such as aten.mm; else ().
+        If the trace was created with a callback, call that with the name and the result instead. arguments: the
+        operation's arguments if it is one of torch's own, such as aten.mm; else ().
         """
         self.arguments = arguments
         if self._show is not None:
