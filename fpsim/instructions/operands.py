@@ -146,8 +146,8 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
     """Return codes in the format that the unit's emulation reads, FP16 or the format of `element`.
 
-    It is FP16 for units of Rule.TWO_PASSES (matrix_units/rule.py), which multiply FP8 on FP16 hardware. codes: array of
-    codes of `element`, which is returned unchanged if the formats are the same.
+    The format is FP16 for units of Rule.TWO_PASSES (matrix_units/rule.py), which multiply FP8 on FP16 hardware. codes:
+    array of codes of `element`, which is returned unchanged if the formats are the same.
     """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes

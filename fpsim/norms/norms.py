@@ -68,7 +68,7 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x` with the settings of the call, as an array of the caller's library.
+    """Return rms_norm of `method.x` with the settings in `method`, as an array of the caller's library.
 
     method: the checked call: operand, axis, formats and accumulator. scale: the weight, or None. eps: as for
     `rms_norm`.
@@ -77,7 +77,7 @@ def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x` with the settings of the call, as an array of the caller's library.
+    """Return layer_norm of `method.x` with the settings in `method`, as an array of the caller's library.
 
     method: the checked call: operand, axis, formats and accumulator. scale, shift: weight and bias, or None for each.
     eps: as for `layer_norm`.

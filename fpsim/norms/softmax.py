@@ -55,7 +55,7 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
 
 def softmax_steps(method: Method) -> Any:
-    """Return softmax of `method.x` with the settings of the call, as an array of the caller's library.
+    """Return softmax of `method.x` with the settings in `method`, as an array of the caller's library.
 
     method: the checked call: operand, axis, formats and accumulator.
     """
@@ -64,7 +64,7 @@ def softmax_steps(method: Method) -> Any:
 
 
 def log_softmax_steps(method: Method) -> Any:
-    """Return log_softmax of `method.x` with the settings of the call, as an array of the caller's library.
+    """Return log_softmax of `method.x` with the settings in `method`, as an array of the caller's library.
 
     method: the checked call: operand, axis, formats and accumulator.
     """

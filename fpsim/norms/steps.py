@@ -106,7 +106,8 @@ def read(
 ) -> tuple[Method, list[Values | None]]:
     """Check the arguments of softmax or a norm; return (the checked call, its other operands).
 
-    Other operands are [] for softmax, [weight] for rms_norm and [weight, bias] for layer_norm; None if not passed.
+    The list of other operands is [] for softmax, [weight] for rms_norm and [weight, bias] for layer_norm; a weight or
+    bias that was not passed is None in the list.
 
     Args:
       function: the function that was called, such as `fp.softmax`.

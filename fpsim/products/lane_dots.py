@@ -20,8 +20,9 @@ FULL = 8  # lanes that fill a vector; with fewer lanes, contiguous chunks are co
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
     """Return the dot product of each row of x with each row of y over terms facts.start .. facts.stop - 1 of K.
 
-    x, y: (M, K) and (N, K) float32 in C order. facts: which lane (partial sum) adds which terms, at least one, and how
-    lanes are joined. The result is (M, N) float32 in C order; a NaN may have any pattern.
+    x, y: (M, K) and (N, K) float32 in C order. facts: the order of additions of one or more terms: which lane
+    (partial sum) adds which terms, and how lanes are joined. The result is (M, N) float32 in C order; a NaN may have
+    any pattern.
 
     Example:
       >>> import numpy as np

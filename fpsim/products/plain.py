@@ -164,7 +164,7 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes.
+    """Return a dict of functions that decode an operand to float32, by dtype; each dtype's bits are all valid codes.
 
     element: the operand's format in a matrix unit, with the format of the codes that hold it.
     """

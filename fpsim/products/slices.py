@@ -232,7 +232,8 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 def _joined_runs(group: list[Slice]) -> Slice:
     """Return one slice of K with all terms of consecutive slices, in order; adjacent ranges of K become one range.
 
-    group: the slices. The result has no blocks (ranges of partial sums) and no residue.
+    group: the slices. The result has no blocks (ranges of partial sums) and no residue (first
+    terms that separate instructions add).
     """
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):

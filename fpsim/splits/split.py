@@ -58,7 +58,7 @@ class Split:
       parts: number of parts, 2 to 8.
       shift: exponent of the power of two by which each remainder is multiplied, 0 or more.
       rounding: rounding to the parts, a deterministic mode of `fpsim.encode`.
-      overflow: what becomes of numbers beyond the format's range, as the argument `overflow` of `fpsim.encode`.
+      overflow: treatment of numbers beyond the format's range, an argument `overflow` of `fpsim.encode`.
       groups: groups of products; their float32 totals are added in this order, rounded to nearest even.
       accumulate: a matrix unit with operands in `fmt`, its name, or fp.FusedMultiplyAdd("fp32").
       source: text on where the recipe was published.

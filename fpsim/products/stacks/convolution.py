@@ -144,7 +144,7 @@ def _image(x: Any, name: str, axes: str) -> Array:
 
 
 def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> None:
-    """Raise an error unless `groups` divides a convolution's channels and outputs; x, weight: shapes of its operands.
+    """Raise an error unless `groups` divides the numbers of channels and of outputs; x, weight: the operands' shapes.
 
     Raises:
       ValueError, TypeError: groups is not a divisor or not an integer, or weight has another number of channels.
