@@ -225,9 +225,9 @@ class DecodePlan(NamedTuple):
 def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
     """Return the DecodePlan by which codes of `fmt` become floats of `width` bits (32 or 64); cached.
 
-    None if a float of that width does not hold all values of the format, or holds some only as subnormals although the
-    format's smallest normal value differs from the float's. The decoder's shifts and conversions would then be wrong,
-    and callers use a table of the values.
+    The result is None in two cases, in which the decoder's shifts and conversions would be wrong and callers use a
+    table of values instead: a float of that width does not hold all values of the format; or it holds some only as
+    subnormals, although the smallest normal values of the format and of the float differ.
     """
     target = FP32 if width == 32 else FP64
     dropped = target.mantissa_bits - fmt.mantissa_bits

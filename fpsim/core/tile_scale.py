@@ -196,10 +196,12 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
-        """Return the amax bits that a tile's rules use: `top`, or of_infinity or of_one if the tile has Inf or NaN.
+        """Return the bits of the amax from which the scale of a tile is computed; `top` if all elements are finite.
 
-        specials: HAS_NAN and HAS_INFINITY, as bits; nan_tile: True if NaN makes the scale NaN; infinity: SKIP,
-        PROPAGATE or ONE; of_one, of_infinity: bits of 1 and of the amax that Inf counts as under PROPAGATE.
+        For a tile with NaN they are of_one if nan_tile (a NaN makes the scale NaN). Otherwise, for a tile with Inf,
+        they depend on `infinity`: `top` if it is SKIP, of_infinity if PROPAGATE, of_one if ONE. top: bits of the
+        largest finite magnitude. specials: HAS_NAN and HAS_INFINITY, or-ed, as the tile holds them. of_one: bits of 1.
+        of_infinity: bits of the amax that stands for Inf.
         """
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top

@@ -119,10 +119,10 @@ def cublas_choice(
       chip: "H100", "sm_90" or another name of a Hopper or Blackwell chip.
       m, n, k: shape of the product: a is (m, k), b is (k, n).
       fmt: format of both operands, or (format of a, format of b).
-      out_fmt: format of the result; None for that of the operands, float32 for FP8.
+      out_fmt: format of the result; None for the operands' format, or for float32 if they are FP8.
       layout: layout of the operands in memory: "nn", both row-major; "nt", b transposed (both contiguous along K), as
         in `x @ weight.t()`; "tn", a transposed, as in `grad.t() @ x`. FP8 is always "nt".
-      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM, of FP8; ignored for others.
+      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM of FP8 products; ignored for other operands.
       fields: fields of the algorithm that cuBLAS's heuristic returned, as `fp.gpu.hardware.lt_fields` reads them. Then
         the recorded choices are not used, and out_fmt only affects `.workspace` of the result.
 
@@ -137,10 +137,10 @@ def cublas_choice(
     Source:
       With fields: facebookexperimental/triton, bitequiv/cublas_match (cuBLASLt 13.1.1), which maps fields to orders of
       additions, but does not say which fields the heuristic returns for a shape. Without fields: recordings of this
-      project on an H200, for Hopper (docs/schedules.md): 25 numbers of tokens from 1 to 32,768, and for the other two
-      sizes widths of layers from 64 to 65,536, or a width and the size of a vocabulary. They were made with 32 MiB of
-      workspace and every scheme of reduction, as torch.mm has by default. GPUs with other than 132 multiprocessors,
-      such as the H100 PCIe and the H20, may have other choices.
+      project on an H200, for Hopper (docs/schedules.md). One size of the products is a number of tokens, of which there
+      are 25 from 1 to 32,768. The other two are widths of layers from 64 to 65,536, or a width and the size of a
+      vocabulary. cuBLAS had 32 MiB of workspace and was allowed every scheme of reduction, as in torch.mm by default.
+      GPUs with a number of multiprocessors other than 132, such as the H100 PCIe and the H20, may choose otherwise.
 
     Example:
       >>> import fpsim as fp

@@ -191,7 +191,7 @@ class LaneOrder(NamedTuple):
       run: consecutive terms of a lane.
       span: the terms of K.
       coarse: True if no product of the operands can underflow in float32.
-      one_column: True if the result has one column, which changes the order for lanes in blocks.
+      one_column: True if the result has one column; a thread of cuBLAS's dot kernel then has two chains instead of one.
     """
 
     root: Node
