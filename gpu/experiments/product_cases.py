@@ -101,7 +101,7 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
 def _loop(
     lab: Lab, name: str, shape: Shape, pair: Pair, start: str, models: Sequence[LibraryModel], **blocks: Any
 ) -> ProductCase:  # fmt: skip
-    """Return the case that compares a Triton loop over tl.dot with models of it.
+    """Return the case that compares the bits of a Triton loop over tl.dot with those that `models` predict.
 
     lab: settings of the validation. name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name
     of the random values at which sums start, such as "normal" (fpsim/testing/operands.py). blocks: keyword arguments of

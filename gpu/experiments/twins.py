@@ -37,7 +37,7 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 
 
 def scaling(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of codes, scales and values for every scaling, and for one with a zero point.
+    """Yield comparisons of fp.gpu's codes, scales and values with the CPU's, for every scaling and for a zero point.
 
     `encode_scaled` rounds to nearest even, stochastically, and up with subnormals flushed; if lab.small, only to
     nearest even. `quantize_scaled` rounds only to nearest even. lab: settings of the validation. Its seed selects the
@@ -58,7 +58,10 @@ def scaling(lab: Lab) -> Iterator[Check]:
 
 
 def sums(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of accumulators' sums and of one step of each matrix unit; lab: a validation's settings."""
+    """Yield comparisons of fp.gpu's sums by accumulators, and of a step of each matrix unit, with the CPU's.
+
+    lab: the settings of the validation.
+    """
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
@@ -91,7 +94,10 @@ def sums(lab: Lab) -> Iterator[Check]:
 
 
 def functions(lab: Lab) -> Iterator[Check]:
-    """Yield checks of decode, classify, equal, less and conversions of fp.gpu; lab: a validation's settings."""
+    """Yield comparisons of fp.gpu's decode, classify, equal, less and conversions with the CPU's.
+
+    lab: the settings of the validation.
+    """
     for fmt in NAMED.values():
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -125,7 +131,10 @@ NORMS: tuple[dict[str, Any], ...] = (
 
 
 def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax, norms, exp, log and other elementary functions; lab: a validation's settings."""
+    """Yield comparisons of fp.gpu's softmax, norms, exp, log and other elementary functions with the CPU's.
+
+    lab: the settings of the validation.
+    """
     shape = (6, 40) if lab.small else (300, 2000)
     for fmt in (FP32, BF16):
         x = as_words(public().encode(_magnitudes(lab, shape), fmt))
@@ -155,7 +164,10 @@ STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def stacks(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of stacks of matrix products and of products of integers; lab: a validation's settings."""
+    """Yield comparisons of fp.gpu's stacks of matrix products, and products of integers, with the CPU's.
+
+    lab: the settings of the validation.
+    """
     floats: list[tuple[Any, dict[str, Any]]] = [
         (find_unit(name), {}) for name in ("hopper_e4m3_f32", "hopper_bf16_f32", "x86_avx512_bf16_f32")
     ]

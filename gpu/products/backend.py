@@ -200,8 +200,8 @@ class Gpu(IntegerMatrices):
         """Return a[:, terms] @ b[terms] as (M, N) float32 bits, added in lanes without matrix units.
 
         product: codes of a and b. lanes: which lane (partial sum of an output) adds which terms, and in which order the
-        lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: start
-        and end in K.
+        lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: (start,
+        end) of the terms along K that are added.
         """
         return lane_product(product, lanes, run, terms, self)
 

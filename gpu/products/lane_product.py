@@ -80,8 +80,8 @@ def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backe
     """Return a[:, terms] @ b[terms] as (M, N) float32 bits, added in a schedule's lanes.
 
     product: codes of a and b. lanes: which lane (partial sum of an output) adds which terms, and in which order the
-    lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: start and
-    end in K. backend: the GPU, which adds the sums of lanes.
+    lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: (start, end)
+    of the terms along K that are added. backend: the GPU, which adds the sums of lanes.
     """
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)

@@ -22,8 +22,8 @@ BLOCK = 512  # indices: 1 KiB
 def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
     """Set results[i] to table[a[start + i] << bits | b[start + i]] for i < count <= BLOCK; return `state` unchanged.
 
-    pair: (a, b), 1-D arrays of codes of 16 bits together. facts: (bits of a code of b, the 1-D table, a uint16 buffer
-    for BLOCK indices, which is overwritten). state: not used; `block_loop` passes it from call to call.
+    pair: (a, b), 1-D arrays of codes that have up to 16 bits together. facts: (bits of a code of b, the 1-D table, a
+    uint16 buffer for BLOCK indices, which is overwritten). state: not used; `block_loop` passes it from call to call.
     """
     (a, b), (bits, table, block) = pair, facts
     x, y = a[start : start + count], b[start : start + count]
