@@ -206,8 +206,8 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 def boundaries(promise: Promise, k: int) -> list[int]:
     """Return the sorted indices of K at which a partial sum may begin, in a sum of k terms.
 
-    They are those of the schedule of `promise`, the arithmetic of a kernel, the powers of two from 8 to 2048, and 3
-    times those from 16 to 512; some may exceed k.
+    They are the boundaries of the schedule of `promise` (the arithmetic of a kernel); the powers of two from 8 to 2048;
+    and 3 times the powers of two from 16 to 512. Some may exceed k.
     """
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     if isinstance(promise.adding, Adding) and promise.chain is not None:

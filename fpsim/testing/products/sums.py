@@ -181,7 +181,7 @@ class PartialSums:
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
         """Return the sums (M, N) of the product of x by the arithmetic `how`, without scales and bias.
 
-        They are float32 or float64, either of which represents them exactly.
+        The dtype is float64 or float32; it represents every sum exactly.
         """
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)

@@ -74,7 +74,7 @@ def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
 
 
 def _others(match: FoundModel) -> str:
-    """Return a sentence naming the other causes that also explain all results, and the number that do not.
+    """Return a sentence on the other causes that also explain all results, and on the number of causes that do not.
 
     match: the result of a search for a model of the quantizer.
     """

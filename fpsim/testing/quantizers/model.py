@@ -170,7 +170,7 @@ class QuantizerModel:
         return self._read(values)
 
     def _rounded_inputs(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return the magnitudes of inputs before the rounding, with the codes and magnitudes after it."""
+        """Return the magnitudes of inputs before the rounding, and the codes and magnitudes to which they round."""
         ready = inputs.once(self._parameters_before(), self._ready)
         codes = self._rounded(ready.clipped, inputs.negative)
         if self.carry is not None:
@@ -352,7 +352,7 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return `magnitudes`, NaN or the value of code 0: the results of negative inputs in an unsigned format."""
+        """Return results of negative inputs in unsigned formats, as `below` says: `magnitudes`, NaN or value of code 0."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
@@ -368,9 +368,9 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return float64 values as a conversion to float32 that does not check its exponent for overflow would give them.
+    """Return float64 values, with those beyond float32's range as a conversion without overflow check gives them.
 
-    2**128 becomes Inf, 2**129 a zero of the other sign, other finite values from 2**128 on NaN; all others stay.
+    2**128 becomes Inf, 2**129 a zero of the other sign, and other finite values from 2**128 on become NaN.
     """
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)

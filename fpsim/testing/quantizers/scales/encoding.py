@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 class KeptEncodings:
-    """Cache of correct encodings of a check's matrices, and of which faults reproduce which of the results.
+    """Cache of correct encodings of a check's matrices, and of whether each fault reproduces each result.
 
     It serves one quantizer: format, keywords of the cast and results are the same for all entries.
 

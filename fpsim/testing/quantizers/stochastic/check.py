@@ -159,8 +159,8 @@ def _dependence(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "elements", "calls", "seeds" and "repeats", each with the result that breaks it, or None if it holds.
 
-    "elements" and "calls": elements of a call, and two calls, must be rounded in the same direction in half of the
-    cases, within chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn
+    "elements" and "calls": two elements of one call, and of two calls, must be rounded in the same direction in half of
+    the cases, within chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn
     takes any random numbers): the same numbers must give the same results again.
 
     source: the quantizer. cell: two neighbouring values of the format; the inputs are halfway between them. measured:

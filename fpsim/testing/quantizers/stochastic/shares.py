@@ -79,7 +79,7 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the fault of adding the random bits `places` bits too low, as a function of `Shares`.
+    """Return the fault of adding random bits to the fraction `places` bit positions too low, as a function of `Shares`.
 
     The function returns the shares of results rounded away from zero that the fault causes.
     """
