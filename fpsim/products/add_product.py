@@ -103,8 +103,8 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 def _by_specification(total: Array, p: UnitProduct) -> None:
     """Add a product to `total` in place by the loop of `fpsim.dot_add`, for units without a fast kernel.
 
-    In a `with general_loops()` block it serves all units whose kernel is not compiled yet. total: (M, N) float32, or
-    float64 for units whose sums are float64. p: the unit, and the codes and scales of a and b.
+    In a `with general_loops()` block, this loop serves all units whose kernel is not compiled yet. total: (M, N)
+    float32, or float64 for units whose sums are float64. p: the unit, and the codes and scales of a and b.
     """
     if p.promote:
         _promoted(total, p)

@@ -164,9 +164,10 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return a dict of functions that decode an operand to float32, by dtype; each dtype's bits are all valid codes.
+    """Return functions that decode an operand to float32, keyed by the operand's dtype.
 
-    element: the operand's format in a matrix unit, with the format of the codes that hold it.
+    Keys are only those dtypes of which every bit pattern is a valid code. element: the operand's format in a matrix
+    unit, with the format of the codes that hold it.
     """
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):

@@ -306,7 +306,7 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, by_sign: bool) -> Any:
-    """Return the loop RowLoops.fills["floats"], which decodes `terms` terms of b, float32 patterns, to buffers.
+    """Return the loop RowLoops.fills["floats"], which decodes float32 patterns of `terms` terms of b.
 
     by_sign: positive and negative values are stored apart.
     """
@@ -373,7 +373,7 @@ def _half_decoder(terms: int, by_sign: bool) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
-    """Return the loop of `RowLoops.fills` that decodes `terms` terms of codes of b to buffers.
+    """Return the loop of `RowLoops.fills` that decodes codes of `terms` terms of operand b.
 
     decode: a result of `_byte_decoder` or `_half_decoder`. layout: the function that names `facts`' numbers.
     """
@@ -391,7 +391,7 @@ def _code_filler(terms: int, decode: Any, layout: Any) -> Any:
 
 
 def fills_of(terms: int, by_sign: bool) -> dict[str, Any]:
-    """Return the dict `RowLoops.fills` of vectorised functions that decode `terms` terms of b to buffers.
+    """Return the dict `RowLoops.fills` of vectorised functions that decode `terms` terms of operand b.
 
     Keys: "floats", and codes as "bytes" or "halves". by_sign: positive and negative values are stored apart.
     """
