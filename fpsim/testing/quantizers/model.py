@@ -352,7 +352,7 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return results of negative inputs in unsigned formats, as `below` says: `magnitudes`, NaN or value of code 0."""
+        """Return what `below` sets for negative inputs in unsigned formats: `magnitudes`, NaN or value of code 0."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
