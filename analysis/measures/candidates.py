@@ -59,7 +59,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
     """Return the plan of a cast: numbers with which the loops of `nearest_loops` compute it, or None if they cannot.
 
     The plan is a tuple of floats, at the indices TOP to TRUNCATES of `nearest_loops`. In this order: the format's
-    largest value; its smallest normal value, and the exponent field of this in float32; the number of mantissa bits
+    largest value; its smallest normal value, and this value's exponent field in float32; the number of mantissa bits
     that rounding drops; the decode scale, 1 without one; the largest quotient x / scale that becomes the largest value;
     the smallest magnitude other than 0 that the loops accept; the number whose addition rounds values below the normal
     range, 0 if the loops accept no values there; and 1 for rounding toward zero or 0 for nearest even, the only two
@@ -82,7 +82,7 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the plan of a cast (the numbers of `nearest_plan`) with 0 in place of the scale and the largest quotient.
+    """Return the plan of a cast (the numbers of `nearest_plan`), in which the scale and the largest quotient are 0.
 
     options: format, rounding and subnormals of the cast. Return None if the loops of `nearest_loops` cannot compute the
     cast with any scale.

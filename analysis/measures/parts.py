@@ -23,7 +23,7 @@ class Slab(NamedTuple):
     """Consecutive channels or blocks of equal length that are measured together.
 
     Attributes:
-      first, number: index of the first channel or block, and number of these.
+      first, number: index of the first channel or block, and number of channels or blocks.
       length: number of elements of each channel or block that are in the slab.
       columns: if the slab is a piece of one long channel or block, the range of its elements in that; else None.
       index: for blocks, (batch, slice of rows, first column, last column + 1, columns of a block); None for channels.

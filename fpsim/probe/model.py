@@ -73,9 +73,9 @@ class Model:
       flushes: the numbers whose subnormals become zero: "inputs" (or "inputs of a", "inputs of b"), "products" before
         they are added, "sums", and "results" in the format of the results.
       saturates: whether sums beyond the largest number become the largest number.
-      unit: the name in `fp.units()` of the matrix unit with the same bits, the first of `units`; None for none.
+      unit: the name in `fp.units()` of the matrix unit with the same bits, the first of `units`; None if there is none.
       units, schedules: the names of all units and schedules with the same bits, which the probe cannot distinguish.
-      schedule: the first of these schedules; None for none.
+      schedule: the first of these schedules; None if there is none.
       arithmetic: the additions as text, such as "float32 fused multiply-adds in order", if they are ordinary additions
         and `names` is not empty; None for tensor cores, whose rule has no other name than the unit's.
       names: Python expressions of the units with schedules and of the accumulators with the same bits; accumulators
@@ -168,7 +168,7 @@ class Model:
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """Arithmetic as text if additions round the exact sum of two numbers, as ordinary ones do; else None."""
+        """Arithmetic as text if additions round the exact sum of two numbers, as ordinary additions do; else None."""
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown

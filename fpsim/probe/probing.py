@@ -102,7 +102,7 @@ def matmul(
       k: number of products that each element adds.
       a: the format of a: a dtype of NumPy, ml_dtypes or torch, or an element type as units name it ("e4m3", "f16",
         "tf32"). Formats without a dtype are passed as codes, TF32 as float32.
-      b: the format of b; None for that of a.
+      b: the format of b; None for the format of a.
       rows, columns: shape of the product, on which the order may depend.
       scale, block: for block-scaled products, the scales' format "ue8m0" or "ue4m3", and the number of terms that share
         a scale. The calls are fn(a, b, scale_a, scale_b) then, with scales (rows, k / block) and (k / block, columns).
@@ -315,7 +315,7 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 
 
 def _columns(box: BlackBox) -> int | None:
-    """Return the number of columns for `AdderCandidate.tree`: the matrix product's, 1 for "dot", None for "sum"."""
+    """Return the argument n of `AdderCandidate.tree`: a matrix product's columns; 1 for "dot", None for "sum"."""
     return box.shape[1] if box.kind == "matmul" else 1 if box.kind == "dot" else None
 
 

@@ -53,7 +53,7 @@ def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
 class UnscaledBox(BlackBox):
     """A black box whose results are divided by its factor, so that sums of few bits are exact again, in float64.
 
-    box: the black box whose results have the factor. factor: what it multiplies sums by, such as 1 / n for a mean.
+    box: the black box whose results have the factor. factor: the number by which it multiplies sums, such as 1 / n.
     """
 
     def __init__(self, box: BlackBox, factor: float) -> None:

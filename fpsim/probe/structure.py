@@ -96,7 +96,7 @@ def _together(parts: list[TermRun]) -> TermRun:
 
 
 def _relative(branch: Branch, run: TermRun) -> Order:
-    """Return the order of a branch whose terms, evenly spaced in `run`, are renumbered 0, 1, 2, ..."""
+    """Return the order of a branch, with its terms renumbered 0, 1, 2, ...; run: its terms, which are evenly spaced."""
     program = Order.of(branch).program
     return Order([step if step < 0 else (step - run.first) // run.stride for step in program])
 

@@ -25,7 +25,7 @@ FEW = 4  # most names in a sentence
 
 
 def sentences(model: Any) -> Iterator[str]:
-    """Yield the description of a `Model`, sentence by sentence: its order, arithmetic, and what is unknown of them."""
+    """Yield the description of a `Model`, sentence by sentence: its order, its arithmetic, and what is unknown."""
     noun = NOUNS[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]

@@ -26,7 +26,7 @@ def first_state(history: int, device: torch.device | None = None) -> Tensor:
     """Return a layer's state of delayed scales before the first step, a float32 tensor (3, 1 + history).
 
     Its rows are for the input x, the weight w and the gradient dy. Column 0 is the encode scale, 1; the other columns
-    are the amax of earlier steps, 0. history: the number of earlier steps. device: the tensor's, None for the CPU.
+    are the amax of earlier steps, 0. history: the number of these steps. device: the tensor's device; None for the CPU.
     """
     state = torch.zeros((3, 1 + history), dtype=torch.float32, device="cpu" if device is None else device)
     state[:, 0] = 1.0
@@ -80,7 +80,7 @@ def quantized(
     Args:
       x: the tensor.
       cast: format, scaling, rounding and seed key of the cast.
-      step: the layer's count of forward passes, for stochastic rounding; None without.
+      step: the layer's count of forward passes, for stochastic rounding; None without it.
       plan: the plan of the layer, which has the options of delayed scales.
       row: the operand's row of the state of delayed scales, float32 (1 + history,); None if scales are not delayed.
     """

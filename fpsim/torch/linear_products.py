@@ -20,7 +20,7 @@ def _product(
 
     Args:
       x, weight, bias: the layer's input (tokens, in), weight (out, in) and bias (out,) or None.
-      step: count of forward passes, which seeds stochastic rounding; None without.
+      step: count of forward passes, which seeds stochastic rounding; None without it.
       state: scales from earlier steps, float32 (3, 1 + history). The rows are for x, weight and gradient; each holds
         the encode scale to use and then the history of amax, oldest first. None if the plan has no delayed scales; the
         returned state is then a 0 of shape ().
@@ -59,7 +59,7 @@ def _gradients(
     Args:
       dy: gradient of the result, (tokens, out).
       x, weight: the operands of the forward pass, (tokens, in) and (out, in).
-      step: number of the forward pass, which seeds stochastic rounding; None without.
+      step: number of the forward pass, which seeds stochastic rounding; None without it.
       state: delayed scales from before the forward pass, float32 (3, 1 + history), or None. The rows are for x, weight
         and gradient; each holds the encode scale and then the history of amax, oldest first.
       live: the layer's present state of delayed scales, or None if it must not change. The returned copy has a new row
@@ -169,7 +169,7 @@ def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
 
 
 def _row(state: Tensor | None, row: int) -> Tensor | None:
-    """Return the row INPUT, WEIGHT or GRAD of the state of delayed scales; None without a state."""
+    """Return row `row` (INPUT, WEIGHT or GRAD) of a layer's state of delayed scales; None if `state` is None."""
     return None if state is None else state[row]
 
 

@@ -264,7 +264,7 @@ def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
     """Return the codes of a tensor by a cast without scales, as unsigned integers.
 
     spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
-    draws.
+    random draws.
     """
     how = spec_from(spec)
     fmt: Any = how.element

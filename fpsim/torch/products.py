@@ -56,7 +56,7 @@ def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
     """Return a tensor (rows, columns) as an operand, before and after its cast.
 
     cast: format, scaling and rounding as text, and the key of random draws. step: count of forward passes, which is
-    added to that key to seed stochastic rounding; None without.
+    added to that key to seed stochastic rounding; None without it.
     """
     source = array_of(x)
     if not cast.spec:

@@ -18,7 +18,7 @@ class ProductCall(NamedTuple):
       a, b: the operands, (M, K) and (K, N), as `fpsim.torch.products.CastOperand`.
       how: the arithmetic, as `fpsim.torch.plan.ProductPlan`.
       result: (M, N) float32; float64 if torch multiplied float64 operands.
-      bias: (N,), the bias that was added to the sums; None for none.
+      bias: (N,), the bias that was added to the sums, or None.
     """
 
     layer: str

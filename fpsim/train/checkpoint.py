@@ -171,7 +171,7 @@ def load(folder: str | Path, step: int | None = None) -> Checkpoint | None:
 
     Args:
       folder: the folder of the checkpoints, which need not exist.
-      step: load the newest undamaged checkpoint of this step; None for that of any step.
+      step: load the newest undamaged checkpoint of this step; None for the newest of any step.
     Returns:
       The checkpoint; None if `step` is None and the folder holds no undamaged checkpoint.
     Raises:

@@ -323,13 +323,13 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """Return random int64 numbers of a shape: set bits among 64 random bits, minus 32 (nearly normal, deviation 4)."""
+    """Draw int64 numbers of a shape: set bits among 64 bits from `generator`, minus 32 (nearly normal, deviation 4)."""
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 
 
 def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
-    """Return a data set named `kind` of vectors (examples, 128) and classes (examples,), the last tenth held out."""
+    """Return a data set of vectors (examples, 128) and classes (examples,), named `kind`; hold out the last tenth."""
     digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
     first = len(inputs) - len(inputs) // VALIDATION
     inputs.flags.writeable = False

@@ -129,10 +129,10 @@ class LossScaler:
         return self._seen.overflowed
 
     def _look(self, gradients: Mapping[str, Tensor]) -> Seen:
-        """Return the summary of scaled gradients that the policy reads.
+        """Summarise scaled gradients as a `Seen`, from which the policy chooses the next scale.
 
-        gradients: {name: tensor}. The summary holds whether one is Inf or NaN, their largest magnitude, their norm (NaN
-        unless the policy uses it), and the largest value of the gradients' format.
+        gradients: {name: tensor}. The `Seen` holds whether an element is Inf or NaN, the largest magnitude, the norm
+        (NaN unless the policy uses it), and the largest value of the gradients' format.
         """
         amax = 0.0
         for gradient in gradients.values():

@@ -284,7 +284,7 @@ class Levels:
         """Return a layer's change of precision level; None if the level stays.
 
         The level rises if `figure` was above the controller's `high` in `patience` steps in a row, and falls if `below`
-        was under `low` in as many.
+        was under `low` in `patience` steps in a row.
 
         step: the number of the step. layer: its name. figure: the layer's metric; NaN counts as too high. below: the
         metric that the layer would have one level lower.

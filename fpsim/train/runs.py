@@ -132,7 +132,7 @@ class Run:
         """Draw the loss of each step and its running mean m = 0.9 m + 0.1 loss; return the axes.
 
         Args:
-          ax: matplotlib axes to draw on; None for those of a new figure.
+          ax: matplotlib axes to draw on; None for the axes of a new figure.
         """
         from fpsim.display.figure import axes_of
 

@@ -230,7 +230,7 @@ def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor |
     """Return the counts of a weight's updates: nonzero, unchanged, lost, and by exponent of update / weight.
 
     before, weight: float32, the weight before and after the update. update: float32 of this shape. lost: bool tensor,
-    or None if all unchanged ones are lost.
+    or None if all unchanged elements count as lost.
     """
     exponents = np.zeros(256, np.int64)  # 0 counts zero and subnormal quotients, 255 quotients by a weight of 0
     moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)

@@ -259,7 +259,7 @@ class PartialSum(NamedTuple):
       value: exact partial sum.
       everything: largest |error|.
       linear: largest |error| without the truncations of products.
-      random: sum of squares of the largest errors by truncation of products.
+      random: sum of the squares of the largest errors that truncations of single products cause.
     """
 
     value: Floats

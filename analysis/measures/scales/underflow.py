@@ -122,7 +122,7 @@ class UnderflowReport:
     def best_scale(self) -> int | None:
         """The k of `scales` with the fewest elements that become 0 or exceed the range; None without finite nonzeros.
 
-        Of equal ones, the k with the fewest subnormals, then the k nearest to 0.
+        Among several such k, the one with the fewest subnormals, then the one nearest to 0.
         """
         if not self.amax:
             return None
@@ -334,7 +334,7 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Return whether rounding each magnitude to nearest even, without limit, exceeds the largest value of `fmt`."""
+    """Return whether each magnitude exceeds the largest value of `fmt`, rounded as if exponents had no upper limit."""
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
     return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
 

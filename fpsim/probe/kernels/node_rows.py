@@ -199,7 +199,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round line * powers to integers (TOWARD_ZERO, DOWN or NEAREST_EVEN); write them to `total`, or add if `adds`."""
+    """Round line * powers to integers (TOWARD_ZERO, DOWN or NEAREST_EVEN); write or, if `adds`, add them to `total`."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])

@@ -61,7 +61,7 @@ def intervals(values: Array) -> tuple[Array, Array]:
 
 
 def answer(comparison: Any) -> str:
-    """Return a text on which recipes' losses equal the baseline's within noise, or are above or below it.
+    """Return a text that names the recipes whose loss equals the baseline's within noise, exceeds it or is below it.
 
     comparison: a `Comparison` of training runs. The text also names runs that failed. With fewer than 3 seeds it says
     only that more are needed, and names failed runs. For a single recipe it states the final loss.

@@ -70,7 +70,7 @@ class Comparison:
         return len(next(iter(self.by_recipe.values())))
 
     def final_loss(self, recipe: str) -> Interval:
-        """Return the mean over seeds of a recipe's final loss (its last 20 steps) in nats, with its 95 % interval.
+        """Return a recipe's final loss in nats, the mean of a run's last 20 steps: mean over seeds and 95 % interval.
 
         Runs that stopped early or diverged are left out. `recipe` is a recipe's name.
         """
@@ -193,7 +193,7 @@ class Comparison:
         Losses are smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights.
 
         Args:
-          ax: matplotlib axes to draw on; None for those of a new figure.
+          ax: matplotlib axes to draw on; None for the axes of a new figure.
         """
         from fpsim.train.comparisons.figures import loss_axes
 

@@ -53,7 +53,7 @@ def loss_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss over the steps, mean and 95 % interval over seeds; return the axes.
 
     A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights. comparison: a
-    `Comparison` (training runs of several recipes). ax: matplotlib axes to draw on; None for those of a new figure.
+    `Comparison` (training runs of several recipes). ax: matplotlib axes to draw on; None for the axes of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -74,7 +74,7 @@ def difference_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss minus the baseline's of the same seed, mean and 95 % interval; return the axes.
 
     Both losses are running means m = 0.9 m + 0.1 loss, each divided by the sum of its weights. comparison: a
-    `Comparison` (training runs of several recipes). ax: matplotlib axes to draw on; None for those of a new figure.
+    `Comparison` (training runs of several recipes). ax: matplotlib axes to draw on; None for the axes of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -292,7 +292,7 @@ def scale_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the loss scale at each step, and a cross at each skipped step, for all runs with a loss scale; return axes.
 
     comparison: a `Comparison` (training runs of several recipes). Recipes whose loss scale is always 1 are left out.
-    ax: matplotlib axes to draw on; None for those of a new figure.
+    ax: matplotlib axes to draw on; None for the axes of a new figure.
     """
     drawn = styles(comparison)
     with figure_style():
@@ -326,7 +326,7 @@ def lost_axes(comparison: Any, ax: Any = None) -> Any:
     A share is smoothed by the running mean m = 0.9 m + 0.1 share, divided by the sum of its weights. Recipes that lose
     fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing. comparison: a
     `Comparison` (training runs of several recipes).
-    ax: matplotlib axes to draw on; None for those of a new figure.
+    ax: matplotlib axes to draw on; None for the axes of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 2.6)

@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
     Attributes:
       inputs, targets: tokens, and for each the next one, int64 (sequences, context).
-      weights: factor of each token's loss, float32 (sequences * context,); None for equal ones.
+      weights: factor of each token's loss, float32 (sequences * context,); None for equal weights.
     """
 
     inputs: Tensor
