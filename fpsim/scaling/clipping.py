@@ -94,8 +94,9 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
     """Return whether the scales that `scaling` computes surely clip no finite element of a float32 or narrower array.
 
     No element is clipped if every scale is at least amax / max, where amax is the largest magnitude of the tile and max
-    the largest value of the element format. E8M0 scales that are rounded up fulfil this. FP32 scales may be smaller by
-    the rounding errors of one or two operations, which do no harm if `rounding`, the cast's mode, rounds them away.
+    the largest value of the element format. E8M0 scales that are rounded up fulfil this. FP32 scales by the rule "amax"
+    may be smaller by the rounding errors of one or two operations, which do no harm if `rounding`, the cast's mode,
+    rounds them away.
     The result is False if this is not certain, as for scalings of two levels and for a max below 2.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
@@ -103,7 +104,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
         return False
     if scaling.scale_format == E8M0:
         return scaling.rounds_up
-    return scaling.scale_format == FP32
+    return scaling.scale_format == FP32 and (scaling.scale_rule == "amax" or scaling.rounds_up)
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:

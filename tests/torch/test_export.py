@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -260,6 +261,9 @@ def test_every_layout_is_verified_reloads_and_keeps_the_rest(layout: str, dtype:
         second.log_softmax(-1), first.log_softmax(-1), log_target=True, reduction="none"
     )
     assert report.output_kl == pytest.approx(float(divergence.sum(-1).mean()), rel=1e-6)
+    assert f"{report.output_error:.2g}, their KL divergence {report.output_kl:.2g} nats." in str(report)
+    single = dataclasses.replace(report, output_kl=None)  # of a model whose outputs have no axis longer than 1
+    assert f"The relative change of the outputs is {report.output_error:.2g}.\n" in f"{single}\n"
     assert ExportReport.load(tmp_path / "fpsim_export.json") == report
 
 

@@ -104,10 +104,8 @@ class ExportReport:
             f"{self.worst.tensor}.",
         ]
         if self.output_error is not None:
-            lines.append(
-                f"The relative change of the outputs is {self.output_error:.2g}, their KL divergence "
-                f"{self.output_kl:.2g} nats."
-            )
+            divergence = "" if self.output_kl is None else f", their KL divergence {self.output_kl:.2g} nats"
+            lines.append(f"The relative change of the outputs is {self.output_error:.2g}{divergence}.")
         return "\n".join([*lines, *self.notes])
 
     def to_frame(self) -> DataFrame:

@@ -77,7 +77,7 @@ def cast() -> Iterator[Kernel]:
     yield cast_of("quantize", 32, 32, 32, rounds=True, gives=True, kind=1)
     yield from casts(by_floats=False)
     yield Kernel("look up", module.look_up_kernel(), arrays(u8, u32, u32))
-    yield Kernel("outside", module.outside_kernel(), (*arrays(u8), u8, *arrays(u8)))
+    yield Kernel("outside", module.outside_kernel(), (*arrays(u8), u8, *arrays(u64)))
     yield Kernel("gather", copies.gather_kernel(), (*arrays(u8, u8), i64, *arrays(i64, i64)))
 
 
