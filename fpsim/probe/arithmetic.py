@@ -113,7 +113,7 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 
     For a plain sum of one operand there is one program. For products, calls of the black box show which products it
     adds unrounded; the first program does the same, and rounds the other products to the format of the sums. A second
-    program rounds all products to the operands' format. It follows if both operands have one format, and the format of
+    program rounds all products to the operands' format. It follows only if both operands have one format, and that of
     the sums represents all products exactly. order: the order of the additions. rule: their arithmetic.
     """
     if len(box.operands) == 1:

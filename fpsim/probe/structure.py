@@ -204,7 +204,8 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
     """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if there are none.
 
-    Contiguous terms are as far apart as the terms of the branch. runs: the terms of each node, by its id.
+    A node's terms count as contiguous if they are as far apart as the terms of the whole branch. runs: the terms of
+    each node, by its id.
     """
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:

@@ -359,7 +359,7 @@ def _weights_from(
 ) -> Iterator[None]:
     """Make a model use a checkpoint's weights in a `with` block; weights: {name: the model's parameter}.
 
-    A weight is set while one of its layers, `layers[name]`, runs, or in the whole block if its name is in `always`.
+    A weight is set while one of its layers, `layers[name]`, runs, or all the time if its name is in `always`.
     """
     import torch
 

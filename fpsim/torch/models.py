@@ -108,7 +108,7 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return a clause of a warning for each product whose K is not a multiple of the recipe's block: zeros pad it.
+    """Return clauses of a warning, one for each product whose K is padded with zeros to a multiple of the block.
 
     layer, name: the linear layer and its name. products: the linear recipes of fprop, dgrad and wgrad; wgrad is not
     checked, because its K is the number of tokens.

@@ -32,7 +32,7 @@ RUNS = 0x9E3779B97F4A7C15  # multiplies a run's seed before it is added to a rec
 
 
 def name_of(module: str) -> str:
-    """Return the name that recipes use for a linear layer: its module's dotted name without a last ".linear".
+    """Return the name that recipes use for a linear layer: its module's dotted name, without ".linear" at the end.
 
     Under unit scaling, the layer "head" is the module "head.linear".
     """
@@ -56,7 +56,7 @@ def is_kept(recipe: Recipe, layer: str) -> bool:
 def is_governed(recipe: Recipe, layer: str) -> bool:
     """Return whether a recipe's precision controller may change a layer's precision level.
 
-    layer: the layer's name. It is False without a controller, and for layers that `recipe.keep` names.
+    layer: the layer's name. The result is False without a controller, and for layers that `recipe.keep` names.
     """
     return (
         recipe.controller is not None
@@ -297,8 +297,8 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
     """Raise a ValueError if `settings.recompute` demands slices that the recipe or the model rules out.
 
-    They are ruled out if `recipe.stored` has the same activation, if torch computes the product (its bits may depend on
-    the shape), or if a slice would divide a tile that shares a scale.
+    They are ruled out if `recipe.stored` names that activation too, if torch computes the product (its bits may depend
+    on the shape), or if a slice would divide a tile that shares a scale.
     """
     recompute, layers = settings.recompute, layers_of(model)
     for name in recompute.named(layers, len(blocks_of(model))):

@@ -346,7 +346,7 @@ class Scenario(NamedTuple):
 
 @torch.no_grad()
 def outlier_channels(model: Any) -> None:
-    """Multiply one channel in 32 of each norm's result by 256, and divide its weights in the next layer by 256.
+    """Multiply one channel in 32 of each norm's result by 256; divide the next layer's weights for it by 256.
 
     The model is a `Transformer`, whose weights change in place. All factors are powers of two, so the model computes
     the same function, bit for bit in float32 except for underflow.
