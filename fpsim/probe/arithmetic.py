@@ -73,8 +73,8 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
     `flushes` names the numbers whose subnormals become zero: "products", "sums", "starts" (first terms of chains) and
     "results"; () for none. `least_inputs` has, for each operand, the magnitude below which values become zero; () for
-    none. Only formats with few exponents are varied, because normally distributed operands show subnormals of these
-    alone. box: the black box, for the formats of its operands and results.
+    none. Numbers are flushed only if their format has few exponents, since normally distributed operands give
+    subnormals in such formats alone. box: the black box, for the formats of its operands and results.
     """
     least = [
         (0.0, operand.fmt.smallest_normal) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands

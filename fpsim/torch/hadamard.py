@@ -10,8 +10,9 @@ from fpsim.arrays import Array
 def hadamard(x: Array, size: int, signs: int) -> Array:
     """Transform each block of `size` rows: change signs, then apply the orthonormal Hadamard matrix, in float32.
 
-    The factor 1 / sqrt(size), rounded to float32, is applied first. Then terms i and i + 1, then i and i + 2, i + 4 and
-    so on are replaced by their sum and difference, each rounded to float32, log2(size) times.
+    Rows are first multiplied by 1 / sqrt(size), rounded to float32, and by their signs. Then there are log2(size)
+    passes with the distances d = 1, 2, 4, ...: each pass replaces pairs of rows i and i + d of a block by their sum and
+    difference, rounded to float32.
 
     Args:
       x: float32 (rows, columns).

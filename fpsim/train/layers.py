@@ -297,8 +297,8 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
     """Raise a ValueError if `settings.recompute` demands slices that the recipe or the model rules out.
 
-    They are ruled out if `recipe.stored` names that activation too, if torch computes the product (its bits may depend
-    on the shape), or if a slice would divide a tile that shares a scale.
+    They are ruled out if `recipe.stored` names the SwiGLU that reads a sliced result, if torch computes the product
+    (its bits may depend on the shape), or if a slice would divide a tile that shares a scale.
     """
     recompute, layers = settings.recompute, layers_of(model)
     for name in recompute.named(layers, len(blocks_of(model))):
