@@ -307,7 +307,7 @@ class ErrorReport:
         return {**settings, **tiles, "bits_per_value": self.bits_per_value, **figures, **noise}
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame of one row, as `to_dict`; with `parts`, of a row for each channel or block."""
+        """Return a pandas DataFrame: the row `to_dict()`, or if there are `parts` a row for each channel or block."""
         return frame([self.to_dict()]) if self.parts is None else self.parts.to_frame()
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -114,7 +114,7 @@ class BlackBox:
 
     @property
     def at_once(self) -> int:
-        """Number of independent sums that one call computes: the smaller of a product's rows and columns, else 1."""
+        """Number of independent sums in one call: the smaller of rows and columns for a matrix product, else 1."""
         return min(self.shape)
 
     # ---- calls

@@ -299,7 +299,7 @@ class Settings:
 
     @property
     def specified(self) -> bool:
-        """True if every operation of a step has the same bits on every machine: `arithmetic` is "specified"."""
+        """True if `arithmetic` is "specified", so that all operations of a step have the same bits on every machine."""
         return self.arithmetic == "specified"
 
     @property

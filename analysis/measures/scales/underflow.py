@@ -55,7 +55,7 @@ class UnderflowRow:
 
     @property
     def scale(self) -> int:
-        """Deprecated name of `log2_scale`; warns."""
+        """Deprecated name of `log2_scale`; reading it warns."""
         warn_renamed("UnderflowRow.scale", "log2_scale")
         return self.log2_scale
 
@@ -334,7 +334,7 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Return whether each magnitude exceeds the largest value of `fmt`, rounded as if exponents had no upper limit."""
+    """Return whether each magnitude, rounded to nearest even with unlimited exponents, exceeds the maximum of `fmt`."""
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
     return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
 

@@ -56,7 +56,7 @@ class IntegerRule(NamedTuple):
 
     @property
     def name_within_range(self) -> str:
-        """The rule as text for sums within the range of `out`, which give the same results wrapped or saturated."""
+        """The rule as text for sums that stay in the range of `out`, so that wrapping and saturating do not differ."""
         if not self.inner:
             return f"exact sums in {self.out}"
         return f"{self.name.partition(', added to')[0]}, added up in {self.out}"

@@ -232,7 +232,7 @@ def _losses(comparison: Any) -> list[Picture]:
 
 
 def _layers(comparison: Any) -> list[Picture]:
-    """Return a picture for each rounding metric of a `Comparison`, a plot for each layer; [] if nothing was rounded."""
+    """Return a picture per rounding metric of a `Comparison`, with a plot for each layer; [] if nothing was rounded."""
     if not any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured):
         return []
     return [_picture(layer_figure(comparison, metric), f"layers-{metric}", title) for metric, title in TITLES.items()]
