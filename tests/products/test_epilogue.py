@@ -285,6 +285,7 @@ def test_factors_beyond_float32_are_refused(number: float) -> None:
 
 def test_factors_up_to_the_largest_float32_are_taken() -> None:
     one = np.ones((1, 1), np.float16)
+    number: Any
     for number in (
         2.0**128 - 2.0**103 - 2.0**75,
         np.finfo(np.float32).max,
