@@ -270,7 +270,10 @@ class Course(NamedTuple):
 
     @property
     def worst_step(self) -> int | None:
-        """The training step at which the recommended candidate has its lowest SQNR; None if no SQNR is known."""
+        """The training step with the lowest SQNR in `sqnr_db`; None if no SQNR is known.
+
+        The SQNR is that of the operand's values in the format and scaling that the study recommends for this operand.
+        """
         known = [(sqnr, step) for sqnr, step in zip(self.sqnr_db, self.steps, strict=True) if not math.isnan(sqnr)]
         return min(known)[1] if known else None
 

@@ -115,9 +115,11 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
 
 def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
-    """Return the role of a matrix that layouts leave unquantised, by its name and shape; "" for other tensors.
+    """Return "router" or "transform" for a matrix that should not be quantised; "" for other tensors.
 
     "router": it selects experts. "transform": a fixed transform of signals, such as the basis of a Fourier transform.
+    name: the tensor's name, which decides. shape: its shape; a matrix called "gate" is a router only if it has fewer
+    outputs than inputs.
 
     Example:
       >>> from fpsim.analysis.tensors.roles import role_that_stays

@@ -104,11 +104,15 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, was raised, was lowered) of a tile whose scale rounds to `code`.
+        """Return (scale, code, factor, was raised, was lowered) of a tile whose scale rounds to the argument `code`.
 
-        was raised, was lowered: True if the scale had to be raised to the smallest one, or lowered to the largest. top:
-        bits of amax. quotient: the scale before it was rounded. code: its code in the scale format; held: the code's
-        value. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
+        The returned code is that of the scale after raising or lowering. scale: float32, with which elements are
+        decoded. factor: the float by which elements are divided (s.applied is BY_SCALE) or multiplied (BY_INVERSE)
+        before they are rounded. was raised, was lowered: True if the scale had to be raised to the smallest one, or
+        lowered to the largest.
+
+        top: bits of amax. quotient: the scale before it was rounded. code: code of the rounded quotient in the scale
+        format. held: value of `code`. n: a ScaleNumbers. r: a ScaleRules. s: a ScaleChoices.
         """
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements

@@ -1,4 +1,8 @@
-"""Recipes on hardware: on a chip, a library on a chip, a matrix unit or a schedule, given by name or as an object."""
+"""The function `placed`, which changes a linear recipe so that given hardware computes its three matrix products.
+
+Hardware is a chip, a library on a chip, a matrix unit, a schedule (order of additions) or an accumulator. It is given
+as a name, such as "H100 cuBLAS", or as an object; "this CPU" is the processor that runs the program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The benchmark's measurements as data: one for each function, format and mode, with its target."""
+"""The list of calls that the GPU benchmark times: a BenchWork for each function of `fpsim.gpu`, format and mode.
+
+Many calls have a target, the speed that they should reach: a share of the bandwidth of a copy, or, for matrix products,
+multiply-adds per second.
+"""
 
 from __future__ import annotations
 

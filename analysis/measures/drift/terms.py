@@ -1,4 +1,8 @@
-"""The terms of sums whose error is measured, drawn or given and rounded to an operand format, and their exact sums."""
+"""Operands of the sums and dot products whose rounding error is measured, with their exact sums.
+
+The operands are drawn from a distribution or given as arrays. They are then rounded to an operand format, and the exact
+sums are those of the rounded operands.
+"""
 
 from __future__ import annotations
 

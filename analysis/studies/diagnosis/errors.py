@@ -1,4 +1,8 @@
-"""The errors of a recording's forward products in each recipe, split by cause only if a product does not fit."""
+"""The errors of a recording's forward products in each recipe.
+
+Errors are split by cause (rounding of operands, scales, sums, cast of the result) only for some products: those with an
+error above the diagnosis's limit, and those of a recipe's worst layers.
+"""
 
 from __future__ import annotations
 

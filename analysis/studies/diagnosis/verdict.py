@@ -120,7 +120,11 @@ def relative_above(value: float, limit: float) -> str:
 
 
 def mean_bits(verdicts: Collection[Verdict]) -> float:
-    """Return the mean number of bits per operand value over the products of some verdicts."""
+    """Return the mean number of bits per operand value over some verdicts; 0 if there are none.
+
+    A verdict is about one product in one recipe. The mean of their `bits` is weighted by `values`, the number of values
+    of both operands.
+    """
     bits = math.fsum(verdict.bits * verdict.values for verdict in verdicts)
     return bits / max(sum(verdict.values for verdict in verdicts), 1)
 

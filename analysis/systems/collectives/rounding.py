@@ -120,9 +120,11 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, stage: int) -> Array:
-        """Return float values rounded to codes of `self.fmt`; if `watches`, set `overflowed` if a value overflows.
+        """Return float values rounded to codes of `self.fmt`.
 
-        rank, stage: as for `options`; they matter for stochastic rounding only.
+        If the attribute `watches` is True (the format has neither Inf nor NaN) and a value overflows, set the attribute
+        `overflowed`. rank: the rank that rounds. stage: ADD, SEND, CAST or AVERAGE, as for `step_seed`. Both determine
+        the seed, and matter for stochastic rounding only.
         """
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))

@@ -24,12 +24,13 @@ Step = Callable[..., Any]
 
 @cache
 def steps_by_rule() -> dict[Rule, Step]:
-    """Return the function that computes one matrix instruction, by its `Rule`; cached.
+    """Return a cached dictionary that maps each `Rule` to the compiled function of an instruction with that rule.
 
     Each function is `(a, b, scale_a, scale_b, start, c, digits, f, u) -> code`, where c and code are uint64 codes of
     the accumulator before and after. a, b: 1-D arrays of codes, a row of A and a column of B. scale_a, scale_b: 1-D
     arrays of codes of their scales, one per block of u.block terms. start: index of the instruction's first product,
-    int64. digits: int64 scratch array for exact sums, overwritten. f: a Layouts; u: a UnitLayout.
+    int64. digits: int64 scratch array for exact sums, overwritten. f: a Layouts (formats of a, b, scales, c and the
+    result). u: a UnitLayout (the instruction's constants, such as its number of terms and the fraction bits it keeps).
     """
 
     @scalar

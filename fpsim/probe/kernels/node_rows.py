@@ -361,14 +361,14 @@ def _add(
 def node_rows(
     out: Any, marked: Any, a: Any, b: Any, of_matrices: bool, program: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Write sums of terms, or of products, by an order of additions, in pieces of SUMS_AT_ONCE columns of `out`.
+    """Write sums of n terms, or of n products, by an order of additions, in pieces of SUMS_AT_ONCE columns of `out`.
 
     Args:
-      out: float64 (M, N) for a matrix product; else (1, R).
-      marked: int64, like out: set to nonzero where slower code (`Specification`) has to compute the sum.
+      out: float64 (M, N) for a matrix product; else (1, R), for R separate sums.
+      marked: int64, like out: nonzero where the slow reference, `Specification`, has to compute the sum.
       a, b: (M, n) and (n, N) float64 matrices; else (n, R) terms and factors, with (0, R) factors for a plain sum.
       of_matrices: True if a and b are the operands of a matrix product.
-      program: a NodeProgram.
+      program: a NodeProgram: the order of additions, and the arithmetic of each.
       first, stop: range of pieces, which are numbered row by row.
     """
     code, rounded, depth, rule = program.code, program.rounded, program.depth, program.rule

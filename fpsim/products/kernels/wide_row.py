@@ -36,7 +36,11 @@ def exponent_of(value: Any) -> Any:
 
 @scalar
 def float_exponent(bits: Any, least: Any) -> Any:
-    """Return the unbiased exponent of a float32 with the pattern `bits`; `least`, its format's smallest, if below."""
+    """Return max(unbiased exponent of a float32, least).
+
+    bits: the float32's bits, int32; the exponent of zeros is -127. least: the smallest exponent of normal values in the
+    format that the float32 was converted from.
+    """
     return max(i32(i32(i32(bits >> MANTISSA_BITS) & FIELD) - BIAS), least)
 
 

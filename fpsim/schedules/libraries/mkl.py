@@ -177,7 +177,10 @@ def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> Chose
 
 
 def lengths(k: int) -> tuple[int, ...]:
-    """Return the number of terms of each segment into which MKL cuts K = k, except as in `greedy_lengths`.
+    """Return the number of terms of each segment into which MKL cuts K = k, if it does not pack the operands.
+
+    To pack is to copy them in the order of the kernel; `greedy_lengths` then cuts K. One thread packs if the result has
+    at least 192 columns, and at least 192 rows or a transposed b. For two threads see `_cuts_of_two`.
 
     As long as 768 terms or more are left, the next segment has 384 terms. A rest of more than 384 terms is two
     segments, its halves, the larger first; a smaller rest is one segment.

@@ -183,13 +183,13 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 class LaneOrder(NamedTuple):
-    """The lanes (partial sums of an output) of a tree that consists of lanes only, from which fast loops compute sums.
+    """The order of a tree that consists of lanes only (partial sums of an output), from which fast loops compute sums.
 
     Attributes:
       root: the tree's root (before a last rounding to the output format).
-      lanes: the lanes of the schedule.
-      run: consecutive terms of a lane.
-      span: the terms of K.
+      lanes: a Lanes: the number of lanes, and how their terms and they themselves are added.
+      run: number of consecutive terms that a lane takes before the next lane takes its terms.
+      span: the range of K whose terms are added.
       coarse: True if no product of the operands can underflow in float32.
       one_column: True if the result has one column; a thread of cuBLAS's dot kernel then has two chains instead of one.
     """

@@ -30,7 +30,14 @@ COPIED = 128  # terms from which they are
 
 @lru_cache(maxsize=4096)
 def amx_blocks(product: AmxProduct) -> KBlocks | None:
-    """Return the segments into which oneDNN cuts K of a product by AMX; None if no block fits the caches.
+    """Return the segments into which oneDNN cuts K of a product by AMX.
+
+    oneDNN multiplies blocks of a by blocks of b, whose sizes it chooses so that the blocks and their results fit the L1
+    or L2 cache. Return None if no sizes fit. product: an AmxProduct (sizes, layouts, threads and caches).
+
+    The example has products with (m, n, k) = (72, 93, 1413) on one thread and (64, 64, 4096) on two; no operand is
+    transposed. `.lengths` are the terms of each segment; `.parts` are the numbers of segments that each thread adds, ()
+    if threads do not share K.
 
     Example:
       >>> from fpsim.schedules.libraries.amx.blocks import AmxProduct, Caches, amx_blocks

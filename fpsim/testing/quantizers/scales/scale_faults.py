@@ -104,7 +104,7 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that applies `change` to the right scales."""
+    """Return the scale function, (recipe, case) -> scales, that applies `change` to the correct scales."""
     return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
@@ -114,7 +114,7 @@ def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
 
 
 def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that takes the right scales of other tiles.
+    """Return the scale function, (recipe, case) -> scales, that takes the correct scales of other tiles.
 
     Tile i along the axis gets the scale of tile `places(number of tiles)[i]`.
     """
@@ -127,7 +127,7 @@ def _neighbours(by: int, count: int) -> Array:
 
 
 def _stale(recipe: RightEncoding, case: Case) -> Array:
-    """Return the right float32 scales of the previous call's matrix if it has as many tiles, else the case's own.
+    """Return the correct float32 scales of the previous call's matrix if it has as many tiles, else the case's own.
 
     recipe: the encoding that the quantizer promises. case: the matrices of this call and of the previous one.
     """
