@@ -135,7 +135,7 @@ def test_in_evaluation_gradients_have_the_stored_scale() -> None:
         for each, fmt, row in ((x, "e4m3", 0), (dy, "e5m2", 2))
     )
     want = fp.matmul(qdy.transpose(), qx, accumulate="hopper_e5m2xe4m3_f32", promote=128)
-    np.testing.assert_allclose(dw, want, rtol=1e-6)
+    fp.testing.assert_bits_equal(dw, want)
     assert torch.equal(layer.scales, scales)
 
 
