@@ -21,6 +21,7 @@ from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.look_up import find_either, find_linear
 from fpsim.recipes.written import _scaling_from as scaling_word
 from fpsim.schedules.written import parsed
+from tests.kit.refusal import refusal
 from tests.kit.sweeps import in_turn
 
 
@@ -89,16 +90,6 @@ def test_lists_that_a_message_shows_whole_are_short(call: Callable[[], Any]) -> 
     text = refusal(call)
     assert "must be one of " in text
     assert len(text) < 230
-
-
-def refusal(call: Callable[[], Any]) -> str:
-    """Return the one line with which a call is refused."""
-    with pytest.raises((TypeError, ValueError)) as refused:
-        call()
-    text = str(refused.value)
-    assert "\n" not in text
-    assert text.endswith((".", "?"))
-    return text
 
 
 loose: Any = fp  # for calls that type checkers would refuse too

@@ -39,7 +39,7 @@ class PassedFinish(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MatmulPlan:
-    """How one unit computes all products that have the same shapes, tiles of scales, schedule and result format.
+    """The plan by which a unit computes all products of the same shapes, tiles of scales, schedule and result format.
 
     Attributes:
       unit: the matrix unit.

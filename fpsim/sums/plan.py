@@ -134,7 +134,7 @@ def _settling(options: CastOptions) -> Array:
 
 @reloadable
 class ExactPlan(NamedTuple):
-    """How kernels hold an exact sum, as an integer of several digits, and how they round it.
+    """The plan by which kernels hold an exact sum, as an integer of several digits, and round it.
 
     Attributes:
       digits: number of int64 digits; each stands for 32 bits of the sum, the lowest first.

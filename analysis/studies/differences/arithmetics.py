@@ -101,7 +101,7 @@ class ModelArithmetic:
 
     @property
     def place(self) -> str:
-        """Where products are computed: "on the GPU", "by the tensor cores of this machine", or "" for the CPU."""
+        """Device that computes the products: "on the GPU", "by the tensor cores of this machine", or "" for the CPU."""
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 

@@ -28,7 +28,7 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """How many boxes of a long row to draw: a number of first ones and a number of last ones.
+    """The number of boxes to draw of a long row: of the first ones, and of the last ones.
 
     Attributes:
       steps: (number of first boxes, number of last boxes) in a row of additions of products; (0, 0) draws one box for
