@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.torch.delayed import first_state, with_history
 from fpsim.torch.linear_products import product_op
-from fpsim.torch.operators import Tensor, digest_of, in_backward_pass, refuse_meta, refuse_tangent, torch
+from fpsim.torch.operators import Tensor, checksum_of, in_backward_pass, refuse_meta, refuse_tangent, torch
 from fpsim.torch.plan import LayerPlan, plan_of
 
 REPEATED = 16  # forward passes that a layer remembers
@@ -18,12 +18,12 @@ class ForwardPass(NamedTuple):
     """A forward pass of a layer in training, which torch.utils.checkpoint may run again.
 
     Attributes:
-      digest: a hash of the layer's input.
+      checksum: CRC-32 of the layer's input; None if it has no values that can be read.
       steps, scales: copies of the layer's buffers (count of forward passes, delayed scales) from before the pass; None
         for a buffer that the layer does not have.
     """
 
-    digest: bytes
+    checksum: int | None
     steps: Tensor | None
     scales: Tensor | None
 
@@ -203,15 +203,15 @@ class QuantLinear(torch.nn.Linear):
         the input. trains: whether the layer is in training, with gradients enabled.
         """
         if self.steps is None and self.scales is None:
-            return ForwardPass(b"", None, None), False
+            return ForwardPass(None, None, None), False
         is_eager = not torch.compiler.is_compiling()
-        digest = digest_of(x) if trains and is_eager else b""
+        checksum = checksum_of(x) if trains and is_eager else None
         again = trains and is_eager and in_backward_pass()
         if again and self._passes:
-            same = (known for known in reversed(self._passes) if known.digest == digest)
+            same = (known for known in reversed(self._passes) if known.checksum == checksum)
             return next(same, self._passes[-1]), False
         copies = (None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
-        this = ForwardPass(digest, *copies)
+        this = ForwardPass(checksum, *copies)
         if is_eager and not again:
             self._passes = (*self._passes[1 - REPEATED :], this) if trains else ()
         return this, trains
