@@ -54,6 +54,19 @@ def power(exponent: int) -> str:
     return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
+def capitalized(sentence: str) -> str:
+    """Return a sentence with a capital first letter if it begins with "layer " or "the ".
+
+    A sentence that begins with a name, such as a layer's or a chip's own, is returned unchanged.
+
+    Example:
+      >>> from fpsim.display.wording import capitalized
+      >>> capitalized("the run differs."), capitalized("blocks.0 differs.")
+      ('The run differs.', 'blocks.0 differs.')
+    """
+    return sentence[0].upper() + sentence[1:] if sentence.startswith(("layer ", "the ")) else sentence
+
+
 def plural(number: int, noun: str, many: str = "") -> str:
     """Return a number with its noun, in the plural if needed; many: the plural, if it is not the noun with an s.
 

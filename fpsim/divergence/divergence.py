@@ -14,6 +14,7 @@ from fpsim.arrays import Array, format_of
 from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
 from fpsim.display.optional import DataFrame, frame
+from fpsim.display.wording import capitalized
 from fpsim.divergence.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
@@ -307,7 +308,9 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
     cause, text = why(x, y, row, column, names)
     shared = x.adds.out_fmt if x.adds.out_fmt == y.adds.out_fmt else None
     place = _Place(step, x.layer, x.product, "", names)
-    divergence = _first(place, x.result, y.result, cause, lambda *_: text, codes=shared)
+    divergence = _first(
+        place, x.result, y.result, cause, lambda *_: "\n".join(map(capitalized, text.splitlines())), codes=shared
+    )
     return replace(divergence, trees=(tree_of(x), tree_of(y)))
 
 

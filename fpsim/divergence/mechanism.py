@@ -12,6 +12,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, quantize
+from fpsim.display.wording import capitalized
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
@@ -199,9 +200,7 @@ def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
 
 def _float32(codes: Array, fmt: Format) -> Array:
     """Return float32 values of `codes`: unsigned codes of `fmt`, or floats, which are only converted."""
-    if codes.dtype.kind == "u":
-        return np.asarray(decode(codes, fmt))
-    return np.asarray(codes.astype(np.float32, copy=False))
+    return np.asarray(decode(codes, fmt) if codes.dtype.kind == "u" else codes.astype(np.float32, copy=False))
 
 
 class FirstTerm(NamedTuple):
@@ -274,7 +273,7 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
 
     The cause is "output" if sums are equal but rounded to unlike formats, else "arithmetic". names: names of the runs.
     """
-    sentences = [f"Both read the same numbers. {_adds_clause(first, names[0])}; {_adds_clause(second, names[1])}."]
+    sentences = [f"Both read the same numbers. {adds_sentence(first, second, names)}"]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for product, name in pairs for line in _stray_sentences(product, row, column, name)]
     sentences += strays
@@ -322,6 +321,11 @@ def _sums_sentence(product: Product, column: int, sums: Sequence[tuple[str, Arra
     return f"{text[0] if sums else text[0].upper()}{text[1:]}."
 
 
+def adds_sentence(first: Product, second: Product, names: tuple[str, str]) -> str:
+    """Return a sentence that says what adds each of two products; names: names of the runs."""
+    return capitalized(f"{_adds_clause(first, names[0])}; {_adds_clause(second, names[1])}.")
+
+
 def _adds_clause(product: Product, name: str) -> str:
     """Return a clause that names what adds the product in the run `name`: a unit, an accumulator or torch."""
     adds = product.adds
@@ -337,11 +341,8 @@ def _adds_clause(product: Product, name: str) -> str:
 
 def _stray_sentences(product: Product, row: int, column: int, name: str) -> list[str]:
     """Return [a sentence] if element (row, column), computed again, is not the one that the run `name` had, else []."""
-    if not product.is_emulated:
-        return []
-    alone = result_of(product, row, column)
     got = product.result[row, column].astype(np.float32).reshape(1)
-    if not differing(alone, got).any():
+    if not product.is_emulated or not differing(alone := result_of(product, row, column), got).any():
         return []
     return [f"{name}'s result, {float(got[0])!r}, is not what the emulator gives for it, {float(alone[0])!r}."]
 
@@ -373,11 +374,9 @@ def schedule_of(product: Product) -> Schedule:
 
 def tree_of(product: Product) -> Tree | None:
     """Return the tree of additions of an element of `product`; None if torch multiplied, or for over 2**20 nodes."""
-    how: Schedule | Accumulator = product.adds.accumulator
     unit = product.adds.unit
-    if unit is not None:
-        how = schedule_of(product)
-    elif how is None:
+    how: Schedule | Accumulator | None = product.adds.accumulator if unit is None else schedule_of(product)
+    if how is None:
         return None
     try:
         return tree(how, product.a.source.shape[1], n=product.result.shape[1], accumulate=unit)

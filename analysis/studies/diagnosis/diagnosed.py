@@ -126,14 +126,6 @@ def name_of(layer: str) -> str:
     return f"layer {layer}" if layer.isdigit() else printable(layer) or "the model"
 
 
-def capitalized(sentence: str) -> str:
-    """Return a sentence with a capital first letter if it begins with "layer " or "the ".
-
-    A sentence that begins with a layer's own name is returned unchanged.
-    """
-    return sentence[0].upper() + sentence[1:] if sentence.startswith(("layer ", "the ")) else sentence
-
-
 def kind_of(diagnosis: Diagnosed) -> str:
     """Return the noun for the layers of a diagnosis: "linear layer", "convolution", or "layer" for both kinds."""
     layers, convolutions = {verdict.layer for verdict in diagnosis.verdicts}, set(diagnosis.sensitivity.convolutions)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from fpsim.analysis.studies.diagnosis.diagnosed import (
     NAMED,
     Diagnosed,
-    capitalized,
     effect_of,
     harms_by_effect,
     high_recipes,
@@ -19,7 +18,7 @@ from fpsim.analysis.studies.diagnosis.diagnosed import (
     verdicts_by_layer,
 )
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, relative
-from fpsim.display.wording import listed, plural
+from fpsim.display.wording import capitalized, listed, plural
 from fpsim.recipes.linear_recipe import PRODUCTS
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from fpsim.analysis.studies.diagnosis.diagnosed import NAMED, Diagnosed, capitalized, name_of
+from fpsim.analysis.studies.diagnosis.diagnosed import NAMED, Diagnosed, name_of
 from fpsim.analysis.studies.diagnosis.recording import recorded_layers, recorded_name
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE
-from fpsim.display.wording import listed, plural
+from fpsim.display.wording import capitalized, listed, plural
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:

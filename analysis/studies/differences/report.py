@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.differences.growth import LayerDifference
@@ -17,6 +18,7 @@ from fpsim.divergence.divergence import Divergence, matrix_divergence
 from fpsim.errors import require_word
 
 LISTED = 12  # products in the table of a notebook
+WAYS = 3  # ways to add in the report of two runs whose bits are equal
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,22 @@ class ModelDivergence(Divergence):
 
 
 def no_difference(
-    growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
+    growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage,
+    ways: Mapping[str, int] = MappingProxyType({}),
 ) -> ModelDivergence:  # fmt: skip
     """Return the report of two runs whose bits are all equal.
 
     `growth`: a row for each product. `names`: names of the two arithmetics. `kl`: KL divergence of the outputs in nats,
-    or None. `coverage`: the share of the model that was compared.
+    or None. `coverage`: the share of the model that was compared. `ways`: sentences on how the two runs added, each
+    with the number of products that were added so; the three most frequent are in the report.
     """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
     ]
+    common = sorted(ways.items(), key=lambda way: -way[1])[:WAYS]
+    lines += [way if len(ways) == 1 else f"{plural(count, 'product')}: {way}" for way, count in common]
+    lines += [f"Other products add in {plural(len(ways) - WAYS, 'further pair')} of ways."] if len(ways) > WAYS else []
     lines += [*filter(None, [coverage.headline]), *coverage.sentences]
     return ModelDivergence(
         None, "", "", "", None, (0, 0), (math.nan, math.nan), None, 0, size, 0.0, "none", "\n".join(lines), names,

@@ -280,15 +280,15 @@ class _Products(TorchFunctionMode):
         layer's casts and products as JSON text, used if the arithmetic does not change the layer. `bias`, `step`,
         `state` and `live` may be None.
         """
-        module = self._stack[-1] if self._stack else None
-        recipe = module.recipe if isinstance(module, QuantLinear) else None
+        module, today = self._stack[-1] if self._stack else None, plan_from(plan)
+        quantizes = isinstance(module, QuantLinear) and not today.is_float32
+        recipe = module.recipe if quantizes else None
         layer = self._layer(weight)
         self._count(layer, weight, x.numel() * weight.shape[0])
         new = self._plan(layer, layer, x.dtype, recipe)
         if new is None:
-            now = plan_from(plan)._replace(name=layer)
-            return QUANTIZED(x, weight, bias, step, state, live, now.text)
-        if recipe is not None and plan_of(recipe, plan_from(plan).name, plan_from(plan).backend).text != plan:
+            return QUANTIZED(x, weight, bias, step, state, live, today._replace(name=layer).text)
+        if recipe is not None and plan_of(recipe, today.name, today.backend).text != plan:
             raise LayerError(f"layer {layer!r} follows several recipes, which a chip cannot replace. Pass recipe=.")
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 

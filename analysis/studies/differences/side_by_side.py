@@ -13,6 +13,7 @@ from fpsim.analysis.models.recorder import check_model
 from fpsim.display.optional import load
 from fpsim.display.wording import listed
 from fpsim.divergence.divergence import Divergence, equal, first_divergence
+from fpsim.divergence.mechanism import adds_sentence
 from fpsim.errors import nearest, shown
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def diff(
       batch: the arguments of the model: one argument, a tuple or list of arguments, or a dict of keyword arguments.
       first, second: the two arithmetics.
       recipe: a recipe, or its name, for the formats, scalings and results that an arithmetic leaves open. With None it
-        is a layer's own recipe if it is quantised already, BF16 or FP16 for layers of that dtype, and FP8_TENSOR for
-        the others: E4M3 with a scale per tensor, promoted every 128 terms, results in BF16.
+        is a layer's own recipe if that quantises (FP32 does not), BF16 or FP16 for other layers of that dtype, and
+        FP8_TENSOR for the rest: E4M3 with a scale per tensor, promoted every 128 terms, results in BF16.
       loss: a function of (model, batch) that returns a scalar, or a criterion of torch for batches of (input, target);
         the backward pass of the loss is compared too. None for the forward pass alone.
       logits: the part of the output for the KL divergence, along the last axis: None for the part that is called
@@ -93,6 +94,7 @@ def diff(
       ('0', 'fprop', (0, 15), 'arithmetic')
       >>> print(fp.analysis.diff(model, x, "H100", "B200", recipe="BF16"))
       No bit differs between H100 and B200: 2 products of 2,560 elements.
+      H100 adds on hopper_bf16_f32 in one chain; B200 adds on blackwell_bf16_f32 in one chain.
       Seen: 100 % of the weights and 100 % of the multiplications.
     """
     torch = load("torch", "diff")
@@ -155,7 +157,7 @@ def _by_products(
         )
     kl = kl_of(one.output, two.output, logits)
     if first is None:
-        return no_difference(growth, comparison.names, kl, one.coverage)
+        return no_difference(growth, comparison.names, kl, one.coverage, comparison.ways)
     remarks = dict.fromkeys(remark for way in ways for remark in way.remarks)
     return model_divergence(first, growth, kl, one.coverage, remarks)
 
@@ -255,6 +257,7 @@ class _ProductComparison:
     Attributes:
       growth: the difference of every product that both runs computed in the same shape.
       saw_numbers: whether a result of the second run has a value other than NaN.
+      ways: how the two runs added, as a sentence, with the number of equal products that were added so.
     """
 
     def __init__(self, others: deque[Product], names: tuple[str, str]) -> None:
@@ -262,6 +265,7 @@ class _ProductComparison:
         self._first: Divergence | None = None
         self._after = ""
         self.saw_numbers = False  # equal bits of NaN alone say nothing
+        self.ways: Counter[str] = Counter()
         self._calls: Counter[tuple[str, str]] = Counter()
         self.growth: list[LayerDifference] = []
 
@@ -280,6 +284,8 @@ class _ProductComparison:
         other = self._others.popleft() if self._others else None
         if self._first is None and (other is None or not equal(other, mine)):
             self._first = self._divergence(other, mine)
+        elif other is not None and self._first is None:
+            self.ways[adds_sentence(other, mine, self.names)] += 1
         self._after = f"{mine.layer}, {mine.product}"
         self.saw_numbers = self.saw_numbers or bool(np.any(mine.result == mine.result))
         if other is None or (other.layer, other.product) != (mine.layer, mine.product):

@@ -240,3 +240,28 @@ def test_logits_are_what_they_are_said_to_be() -> None:
     one = torch.nn.Sequential(model, torch.nn.Flatten(0))
     assert found_by(one, x, "H100", "B200").kl is None
     assert found_by(one, x, "H100", "B200", logits=True).kl is not None
+
+
+@pytest.mark.parametrize("accumulate", [None, fp.FusedMultiplyAdd("fp32")])
+def test_a_layer_of_the_recipe_fp32_counts_as_a_layer_of_torch(accumulate: Any) -> None:
+    """FP32 quantises nothing: the trainer's layers in float32 follow FP8_TENSOR on chips, as torch's own do."""
+    model, x = mlp(), rows()
+    product = ft.Product(accumulate)
+    plain = ft.LinearRecipe(fprop=product, dgrad=product, wgrad=product)
+    quantized = copy.deepcopy(model)
+    ft.quantize_linears(quantized, plain)
+    found = diff(quantized, x, "H100", "B200")
+    own = diff(model, x, "H100", "B200")
+    assert found
+    assert (found.layer, found.element, found.bits, found.explanation) == (
+        own.layer, own.element, own.bits, own.explanation,
+    )  # fmt: skip
+    assert not diff(quantized, x, "torch", "torch")
+
+
+def test_equal_runs_say_what_added() -> None:
+    chain = {"2": "float32"}
+    same = diff(mlp(), rows(), {"*": "H100", **chain}, {"*": "B200", **chain}, recipe="BF16")
+    units = "The first adds on hopper_bf16_f32 in one chain; the second adds on blackwell_bf16_f32 in one chain."
+    chains = "The first adds by FusedMultiplyAdd(FP32); the second adds by FusedMultiplyAdd(FP32)."
+    assert str(same).splitlines()[1:3] == [f"2 products: {units}", f"1 product: {chains}"]
