@@ -3,8 +3,8 @@
 #
 # Training runs of one model differ from machine to machine: processors add in different orders, libraries round exp
 # differently, and after a hundred steps the losses differ visibly. In `fp.train` every operation of a step is
-# specified, so that a run has the same digest (a hash of all weights) everywhere. The data here are a text that anybody
-# can generate.
+# specified, so that a run has the same digest (a hash of all weights) everywhere. The data here are a text that
+# anybody can generate.
 
 # %%
 import json
@@ -21,8 +21,8 @@ text.write_text("\n".join(f"{n} squared is {n * n}" for n in range(3000)), newli
 # %% [markdown]
 # ## The same digest as on another machine
 #
-# The recipe is DeepSeek-V3's: FP8 products of an H100, promoted to float32 every 128 terms. This digest was recorded on an Intel Emerald Rapids
-# processor.
+# The recipe is DeepSeek-V3's: FP8 products of an H100, promoted to float32 every 128 terms. This digest was recorded
+# on an Intel Emerald Rapids processor.
 
 # %%
 RECORDED = "1-cc6fcf97bd23a9cf20754e9daea9e1a1"
@@ -40,8 +40,8 @@ print(fp.train.replay(run, backend="B200"))
 # %% [markdown]
 # ## And this processor's own matrix instructions?
 #
-# With `backend="cpu"` torch.mm multiplies, by AVX512-BF16, AVX512-FP16 or AMX if the processor has them. Such a run in
-# BF16 is then trained again by the emulator.
+# With `backend="cpu"` torch.mm multiplies, by AVX512-BF16, AVX512-FP16 or AMX if the processor has them. Such a run
+# in BF16 is then trained again by the emulator.
 
 # %%
 try:
@@ -54,8 +54,8 @@ except ValueError as reason:
 # ## And the tensor cores of an H100?
 #
 # If this machine has a GPU, `backend="hardware"` multiplies by its tensor cores. Otherwise this cell uses a recording
-# of runs that an H200 trained, with the digest after each step, and trains the first five steps of DeepSeek-V3's recipe
-# again.
+# of runs that an H200 trained, with the digest after each step, and trains the first five steps of DeepSeek-V3's
+# recipe again.
 
 # %%
 if fp.gpu.available():
@@ -75,7 +75,8 @@ else:
 # %% [markdown]
 # ## How far apart are runs with unspecified operations?
 #
-# The second run uses torch's own operations, starts from the same weights and sees the same batches.
+# The second run uses torch's own operations, starts from the same weights and sees the same batches. Equal losses are
+# drawn at 1e-9.
 
 # %%
 theirs = fp.train.run("DEEPSEEK_V3", steps=8, batch=2, text=text, measure=0, arithmetic="torch")

@@ -13,6 +13,10 @@ from typing import Any
 import torch
 
 Count = Callable[[Any, Any, Any], int]  # function of (positional arguments, keyword arguments, result)
+OWN_LIBRARIES = (  # of torch.ops: torch's and fpsim's
+    "aten", "c10d", "fpsim", "inductor", "mkl", "mkldnn", "onednn", "prim", "prims", "quantization", "quantized",
+    "sparse", "symm_mem",
+)  # fmt: skip
 # Errors for arguments in an unknown form.
 UNCOUNTED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
@@ -20,19 +24,36 @@ UNCOUNTED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, Valu
 def name_of(func: Any) -> str:
     """Return the name of a torch function, the same for its operator, method and in-place forms; "" if it has none.
 
+    An operator of another library than torch, such as torch.ops.mylib.attend, has its library's name too: mylib.attend.
+
     Example:
       >>> import torch
       >>> from fpsim.analysis.models.multiplications import name_of
       >>> [name_of(f) for f in (torch.mm, torch.Tensor.__matmul__, torch.linalg.multi_dot, torch.Tensor.addmm_)]
       ['mm', 'matmul', 'multi_dot', 'addmm']
     """
+    library, _, rest = str(func).partition(".")
+    if _is_foreign(func):
+        return f"{library}.{rest.partition('.')[0]}"
     name = str(getattr(func, "__name__", "")).partition(".")[0].strip("_")
     return name.removeprefix("linalg_").removeprefix("sparse_")
 
 
-def multiplies(func: Any) -> bool:
-    """Return whether a torch function adds up products of its operands; False for fpsim's own operators."""
+def multiplies(func: Any, args: Any) -> bool:
+    """Return whether a torch function adds up products of its operands; False for fpsim's own operators.
+
+    Of an operator of another library this is not known; it counts as one that does if two of its positional arguments
+    `args` are tensors of floats with two axes or more, as those of a matrix product or of attention are.
+    """
+    if _is_foreign(func):
+        return sum(isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() > 1 for x in args) > 1
     return name_of(func) in COUNTS and not str(func).startswith("fpsim.")  # a QuantLinear shows its own products
+
+
+def _is_foreign(func: Any) -> bool:
+    """Return whether a function is an operator of torch.ops that neither torch nor fpsim defines."""
+    library = str(func).partition(".")[0]
+    return type(func).__module__ == "torch._ops" and library not in OWN_LIBRARIES and not library.startswith("_")
 
 
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
@@ -228,7 +249,8 @@ def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
 
 COUNTS: dict[str, Count] = {
     **dict.fromkeys(("linear", "matmul", "mm", "bmm", "mv", "inner", "dot", "vdot", "cdist", "int_mm", "scaled_mm",
-                     "grouped_mm", "scaled_grouped_mm"), _by_last_axis(0, "input", "self", "x1", "mat1", "mat_a")),
+                     "grouped_mm", "scaled_grouped_mm", "attention_product"),
+                    _by_last_axis(0, "input", "self", "x1", "mat1", "mat_a", "a")),
     "rmatmul": _by_last_axis(1, "other"),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "sampled_addmm"), _by_last_axis(1, "mat1", "batch1", "mat")),
     # batches of (n, K) times (K, m), whose sum runs over the batch too

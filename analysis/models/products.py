@@ -93,7 +93,7 @@ class Products(TorchFunctionMode):
             self._multiplied(args[-2:], output, args[0] if func is torch.baddbmm else None, count)
         elif func in MATMULS:
             self._matmul(func, args, output, count)
-        elif multiplies(func):
+        elif multiplies(func, args):
             self._missed(name_of(func), count)
         return output
 

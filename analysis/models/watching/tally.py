@@ -59,10 +59,11 @@ class Tally:
         """Count, as not seen (missing from the report), a product by a torch function that is never recorded.
 
         module, name: the torch.nn.Module that called the function, and the module's name. function: the function's
-        name, such as "einsum". multiplications: number of multiplications of the product.
+        name, such as "einsum". multiplications: number of multiplications of the product; 0 if it is not known.
         """
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
+        said = said if multiplications else f"{said}, uncounted"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
     def hid(self, module: Any, name: str, kind: str, x: Any) -> None:

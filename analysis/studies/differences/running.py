@@ -236,7 +236,7 @@ class _Products(TorchFunctionMode):
             module = self._stack[-1]
             if func in (functional.embedding, functional.embedding_bag):
                 self.tally.looked_up(module, args[1] if len(args) > 1 else kwargs["weight"])
-            elif multiplies(func):
+            elif multiplies(func, args):
                 count = multiplications(func, args, kwargs, output)
                 self.tally.missed(module, self._modules.get(id(module), ""), name_of(func), count)
         return output

@@ -76,7 +76,7 @@ class Operations:
         if not self.specified and linear is None:
             return a @ b
         assert linear is None or isinstance(linear, LinearRecipe)
-        return _tensor(AttentionProduct.apply(a, b, AttentionProducts(linear, self.numerics.products)))
+        return attention_product(a, b, AttentionProducts(linear, self.numerics.products))
 
     def _shares(self, scores: Tensor, factor: float) -> Tensor:
         """Return the softmax of scores * factor over columns 0 to i of each row i, and 0 in the other columns.
@@ -332,6 +332,16 @@ class AttentionProducts(NamedTuple):
 def _plan_of(linear: LinearRecipe) -> LayerPlan:
     """Return the plan of casts and matrix products that a linear recipe makes for attention; cached."""
     return plan_of(linear, "attention")
+
+
+def attention_product(a: Tensor, b: Tensor, products: AttentionProducts) -> Tensor:
+    """Return a @ b as float32 (..., M, N) by the arithmetic `products`; a: (..., M, K); b: (..., K, N).
+
+    Torch's function modes see this call as they see torch.matmul, so that reports on a model count its multiplications.
+    """
+    if torch.overrides.has_torch_function((a, b)):
+        return _tensor(torch.overrides.handle_torch_function(attention_product, (a, b), a, b, products))
+    return _tensor(AttentionProduct.apply(a, b, products))
 
 
 @reported

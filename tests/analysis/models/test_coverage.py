@@ -44,6 +44,15 @@ class Dense(nn.Module):  # type: ignore[misc, name-defined]
         return self.multiply(x, self.matrix)
 
 
+@torch.library.custom_op("fpsim_tests::multiply", mutates_args=())  # type: ignore[untyped-decorator]
+def foreign_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x @ w by an operator that torch knows only by name."""
+    return x @ w
+
+
+foreign_product.register_autograd(lambda ctx, slopes: (slopes, None))
+
+
 ROWS = 64
 SQUARE = 32 * 32
 # What is not seen -> the module, how it is called, its weights and its multiplications for each row.
@@ -54,6 +63,9 @@ UNSEEN: dict[str, tuple[Any, Any, int, int]] = {
     "LSTMCell": (lambda: nn.LSTMCell(32, 32), lambda m, x: m(x)[0], 8 * SQUARE, 8 * SQUARE),
     "GRUCell": (lambda: nn.GRUCell(32, 32), lambda m, x: m(x), 6 * SQUARE, 6 * SQUARE),
     "RNNCell": (lambda: nn.RNNCell(32, 32), lambda m, x: m(x), 2 * SQUARE, 2 * SQUARE),
+    "Dense, by fpsim_tests.multiply, uncounted": (
+        lambda: Dense(lambda x, w: foreign_product(x, w)), lambda m, x: m(x), SQUARE, 0,
+    ),
     "Dense, by inner": (lambda: Dense(torch.inner), lambda m, x: m(x), SQUARE, SQUARE),
     "Dense, by mv": (
         lambda: Dense(lambda x, w: torch.stack([w.mv(row) for row in x])), lambda m, x: m(x), SQUARE, SQUARE,
@@ -226,3 +238,20 @@ def test_multiplications_are_those_of_a_hand(name: str) -> None:
     func, args, want = COUNTED[name]
     kwargs = {} if args else {"input": A, "mat2": B}
     assert multiplications(func, args, kwargs, func(*args, **kwargs)) == want
+
+
+def test_attention_of_the_trainer_is_named_in_both_arithmetics() -> None:
+    """The trainer's own products are seen by reports as torch's are: 4 heads of 32 tokens, two layers."""
+    from fpsim.train import Settings, Trainer, recipes
+
+    seen = []
+    for arithmetic in ("torch", "specified"):
+        trainer = Trainer(recipes.FP32, Settings(steps=2, batch=2, context=32, arithmetic=arithmetic))
+        tokens = torch.from_numpy(trainer.data.batch(0, step=0, batch=2, context=32)[0])
+        seen.append(fp.analysis.diff(trainer.model, tokens, "H100", "B200", recipe="BF16").coverage)
+    by_torch, specified = seen
+    assert by_torch.multiplications == specified.multiplications < 1
+    assert [(part.name, part.multiplications) for part in by_torch.unseen] == [
+        (part.name, part.multiplications) for part in specified.unseen
+    ]
+    assert {part.kind for part in specified.unseen} == {"Core, by attention_product"}
