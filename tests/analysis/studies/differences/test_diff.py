@@ -244,17 +244,17 @@ def test_logits_are_what_they_are_said_to_be() -> None:
 
 @pytest.mark.parametrize("accumulate", [None, fp.FusedMultiplyAdd("fp32")])
 def test_a_layer_of_the_recipe_fp32_counts_as_a_layer_of_torch(accumulate: Any) -> None:
-    """FP32 quantises nothing: the trainer's layers in float32 follow FP8_TENSOR on chips, as torch's own do."""
+    """FP32 quantises nothing: the trainer's layers in float32 follow FP8_TENSOR on chips, as torch's of_torch do."""
     model, x = mlp(), rows()
     product = ft.Product(accumulate)
     plain = ft.LinearRecipe(fprop=product, dgrad=product, wgrad=product)
     quantized = copy.deepcopy(model)
     ft.quantize_linears(quantized, plain)
-    found = diff(quantized, x, "H100", "B200")
-    own = diff(model, x, "H100", "B200")
-    assert found
-    assert (found.layer, found.element, found.bits, found.explanation) == (
-        own.layer, own.element, own.bits, own.explanation,
+    of_fp32 = diff(quantized, x, "H100", "B200")
+    of_torch = diff(model, x, "H100", "B200")
+    assert of_fp32
+    assert (of_fp32.layer, of_fp32.element, of_fp32.bits, of_fp32.explanation) == (
+        of_torch.layer, of_torch.element, of_torch.bits, of_torch.explanation,
     )  # fmt: skip
     assert not diff(quantized, x, "torch", "torch")
 
