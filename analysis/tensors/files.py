@@ -17,7 +17,9 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
+from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.layouts.joining import joined
+from fpsim.analysis.tensors.operand import by_columns, pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, stream
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import FORMAT_OF, Array
@@ -109,8 +111,8 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 # ---- .npy and .npz
 
 
-def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read a .npy header at the position of the open file `opened`, and return the (shape, dtype) that it describes.
+def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read a .npy header at the position of the open file `opened`; return (shape, is in Fortran order, dtype).
 
     Raises a TensorFileError if the header is damaged. path: the file, for messages.
     """
@@ -124,16 +126,34 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
             raise TensorFileError(f"{path}: damaged .npy header (length {length})")
         header = io.BytesIO(prefix + read_fully(opened, length))
         if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(header)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(header)
         else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(header)
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(header)
     except TensorFileError:
         raise
     except Exception as problem:  # NumPy's parser raises many types for damaged headers
         raise TensorFileError(f"{path}: damaged .npy header ({one_line(problem)})") from problem
     if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in shape):
         raise TensorFileError(f"{path}: damaged .npy header (shape {shape})")
-    return shape, dtype
+    return shape, fortran, dtype
+
+
+def _in_c_order(read: Callable[[int], Iterator[Array]], shape: tuple[int, ...]) -> Callable[[int], Iterator[Array]]:
+    """Return a function like `read` that yields the elements of an array in C order; the file has Fortran order.
+
+    read: read(size) yields the elements in the order of the file, `size` at a time. shape: shape of the array.
+    """
+    if len(shape) < 2 or not all(shape):
+        return read
+    inner = math.prod(shape[1:])
+    by_rows = by_columns(read, inner, shape[0])  # the file has a column for each index along the first axis
+    axes = (0, *range(len(shape) - 1, 0, -1))
+
+    def read_rows(size: int) -> Iterator[Array]:
+        bands = by_rows(max(CHUNK // inner, 1) * inner)
+        return pieces_of((band.reshape(-1, *shape[:0:-1]).transpose(axes).reshape(-1) for band in bands), size)
+
+    return read_rows
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
@@ -150,7 +170,7 @@ def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
 def _read_npy(path: Path) -> Found:
     """Return ([the tensor of a .npy file], []) if it holds floats, else ([], [a sentence that says why not])."""
     with path.open("rb") as opened:
-        shape, dtype = _npy_header(opened, path)
+        shape, fortran, dtype = _npy_header(opened, path)
         offset = opened.tell()
     if not is_float(dtype):
         return [], [_left_out(path, path.stem, dtype)]
@@ -158,8 +178,8 @@ def _read_npy(path: Path) -> Found:
     size_in_file = path.stat().st_size - offset
     if size_in_file != count * dtype.itemsize:
         raise TensorFileError(f"{path}: damaged, wanted {count * dtype.itemsize} bytes of elements, got {size_in_file}")
-
-    return [Tensor(path.stem, shape, dtype.name, reader(path, offset, dtype, count, dtype.byteorder), str(path))], []
+    read = reader(path, offset, dtype, count, dtype.byteorder)
+    return [Tensor(path.stem, shape, dtype.name, _in_c_order(read, shape) if fortran else read, str(path))], []
 
 
 def _read_npz(path: Path) -> Found:
@@ -182,7 +202,7 @@ def _read_npz(path: Path) -> Found:
                         f"{PACKED_TIMES} times as many. If that is right, save it uncompressed, with np.savez"
                     )
                 with archive.open(member) as opened:
-                    shape, dtype = _npy_header(opened, path)
+                    shape, fortran, dtype = _npy_header(opened, path)
                     offset = opened.tell()
                 left_out = "" if is_float(dtype) else _left_out(path, name, dtype)
                 if left_out and dtype.newbyteorder("=").name not in CODES:
@@ -191,6 +211,7 @@ def _read_npz(path: Path) -> Found:
                 if member.file_size - offset != math.prod(shape) * dtype.itemsize:
                     raise TensorFileError(f"{path}: damaged, the size of {name} does not fit its shape {shape}")
                 read = _npz_reader(path, member.filename, shape, dtype)
+                read = _in_c_order(read, shape) if fortran else read
                 tensors.append(Tensor(name, shape, dtype.name, read, str(path), left_out=left_out))
     except TensorFileError:
         raise
@@ -205,7 +226,7 @@ def _npz_reader(
     """Return a function read(size) that yields the elements of one array of a .npz file, at most `size` at a time.
 
     path: the file. member: name of the array's file in the archive. shape, dtype: those of the array, as its header
-    says.
+    says. The elements are in the order of the file.
     """
 
     def read(size: int) -> Iterator[Array]:

@@ -86,10 +86,10 @@ def as_operand(one: Tensor) -> Tensor:
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
     columns, rows = math.prod(one.shape[:-1]), one.shape[-1]
-    return replace(one, shape=(rows, columns), outputs_last=False, read=_by_columns(one.read, columns, rows))
+    return replace(one, shape=(rows, columns), outputs_last=False, read=by_columns(one.read, columns, rows))
 
 
-def _by_columns(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
+def by_columns(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
     """Return a function like `read` that yields the elements of a matrix column by column instead of row by row.
 
     read: read(size) yields the elements in flat arrays of `size`. height, width: shape of the matrix.

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import fpsim as fp
 from fpsim.analysis.tensors.files import SAFETENSORS_DTYPES, read_file
 from fpsim.analysis.tensors.opening import from_mapping, open_tensors, tensor
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
@@ -35,9 +36,20 @@ def test_npy_comes_back(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(values(tensor, 100), VALUES.reshape(-1))
 
 
-def test_fortran_order_holds_the_same_elements(tmp_path: Path) -> None:
-    np.save(tmp_path / "w.npy", np.asfortranarray(VALUES))
-    assert sorted(values(only(tmp_path / "w.npy"))) == sorted(VALUES.reshape(-1))
+@pytest.mark.parametrize("shape", [(12,), (3, 4), (4, 3), (2, 3, 2), (2, 1, 3, 2), (1, 12), (0, 4)])
+def test_arrays_saved_in_fortran_order_are_read_in_c_order(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    codes = np.arange(256, dtype=np.int8).reshape(2, 128)
+    np.save(tmp_path / "w.npy", np.asfortranarray(x))
+    np.savez(tmp_path / "m.npz", w=np.asfortranarray(x), long=np.asfortranarray(np.float64([[1, 2], [3, 4]])))
+    np.savez(tmp_path / "q.npz", **{"up.weight": np.asfortranarray(codes), "up.weight_scale": np.float32([1])})
+    for file in ("w.npy", "m.npz"):
+        stored = read_file(tmp_path / file)[0][0]
+        got = np.concatenate([np.empty(0, np.float32), *stored.chunks(5)])
+        np.testing.assert_array_equal(got.reshape(stored.shape), x)
+        np.testing.assert_array_equal(fp.analysis.open(tmp_path / file)["w"], x)
+    assert fp.analysis.open(tmp_path / "m.npz")["long"].tolist() == [[1, 2], [3, 4]]
+    np.testing.assert_array_equal(fp.analysis.open(tmp_path / "q.npz")["up.weight"], codes)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
