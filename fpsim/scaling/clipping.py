@@ -97,14 +97,16 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
     the largest value of the element format. E8M0 scales that are rounded up fulfil this. FP32 scales by the rule "amax"
     may be smaller by the rounding errors of one or two operations, which do no harm if `rounding`, the cast's mode,
     rounds them away.
-    The result is False if this is not certain, as for scalings of two levels and for a max below 2.
+    The result is False if this is not certain, as for scalings of two levels, for a max below 2, for unsigned formats
+    and for subnormal FP32 scales, whose rounding errors are large.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
-    if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
+    if not absorbs or not element.signed or element.max < 2 or scaling.tensor_scale:  # a smaller max may need an Inf
         return False
     if scaling.scale_format == E8M0:
         return scaling.rounds_up
-    return scaling.scale_format == FP32 and (scaling.scale_rule == "amax" or scaling.rounds_up)
+    normal = scaling.scale_format == FP32 and scaling.lower_bound >= FP32.smallest_normal
+    return normal and (scaling.scale_rule == "amax" or scaling.rounds_up)
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
@@ -220,7 +222,8 @@ def _kept_with_zero_points(
     factors = spread(encoded.scales.astype(wide.dtype), sizes, array.shape)
     points = spread(encoded.zero_points.astype(np.float64), sizes, array.shape)
     with np.errstate(all="ignore"):
-        quotients = wide / factors if scaling.division == "divide" else wide * (wide.dtype.type(1) / factors)
+        inverses = np.minimum(wide.dtype.type(1) / factors, np.finfo(wide.dtype).max)
+        quotients = wide / factors if scaling.division == "divide" else wide * inverses
     # the stochastic mode may round either way: an element may stay in range if truncation leaves it there
     mode = Rounding.TOWARD_ZERO if rounding is Rounding.STOCHASTIC else rounding
     numbers = quantize(quotients, OFFSETS, rounding=mode, overflow="saturate") + points

@@ -156,3 +156,20 @@ def test_float64_and_narrow_inputs_count_by_their_exact_values() -> None:
         x = np.array([[464, beyond]], dtype)
         assert kept(x, fp.E4M3, None, mode).tolist() == [[True, False]]
         assert kept(x, fp.E4M3, fp.scalings.ROW, mode, 1.0).tolist() == [[True, False]]
+
+
+def test_subnormal_scales_and_unsigned_formats_clip_finite_elements() -> None:
+    mode = fp.Rounding.NEAREST_EVEN
+    tiny = fp.scalings.TENSOR.replace(smallest_scale=2.0**-149)
+    x = np.array([1.4 * 448 * 2.0**-149, 2.0**-149], np.float32)  # the scale 1.4 * 2**-149 is rounded to 2**-149
+    assert fp.encode_scaled(x, fp.E4M3, tiny).scales.item() == 2.0**-149
+    assert kept(x, fp.E4M3, tiny, mode).tolist() == [False, True]
+    unsigned = fp.format("p3109_k8p4uf")
+    assert kept(np.float32([-1, 1]), unsigned, fp.scalings.TENSOR, mode).tolist() == [False, True]
+
+
+def test_a_multiplier_beyond_the_largest_float_keeps_zeros() -> None:
+    scaling = fp.scalings.TENSOR.replace(symmetric=False, division="multiply", smallest_scale=2.0**-149)
+    x = np.array([0, 2.0**-149], np.float32)
+    assert fp.encode_scaled(x, "int8", scaling).decode()[0] == 0
+    assert kept(x, fp.INT8, scaling, fp.Rounding.NEAREST_EVEN)[0]
