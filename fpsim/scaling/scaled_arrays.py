@@ -14,6 +14,8 @@ import numpy.typing as npt
 from fpsim.errors import shown
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import Element, element_format
+from fpsim.formats.log_format import LogFMT
+from fpsim.formats.table_format import HIF4, TwoTableFormat
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.storage import tile_bits
@@ -70,6 +72,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         if not self._has_dtype(scales, np.dtype(np.float32)):
             raise TypeError(f"scales must be float32; got {scales.dtype}. Convert them first.")
         grid = tiling(self.shape, self.scaling.block).grid
+        needed = "scale_codes" if isinstance(self.fmt, TwoTableFormat) else "zero_points"
+        if (isinstance(self.fmt, (LogFMT, TwoTableFormat)) or self.fmt == HIF4) and getattr(self, needed) is None:
+            raise ValueError(f"{needed} must be an array for codes of {self.fmt}, whose values depend on it; got None.")
         for name in ARRAYS[1:]:
             array = getattr(self, name)
             if array is not None and tuple(array.shape) != grid:

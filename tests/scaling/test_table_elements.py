@@ -130,3 +130,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_combinations_that_mean_nothing_are_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
+
+
+def test_codes_without_the_numbers_that_their_values_need_are_refused() -> None:
+    codes, scales = np.zeros((1, 64), np.uint8), np.ones((1, 1), np.float32)
+    with pytest.raises(ValueError, match="zero_points must be an array for codes of HIF4"):
+        fp.Scaled(codes, scales, fp.HIF4, fp.scalings.HIF4)
+    with pytest.raises(ValueError, match="scale_codes must be an array for codes of IF4"):
+        fp.Scaled(codes, np.ones((1, 4), np.float32), fp.IF4, fp.scalings.IF4)
+    with pytest.raises(ValueError, match="zero_points must be an array for codes of LogFMT-8"):
+        fp.Scaled(codes, scales, fp.LogFMT(8), fp.scalings.ROW)
