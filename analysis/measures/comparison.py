@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.error_report import METRICS, NOISE, ErrorReport
 from fpsim.analysis.measures.passes import sums_of_array
-from fpsim.analysis.measures.rounding_error import RoundingWay, finite_amax
+from fpsim.analysis.measures.rounding_error import RoundingWay, finite_amax, needs_tiles
 from fpsim.arrays import float_array, without_gradient
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import Axes, DataFrame, frame
@@ -21,7 +21,6 @@ from fpsim.display.tables import html_table
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown, unknown
 from fpsim.formats.element import Element, element_format
-from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.scaling import Scaling
@@ -180,8 +179,8 @@ def compare(
       overflow, subnormals, seed: settings of every combination, as for `fp.analysis.error`.
 
     Returns:
-      A Comparison; each row has the metrics of `fp.analysis.error` for that combination. Integers and LogFMT require
-      scales per tile; their other combinations are listed in `left_out`.
+      A Comparison; each row has the metrics of `fp.analysis.error` for that combination. Integers, LogFMT, HiF4 and IF4
+      require scales per tile; their other combinations are listed in `left_out`.
 
     Raises:
       ValueError: nothing to compare, an unknown option, or no combination that exists.
@@ -207,7 +206,7 @@ def compare(
     ways, left_out = [], []
     for element in dict.fromkeys(elements):
         for recipe in recipes:
-            if not isinstance(element, Format) and not isinstance(recipe, Scaling):
+            if needs_tiles(element) and not isinstance(recipe, Scaling):
                 left_out.append(f"{element.name} with scaling {scaling_name(recipe)}: it needs scales per tile.")
                 continue
             for mode in dict.fromkeys(modes):

@@ -31,7 +31,7 @@ from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
-from fpsim.formats.table_format import TableFormat
+from fpsim.formats.table_format import HIF4, IF4, TableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.scaling.recipes import TENSOR, scaling_of
 from fpsim.scaling.scaled import Scaled, encode_scaled
@@ -139,10 +139,11 @@ class RoundingWay:
     ) -> None:
         self.element = element_format(fmt)
         self.scaling = scaling
-        if not isinstance(scaling, Scaling) and not isinstance(self.element, (Format, TableFormat)):
+        if not isinstance(scaling, Scaling) and needs_tiles(self.element):
+            name = self.element.name if self.element in (HIF4, IF4) else "TENSOR"
             raise ValueError(
                 f"error needs scales for {self.element}; got scaling={self.scaling}. "
-                "Pass scaling=fp.scalings.TENSOR, for example."
+                f"Pass scaling=fp.scalings.{name}, for example."
             )
         # for encode_scaled, where overflow=None leaves the mode to the scaling and the element format
         self.keywords: ElementKeywords = {
@@ -155,9 +156,9 @@ class RoundingWay:
         self.options = cast_options(_judged_as(self.element), rounding, overflow, subnormals, seed, random_bits)
 
     def check(self) -> None:
-        """Raise the ValueError of `fpsim.encode_scaled` if the element format and the scaling cannot be combined."""
-        if isinstance(self.scaling, Scaling):
-            encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
+        """Raise the ValueError of `fpsim.encode_scaled` if the format, the scaling and the cast cannot be combined."""
+        if isinstance(self.scaling, Scaling) or isinstance(self.element, TableFormat):
+            self.candidate(np.zeros((1, 1), np.float32))
 
     def candidate(self, x: Array, long: bool | None = None, amax: float | None = None) -> Candidate:
         """Return the cast of x to measure: a FloatCast, or for scales per tile and table formats a Tiles.
@@ -217,6 +218,11 @@ class RoundingWay:
             self.element, self.options.rounding.name.lower(), self.options.overflow, self.options.subnormals, scale,
             sums, scale_bits=scale_bits, unmeasured=unmeasured, **tiles,
         )  # fmt: skip
+
+
+def needs_tiles(element: Element) -> bool:
+    """Return whether a format is encoded with an fp.Scaling only: integers, LogFMT, HiF4 and IF4."""
+    return not isinstance(element, (Format, TableFormat)) or element in (HIF4, IF4)
 
 
 LONG = 1 << 22  # elements: for larger arrays a loop is compiled for the format alone

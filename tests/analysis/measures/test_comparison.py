@@ -110,6 +110,23 @@ def test_what_cannot_be_measured_is_unknown_and_what_does_not_exist_is_left_out(
         fp.analysis.compare(NORMAL, "int8", scalings=None)
 
 
+def test_tables_are_compared_without_scales_too_unless_their_scales_have_a_place_in_them() -> None:
+    formats, scalings = ["nf4", "hif8", "hif4", "if4"], [None, "amax", 0.5, fp.scalings.HIF4, fp.scalings.IF4]
+    comparison = fp.analysis.compare(NORMAL[:4], formats, scalings=scalings)
+    pairs = [(row.format, row.scaling) for row in comparison]
+    assert pairs == [
+        *((name, scale) for name in ("NF4", "HIF8") for scale in ("none", "amax", "0.5")),
+        ("HIF4", "fp.scalings.HIF4"), ("IF4", "fp.scalings.IF4"),
+    ]  # fmt: skip
+    assert comparison.rows[1].report == fp.analysis.error(NORMAL[:4], "nf4", scale="amax")
+    odd = fp.analysis.compare(NORMAL[:4], ["nf4", "e4m3"], "odd", scalings=None)
+    assert [row.format for row in odd] == ["E4M3"]
+    assert odd.left_out == ("NF4 with none: rounding 'odd' needs significands, which the table of NF4 has none of. Use "
+                            "another mode.",)  # fmt: skip
+    with pytest.raises(ValueError, match=r"error needs scales for HIF4; got .* Pass scaling=fp.scalings.HIF4"):
+        fp.analysis.error(NORMAL, "hif4")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
