@@ -257,12 +257,11 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
     for part in gradients:
         for x in flat_chunks(part, LARGE):
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                values = x.astype(np.float32)
-                rounded = np.asarray(quantize(values * np.float32(scale), fmt), np.float64)
+                rounded = np.asarray(quantize(x.astype(np.float32) * np.float32(scale), fmt), np.float64)
                 finite = np.isfinite(rounded)
                 squares += float(np.sum(rounded * rounded))
+                overflowed_before = int(np.count_nonzero(~np.isfinite(x)))
             lost = int(np.count_nonzero(~finite))
-            overflowed_before = int(np.count_nonzero(~np.isfinite(values)))
             count += x.size
             strange += overflowed_before
             overflows += lost - overflowed_before

@@ -62,6 +62,11 @@ def test_gradients_that_were_not_finite_skip_a_step_and_are_no_overflow_of_the_s
     assert [step.overflows for step in report.of("none")] == [0, 0]
 
 
+def test_finite_gradients_that_float32_does_not_hold_are_overflows() -> None:
+    step = loss_scaling([np.array([1e39, 1.0, np.inf])], policies=["none"]).steps[0]
+    assert (step.count, step.overflows, step.overflowed) == (3, 1, True)
+
+
 def test_other_formats_overflow_elsewhere() -> None:
     x = [f32(500.0, 1.0)]
     assert loss_scaling(x, policies="none", fmt="e4m3").steps[0].overflow == 0.5
