@@ -34,6 +34,7 @@ from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import run_stages, wrapping
+from fpsim.scaling.clipping import bounds
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tiling
 
@@ -147,9 +148,7 @@ def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFact
     """
     fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
     bias, width = (127, 32) if width == 32 and fits else (1023, 64)
-    limit = fmt.max + float(fmt.ulp(fmt.max)) / 2  # smallest magnitude that nearest-even rounds beyond the range ...
-    if not fmt.max_code & 1:
-        limit = math.nextafter(limit, math.inf)  # ... or the next one, if the tie rounds down to fmt.max
+    limit = math.nextafter(bounds(fmt, Rounding.NEAREST_EVEN, 64)[1], math.inf)
     facts = np.zeros(FACTS)
     facts[BEYOND], facts[TOP] = limit, fmt.max
     facts[NORMAL_FROM] = (

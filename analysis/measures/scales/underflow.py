@@ -23,6 +23,7 @@ from fpsim.errors import is_integer, require_same, shown
 from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.scaling.clipping import bounds
 
 Integers = npt.NDArray[np.int64]
 LARGEST_SCALE = 900  # largest |k|: 2**k times any float32 value is exact in float64
@@ -141,10 +142,8 @@ class UnderflowReport:
         """
         if not self.amax:
             return None
-        k = math.frexp(self.fmt.max)[1] - math.frexp(self.amax)[1] + 1
-        while _is_beyond(math.ldexp(self.amax, k), self.fmt):
-            k -= 1
-        return k
+        (size, exponent), (limit, top) = math.frexp(self.amax), math.frexp(_highest(self.fmt))
+        return top - exponent - (size > limit)
 
     def merge(self, other: UnderflowReport) -> UnderflowReport:
         """Return the report on the data of `self` and `other` together, such as two parts of an array.
@@ -310,7 +309,7 @@ def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tup
     """
     lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
     small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
-    inside = _boundary(side, exponents, lambda y: ~_is_beyond(np.abs(y), fmt))
+    inside = _boundary(side, exponents, lambda y: np.abs(y) <= _highest(fmt))
     return lost, (small - lost if fmt.subnormals else 0 * lost), len(side) - inside
 
 
@@ -333,10 +332,9 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
     return low
 
 
-def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Return whether each magnitude, rounded to nearest even with unlimited exponents, exceeds the maximum of `fmt`."""
-    limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
-    return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
+def _highest(fmt: Format) -> float:
+    """Return the largest float64 that rounds to nearest even to at most the maximum of `fmt`, or would without Inf."""
+    return bounds(fmt, Rounding.NEAREST_EVEN, 64)[1]
 
 
 def _checked_scales(scales: Any) -> list[int]:

@@ -110,6 +110,15 @@ def test_headroom_is_exact_at_the_edge_of_the_range(name: str) -> None:
             assert underflow(np.array([amax * 2.0**shift]), fmt, [k, k + 1]).saturated == (0.0, 1.0)
 
 
+def test_headroom_of_formats_that_end_near_float64_and_of_powers_of_two() -> None:
+    assert underflow(np.array([1.0]), fp.Format("near", 10, 5, bias=-1), scales=[0]).headroom == 1023
+    tie = np.array([1.5 * 2.0**127, 2.0**127])  # all significands of E8M0 are odd, so that the tie rounds to 2**128
+    report = underflow(tie, "e8m0", scales=[0])
+    assert (report.headroom, report.saturated) == (-1, (0.5,))
+    measured = fp.analysis.error(tie, "e8m0", overflow="saturate")
+    assert (measured.saturation_rate, measured.beyond_rate) == (0.5, 0.5)
+
+
 def test_zeros_negative_ones_too_are_not_lost() -> None:
     report = underflow(f32(0.0, -0.0, 2.0**-30, 1.0), fp.FP16, [0])
     assert (report.lost, report.zeros) == ((0.25,), 2)
