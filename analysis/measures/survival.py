@@ -8,10 +8,11 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures.candidates import Tiles
 from fpsim.analysis.measures.error_report import ErrorReport
-from fpsim.analysis.measures.rounding_error import Scale, error
+from fpsim.analysis.measures.passes import whole_array
+from fpsim.analysis.measures.rounding_error import RoundingWay, Scale, error
 from fpsim.arrays import Array, float_array, without_gradient
-from fpsim.casts.cast import quantize
 from fpsim.casts.explain import explain
 from fpsim.display.wording import decibels, percent, plural
 from fpsim.errors import shown
@@ -19,9 +20,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
-from fpsim.formats.table_format import TableFormat
 from fpsim.scaling.decode import scale_of_elements
-from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 
 # Threshold -> (metric of an ErrorReport that it bounds, whether it is a lower bound, the metric in error messages).
@@ -128,7 +127,8 @@ def assert_survives(
         return report
     said = "; ".join(_sentence(report, name, limit) for name, limit in broken.items())
     verb = "does" if report.count == 1 else "do"
-    worst = _worst(array, report, "overflow" if "overflow" in broken else next(iter(broken)), cast)
+    way = RoundingWay(report.fmt, scale if report.scaling is None else report.scaling, **cast)
+    worst = _worst(array, report, "overflow" if "overflow" in broken else next(iter(broken)), way)
     raise AssertionError(f"{plural(report.count, 'value')} {verb} not survive {report.format}: {said}.{worst}")
 
 
@@ -168,24 +168,21 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
     return f"{words} {in_words(value)}, wanted {bound} {in_words(limit)}"
 
 
-def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
+def _worst(x: Array, report: ErrorReport, name: str, way: RoundingWay) -> str:
     """Return a text on the element of x that breaks a threshold most: its index, its value, and the result of the cast.
 
     The text is "" if no element is finite. report: the report on x. name: the threshold, a field of
-    `SurvivalThresholds`. cast: rounding, subnormals and seed as keyword arguments.
+    `SurvivalThresholds`. way: the settings of the cast.
     """
-    wide = x.astype(np.float64)
-    scales: Any
-    if report.scaling is not None:
-        encoded = encode_scaled(x, report.fmt, report.scaling, **cast)
-        result, scales = encoded.decode(np.float64), scale_of_elements(encoded)
-    else:
-        assert isinstance(report.fmt, (Format, TableFormat))  # others are measured with a scaling only
-        scales = np.float64(report.scale)
-        of = (x if report.scale == 1 else (x / x.dtype.type(report.scale))).astype(x.dtype)
-        result = quantize(of, report.fmt, **cast).astype(np.float64) * report.scale
+    wide, cast = x.astype(np.float64), way.keywords
+    candidate = way.candidate(x)
+    rounded = whole_array(x, candidate)
+    result = rounded.results.astype(np.float64).reshape(x.shape)
+    scales: Any = scale_of_elements(candidate.scaled) if isinstance(candidate, Tiles) else np.float64(report.scale)
     with np.errstate(all="ignore"):
         lost = np.abs(result - wide)
+        if name == "max_ulp":  # measured in float formats and in integers
+            lost = lost / (getattr(report.fmt, "magnitudes", report.fmt).ulp(rounded.exact).reshape(x.shape) * scales)
         badness = {
             "underflow": np.where(result == 0, np.abs(wide), 0), "lost_energy": np.where(result == 0, np.abs(wide), 0),
             "overflow": np.abs(wide / scales), "max_relative": lost / np.abs(wide),
@@ -206,5 +203,5 @@ def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> st
     words = {"rounding": cast["rounding"], "subnormals": cast["subnormals"]}
     if report.scaling is not None:
         words["overflow"] = report.scaling.overflow
-    quotient = np.asarray(x[at] / x.dtype.type(scale)).astype(x.dtype) if is_scaled else x[at]
+    quotient = rounded.exact.reshape(x.shape)[at] if is_scaled else x[at]
     return f"{said}:\n{explain(quotient, report.fmt, **words)}"

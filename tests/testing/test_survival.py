@@ -125,3 +125,19 @@ def test_what_cannot_be_asked_is_refused(keywords: Any, error: Any, wanted: str)
     arguments = {"x": NORMAL, "fmt": "e4m3", **keywords}
     with pytest.raises(error, match=wanted):
         assert_survives(arguments.pop("x"), arguments.pop("fmt"), **arguments)
+
+
+def test_the_worst_value_is_that_of_the_measured_cast() -> None:
+    half = np.float16([1e-4, 2e-7, 6e-8])  # float16 does not hold the scale, in which x / scale is not computed
+    said = message(half, "e4m3", scale=1e-9, overflow=None, sqnr_db=60.0)
+    assert "which with the scale 9.999999717180685e-10 becomes nan:\n100016.59375 in E4M3" in said
+    amax = np.float32([3.0, -2.9, 1e-3])  # amax / scale may be just above the largest value, which it then becomes
+    said = message(amax, "e4m3", scale="amax", rounding="up", sqnr_db=90.0)
+    assert "becomes nan" not in said
+
+
+@pytest.mark.parametrize("x", [f32([256.1, 1.0625]), f32([[256.1, 1.0625]])])
+def test_the_worst_error_in_ulps_is_not_the_largest_error(x: Any) -> None:
+    said = message(x, "e4m3", **{**OFF, "max_ulp": 0.25})
+    assert f"The worst is at {(*(0,) * (x.ndim - 1), 1)}:\n1.0625 in E4M3" in said
+    assert "The worst is at" in message(x, "int8", scaling="tensor", **{**OFF, "max_ulp": 0.01})
