@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fpsim.analysis.measures.magnitude_loops import BINS, BINS_PER_BINADE, LOWEST_EXPONENT, histogram_kernel
 from fpsim.analysis.measures.parts import Layout
-from fpsim.analysis.measures.passes import float_pieces
+from fpsim.analysis.measures.passes import as_floats, float_pieces
 from fpsim.arrays import Array, float_array, without_gradient
 from fpsim.display.optional import Axes, DataFrame, frame, load
 from fpsim.display.tables import html_pairs
@@ -268,7 +268,7 @@ def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
     amax, smallest, zeros = np.zeros(layout.count), np.full(layout.count, math.inf), np.zeros(layout.count)
     sizes = np.zeros(layout.count)
     for slab in layout.slabs():
-        size = np.abs(layout.gather(x, slab).astype(np.float64))
+        size = np.abs(as_floats(layout.gather(x, slab)))
         at = slice(slab.first, slab.first + slab.number)
         finite = np.isfinite(size)
         amax[at] = np.maximum(amax[at], size.max(axis=1, initial=0.0, where=finite))

@@ -161,7 +161,7 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
         stored, skipped = read_stored(file)
         tensors += stored
         notes += skipped
-        left_out = {line.partition(": ")[2].partition(" left out")[0] for line in skipped}
+        left_out = {line.removeprefix(f"{file}: ").partition(" left out")[0] for line in skipped}
         lost = index.get(file.name, set()) - {one.name for one in stored} - left_out
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

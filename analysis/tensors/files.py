@@ -98,7 +98,7 @@ def read_stored(path: Path) -> Found:
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
     """Return the error that the file `path` has no float tensor; notes: why each of its tensors was left out."""
-    first = f"; {notes[0].partition(': ')[2]}" if notes else ""
+    first = f"; {notes[0].removeprefix(f'{path}: ')}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
 

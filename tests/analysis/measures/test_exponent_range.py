@@ -78,3 +78,9 @@ def test_quantiles_and_empty_data() -> None:
 def test_frames_hold_shares() -> None:
     pytest.importorskip("pandas")
     assert fp.analysis.exponents(f32(1, 1, 4, 0)).to_frame()["share"].tolist() == [0.5, 0.25]
+
+
+@pytest.mark.filterwarnings("error")
+def test_signalling_nans_of_channels_are_counted_without_a_warning() -> None:
+    x = np.uint32([[0x7F800001, 0x3F800000]]).view(np.float32)
+    assert fp.analysis.range(x, axis=1).parts.amax.tolist() == [0, 1]

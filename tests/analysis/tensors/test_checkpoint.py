@@ -97,6 +97,17 @@ def sharded(folder: Path) -> Path:
     return index
 
 
+def test_an_index_may_name_tensors_that_are_left_out_in_any_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run: 1"
+    folder.mkdir()
+    np.savez(folder / "model.npz", w=np.ones((2, 2), np.float32), mask=np.ones(3, bool))
+    names = dict.fromkeys(("w", "mask"), "model.npz")
+    (folder / "model.npz.index.json").write_text(json.dumps({"weight_map": names}))
+    checkpoint = fp.analysis.open(folder)
+    assert list(checkpoint) == ["w"]
+    assert checkpoint.notes == (f"{folder / 'model.npz'}: mask left out, it holds bool and not floats",)
+
+
 def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
     index = sharded(tmp_path)
     safetensors(tmp_path / "consolidated.safetensors", PLAIN)  # of another kind, which the index does not name
