@@ -19,7 +19,7 @@ from fpsim.analysis.tensors.opening import from_mapping, integer_tensor
 from fpsim.analysis.tensors.roles import with_roles
 from fpsim.analysis.tensors.tensor import CODES, Tensor
 from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, checked_options, layout_named
-from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME
+from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME, WORDS
 from fpsim.analysis.tensors.writing.export import ExportJob, write_checkpoint
 from fpsim.analysis.tensors.writing.misfits import keep_advice
 from fpsim.analysis.tensors.writing.report import ExportReport
@@ -103,10 +103,13 @@ def export(
         companions, model_config = _folder_and_config(path_of(model_or_tensors), target, model_config, config is None)
         model_or_tensors = checkpoint
     tensors, notes = _tensors(model_or_tensors)
-    if full.startswith(GGUF):
-        left_out = {one.name: one.dtype for one in tensors if not one.layout and one.dtype not in GGUF_KINDS}
-        notes += [f"{name} left out, GGUF has no type for {dtype}." for name, dtype in left_out.items()]
-        tensors = [one for one in tensors if one.name not in left_out]
+    kinds = GGUF_KINDS if full.startswith(GGUF) else {dtype.name for dtype in WORDS}
+    container = "GGUF" if full.startswith(GGUF) else "safetensors"
+    left_out = {one.name: one.dtype for one in tensors if not one.layout and one.dtype not in kinds}
+    notes += [f"{name} left out, {container} has no type for {dtype}." for name, dtype in left_out.items()]
+    tensors = [one for one in tensors if one.name not in left_out]
+    patterns = [pattern for pattern in patterns if not any(_matches(pattern, name) for name in left_out)
+                or any(_matches(pattern, one.name) for one in tensors)]  # fmt: skip
     to_dict = getattr(getattr(model, "config", None), "to_dict", None)  # of a model of transformers
     if callable(to_dict) and config is None:
         model_config = dict(to_dict())

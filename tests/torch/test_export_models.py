@@ -8,6 +8,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -209,6 +210,15 @@ def test_folders_of_other_models_and_wrong_files_are_refused(tmp_path: Path) -> 
     with pytest.raises(ValueError, match=r"awq is written into a folder or a \.safetensors file"):
         fp.torch.export({"a.weight": W}, layout="awq", out=tmp_path / "m.gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["precious.safetensors"]
+
+
+@pytest.mark.parametrize(("layout", "file"), [("deepseek_fp8", "safetensors"), ("gguf", "GGUF")])
+def test_tensors_of_a_dtype_that_the_file_does_not_have_are_left_out(layout: str, file: str, tmp_path: Path) -> None:
+    odd = np.ones((64, 64), ml_dtypes.float8_e3m4)
+    report = fp.torch.export({"up.weight": np.ones((64, 64), np.float32), "down.weight": odd}, layout=layout,
+                             out=tmp_path / "model", keep=["down"])  # fmt: skip
+    assert f"down.weight left out, {file} has no type for float8_e3m4." in report.notes
+    assert list(fp.analysis.open(tmp_path / "model")) == ["up.weight"]
 
 
 def test_a_model_of_one_layer_and_tied_weights(tmp_path: Path) -> None:
