@@ -22,6 +22,7 @@ from fpsim.scaling.storage import tile_bits
 from fpsim.scaling.tiling import tile_sizes, tiling
 
 ARRAYS = ("codes", "scales", "scale_codes", "zero_points")  # all but the first with one element per tile
+INTEGERS: list[Any] = [np.int8, np.uint8, np.int16, np.int32, np.int64]  # dtypes of zero points of integers
 ArrayT = TypeVar("ArrayT")
 
 
@@ -75,6 +76,11 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         needed = "scale_codes" if isinstance(self.fmt, TwoTableFormat) else "zero_points"
         if (isinstance(self.fmt, (LogFMT, TwoTableFormat)) or self.fmt == HIF4) and getattr(self, needed) is None:
             raise ValueError(f"{needed} must be an array for codes of {self.fmt}, whose values depend on it; got None.")
+        zeros: Any = self.zero_points
+        kinds = [np.float32] if isinstance(self.fmt, LogFMT) else [np.uint32] if self.fmt == HIF4 else INTEGERS
+        if zeros is not None and not any(self._has_dtype(zeros, np.dtype(kind)) for kind in kinds):
+            wanted = "integers" if kinds is INTEGERS else np.dtype(kinds[0]).name
+            raise TypeError(f"zero_points of {self.fmt} must be {wanted}; got {zeros.dtype}.")
         for name in ARRAYS[1:]:
             array = getattr(self, name)
             if array is not None and tuple(array.shape) != grid:

@@ -140,3 +140,10 @@ def test_codes_without_the_numbers_that_their_values_need_are_refused() -> None:
         fp.Scaled(codes, np.ones((1, 4), np.float32), fp.IF4, fp.scalings.IF4)
     with pytest.raises(ValueError, match="zero_points must be an array for codes of LogFMT-8"):
         fp.Scaled(codes, scales, fp.LogFMT(8), fp.scalings.ROW)
+    affine = fp.scalings.ROW.replace(symmetric=False)
+    with pytest.raises(TypeError, match="zero_points of INT8 must be integers; got float32"):
+        fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.float32([[7.5]]))
+    with pytest.raises(TypeError, match="zero_points of HIF4 must be uint32; got int64"):
+        fp.Scaled(codes, scales, fp.HIF4, fp.scalings.HIF4, zero_points=np.zeros((1, 1), np.int64))
+    q = fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.int32([[7]]))
+    assert q.decode()[0, 0] == q.decode(np.float64)[0, 0] == -7
