@@ -6,7 +6,6 @@ Imports numba.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from fpsim.formats.named import FP32, FP64
 from fpsim.formats.table_format import IF4_INTEGERS, TwoTableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
+from fpsim.scaling.kernels.amax import float_words
 from fpsim.scaling.kernels.errors import LARGEST, MAGNITUDES, SQUARES, error_kernel, merge_kernel
 from fpsim.scaling.look import with_nan_scales
 from fpsim.scaling.plan import element_plan, scale_plan
@@ -129,7 +129,7 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
     """
     tiles = tiling(source.shape, scaling.block)
     width = 64 if source_fmt == FP64 else 32
-    real: Any = np.float32 if width == 32 else np.float64
+    _, real, _, _ = float_words(width)
     errors = np.zeros(tiles.tiles)
     matrices, size = values.reshape(tiles.shape), (tiles.tile_rows, tiles.tile_columns)
     with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):

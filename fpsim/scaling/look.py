@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES, ZERO_TILES
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
-from fpsim.scaling.kernels.amax import amax_strips, specials_loop
-from fpsim.scaling.kernels.counts import look_kernel
-from fpsim.scaling.plan import FLOATS
-from fpsim.scaling.run_tiles import fits_strips, no_codes, run_scales, run_tiles, settle_tensor
+from fpsim.scaling.kernels.amax import amax_strips, float_words, specials_loop, word_of
+from fpsim.scaling.run_tiles import (
+    WIDE_TILE,
+    fits_strips,
+    group_tops,
+    groups_of,
+    no_codes,
+    run_scales,
+    run_tiles,
+    settle_tensor,
+)
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tile_jobs import Place, TileJob, TileTargets, load, over_parts, pieces, tile_range
+
+SEVERAL = 1 << 20  # elements of the largest wide tiles of which each thread takes some; all threads share larger ones
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
@@ -25,30 +31,27 @@ def look(job: TileJob) -> tuple[Array, Array]:
     The amax is the largest finite magnitude, as the bit pattern of a float of job.width bits. The flags are uint8, the
     sum of HAS_NAN and HAS_INFINITY. job: the array to read and its tiles; job.out is not touched.
     """
-    if fits_strips(job.tiling):
-        return _look_at_whole_tiles(job)
-    word: Any = np.uint32 if job.width == 32 else np.uint64
-    loop = look_kernel(job.width)
-    tops, specials = np.zeros(job.tiling.tiles, word), np.zeros(job.tiling.tiles, np.uint8)
-
-    def begin() -> tuple[Array, Array]:
-        return np.zeros(job.tiling.tiles[1:], word), np.zeros(job.tiling.tiles[1:], np.uint8)
-
-    def work(matrix: Array, corner: tuple[int, int, int], part_result: tuple[Array, Array]) -> None:
-        loop(matrix, *part_result, job.tiling.tile_rows, job.tiling.tile_columns, *corner[1:])
-
-    for batch, (some_tops, some_specials) in over_job(job, begin, work):
-        np.maximum(tops[batch], some_tops, out=tops[batch])
-        np.bitwise_or(specials[batch], some_specials, out=specials[batch])
+    tops, specials = np.zeros(job.tiling.tiles, word_of(job.width)), np.zeros(job.tiling.tiles, np.uint8)
+    rows, columns = job.tiling.tile_rows, job.tiling.tile_columns
+    by_tile = fits_strips(job.tiling) or (columns >= WIDE_TILE and rows * columns <= SEVERAL)
+    for batch in range(job.tiling.batch if job.source.size else 0):
+        if by_tile:
+            _look_at_whole_tiles(job, batch, tops, specials)
+            continue
+        for place, band, tiles in groups_of(job.tiling, batch):
+            there = batch, band, tiles
+            tops[there], specials[there] = group_tops(job, place, tiles.stop - tiles.start, columns)
     return tops, specials
 
 
-def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Return what `look` returns for `job`, by faster loops, for tiles that fit the cache."""
-    word, _, infinity = FLOATS[job.width]
+def _look_at_whole_tiles(job: TileJob, batch: int, tops: Array, specials: Array) -> None:
+    """Do what `look` does for matrix number `batch` of `job`, by faster loops, each of which reads whole tiles.
+
+    tops, specials: the arrays that `look` returns, to fill.
+    """
+    word, _, _, infinity = float_words(job.width)
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
-    tops, specials = np.zeros(tiling.tiles, word), np.zeros(tiling.tiles, np.uint8)
     find_tops, find_specials = amax_strips(job.width, job.shape_of(tile[1])), specials_loop(job.width)
 
     def on_part(part: Place) -> None:
@@ -63,31 +66,7 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
                     here.of(specials)[...] = flags
                 here.of(tops)[...] = some
 
-    for batch in range(tiling.batch):
-        over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, on_part)
-    return tops, specials
-
-
-def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """Run `work` on all pieces of a job's array, on several threads; return a list of (batch index, result).
-
-    The list has an entry for each part of the array that a thread worked on. The result of a part starts as `begin()`.
-    `work(matrix, corner, result)` updates it in place for each piece of the part. matrix: the piece as bit patterns of
-    floats of job.width bits. corner: (batch, first row, first column) of the piece.
-    """
-    results: list[tuple[int, Any]] = []
-
-    def on_part(part: Place) -> None:
-        part_result = begin()
-        with ieee_arithmetic(), wrapping():
-            for piece in pieces(job, part, (1, 1)):
-                corner = (piece.batch, piece.rows[0], piece.columns[0])
-                work(load(job, piece.of(job.source)), corner, part_result)
-        results.append((part.batch, part_result))
-
-    for batch in range(job.tiling.batch):
-        over_parts(Place(batch, (0, job.tiling.rows), (0, job.tiling.columns)), (1, 1), on_part)
-    return results
+    over_parts(Place(batch, (0, tiling.rows), (0, tiling.columns)), tile, on_part)
 
 
 def set_nan_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:

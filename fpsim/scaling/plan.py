@@ -36,15 +36,11 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import under_ieee
+from fpsim.scaling.kernels.amax import float_words
 from fpsim.scaling.kernels.scales import settle_kernel
 from fpsim.scaling.scaling import Scaling
 
 FEW_TILES = 1 << 12  # number of tiles from which compiling a loop for one scaling, a second, pays off
-# Width of a float in bits -> dtype of its bit pattern, dtype of its value, bit pattern of Inf.
-FLOATS: dict[int, tuple[Any, Any, int]] = {
-    32: (np.uint32, np.float32, 0x7F800000),
-    64: (np.uint64, np.float64, 0x7FF0000000000000),
-}
 INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 
 
@@ -77,7 +73,7 @@ class ScalePlan(NamedTuple):
         They are the largest element value, the scaling's amax_floor, limits of scales, and the scale of the whole
         array. tensor: the scale of the whole array, by which two-level recipes multiply all scales.
         """
-        real: Any = np.float32 if self.width == 32 else np.float64
+        _, real, _, _ = float_words(self.width)
         scaling = self.scaling
         smallest = scaling.lower_bound
         zero_scale = 1.0 if scaling.zero_scale == "one" else smallest
@@ -103,7 +99,7 @@ class ScalePlan(NamedTuple):
 
         They are the last three fields of `ScaleNumbers`, as floats of self.width bits.
         """
-        _, real, _ = FLOATS[self.width]
+        _, real, _, _ = float_words(self.width)
         with np.errstate(all="ignore"):
             return real(tensor.scale), real(1) / real(tensor.scale), real(tensor.factor)
 
@@ -113,7 +109,7 @@ class ScalePlan(NamedTuple):
 
         With a `width` of 32 the product is first rounded to float32, unless the rounded one would be Inf or subnormal.
         """
-        real: Any = np.float32 if self.width == 32 else np.float64
+        _, real, _, _ = float_words(self.width)
         top = self.scaling.scale_format.max if self.scaling.tensor_top is None else self.scaling.tensor_top
         with np.errstate(all="ignore"):
             product = np.float64(top) * np.float64(self.largest)
@@ -132,7 +128,7 @@ class ScalePlan(NamedTuple):
         A factor is the number that divides or multiplies the elements of a tile, a float of self.width bits. An inverse
         that overflows becomes the largest float, so that zeros stay zeros.
         """
-        _, real, _ = FLOATS[self.width]
+        _, real, _, _ = float_words(self.width)
         with np.errstate(all="ignore"):
             wide: Array = scales.astype(real)
             return wide if self.applied == BY_SCALE else np.minimum(real(1) / wide, np.finfo(real).max)
@@ -178,7 +174,7 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
     It is amax / `plan.highest`, or with the quotient "1/(max/amax)" the reciprocal of plan.highest / amax; 1 for an
     array of zeros. It is limited so that its product with every tile's scale is finite (docs/scaling.md).
     """
-    real: Any = np.float32 if plan.width == 32 else np.float64
+    _, real, _, _ = float_words(plan.width)
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
     # for one number plain Python is faster than compiling
     body = getattr(steps.tensor_scale_of, "py_func", steps.tensor_scale_of)
@@ -197,7 +193,7 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
     the element format. width: bits, 32 or 64, of the float in which elements are divided by scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
-    word, real, _ = FLOATS[width]
+    word, real, _, _ = float_words(width)
     rounding = scaling.quotient_rounding
     inverse = scaling.quotient == "1/(max/amax)"
     encoding = inverse and not scaling.tensor_scale

@@ -20,10 +20,10 @@ from fpsim.formats.named import NAMED
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling import tile_jobs
-from fpsim.scaling.kernels.amax import ANY, amax_strips, specials_loop
+from fpsim.scaling.kernels.amax import ANY, amax_strips, float_words, specials_loop, word_of
 from fpsim.scaling.kernels.elements import Elements, decode_strips, element_strips
 from fpsim.scaling.kernels.tiles import quantize_strips
-from fpsim.scaling.plan import FLOATS, TensorScale, tensor_scale
+from fpsim.scaling.plan import TensorScale, tensor_scale
 from fpsim.scaling.tile_jobs import Place, TileJob, TilePlan, TileTargets, load, over_parts, pieces, tile_range
 from fpsim.scaling.tiling import Tiling
 
@@ -89,8 +89,7 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
             place = Place(batch, (0, tiling.rows), (0, tiling.columns))
             _encode_group(job, place, scales[batch], factors[batch])
             continue
-        for band, columns, tiles in _groups(tiling):
-            place = Place(batch, _band_rows(tiling, band), columns)
+        for place, band, tiles in groups_of(tiling, batch):
             _encode_group(job, place, scales[batch, band : band + 1, tiles], factors[batch, band : band + 1, tiles])
 
 
@@ -101,8 +100,8 @@ def find_amax(job: TileJob) -> float:
     """
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
-    tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
-    word, real, _ = FLOATS[job.width]
+    tops = [group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
+    word, real, _, _ = float_words(job.width)
     highest = max((int(top[0]) for top, _ in tops), default=0)
     infinite = any(bool(specials[0] & HAS_INFINITY) for _, specials in tops)
     if infinite and job.plan.scaling.infinity == "propagate":
@@ -122,11 +121,6 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
         scale = tensor_scale(job.plan, find_amax(job))
     counts[CLAMPED_LOW] += scale.clamped
     return scale
-
-
-def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
-    """Return (first, stop) of the rows of elements in row of tiles number `band`; tiling: sizes of matrix and tiles."""
-    return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
@@ -174,7 +168,7 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
     find_tops, settle, encode = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= tile_jobs.SHORT)
-    word, real, infinity = FLOATS[how.width]
+    word, real, _, infinity = float_words(how.width)
     tops, specials, factors = np.zeros(scales.shape, word), NO_SPECIALS, np.empty(scales.shape, real)
     with ieee_arithmetic(), wrapping():
         matrix = source if job.is_direct else load(job, source)
@@ -200,21 +194,22 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> tu
     return amax_strips(how.width, shape), how.scales.settle(tiles), element_strips(elements)
 
 
-def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """Divide tiles of a matrix into groups to encode at once: whole rows of tiles, or single tiles if they are wide.
+def groups_of(tiling: Tiling, batch: int) -> Iterator[tuple[Place, int, slice]]:
+    """Divide tiles of matrix number `batch` into groups to encode at once: rows of tiles, or single tiles if wide.
 
-    Yield for each group the number of its row of tiles, (first, stop) of its columns of elements, and a slice that
-    selects its tiles in that row. Tiles of WIDE_TILE or more columns are wide. tiling: the sizes of the matrix and its
-    tiles.
+    Yield for each group its part of the matrix, the number of its row of tiles, and a slice that selects its tiles in
+    that row. Tiles of WIDE_TILE or more columns are wide. tiling: the sizes of the matrix and its tiles.
     """
     _, bands, tiles = tiling.tiles
     for band in range(bands):
+        rows = band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
         if tiling.tile_columns < WIDE_TILE:
-            yield band, (0, tiling.columns), slice(0, tiles)
+            yield Place(batch, rows, (0, tiling.columns)), band, slice(0, tiles)
             continue
         for tile in range(tiles):
             left = tile * tiling.tile_columns
-            yield band, (left, min(left + tiling.tile_columns, tiling.columns)), slice(tile, tile + 1)
+            columns = left, min(left + tiling.tile_columns, tiling.columns)
+            yield Place(batch, rows, columns), band, slice(tile, tile + 1)
 
 
 def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
@@ -223,11 +218,10 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
     Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
     tiling = job.tiling
-    real: Any = np.float32 if job.width == 32 else np.float64
-    for band, columns, tiles in _groups(tiling):
-        place = Place(batch, _band_rows(tiling, band), columns)
+    _, real, _, _ = float_words(job.width)
+    for place, band, tiles in groups_of(tiling, batch):
         count = tiles.stop - tiles.start
-        tops, specials = _group_tops(job, place, count, tiling.tile_columns)
+        tops, specials = group_tops(job, place, count, tiling.tile_columns)
         scales = grid.scales[batch, band, tiles]
         codes = grid.codes[batch, band, tiles] if grid.codes.size else np.empty(0, np.uint8)
         factors = np.empty(count, real)
@@ -236,13 +230,13 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
         _encode_group(job, place, scales[np.newaxis], factors[np.newaxis])
 
 
-def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
+def group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
     """Return (the bit pattern of the finite amax, uint8 flags of NaN and Inf) of each tile of `place`, as 1-D arrays.
 
     job: the array to read and its plan. place: a part of a matrix within one row of tiles. count: number of tiles in
     `place`. tile_columns: number of columns of a tile. Flags are sums of HAS_NAN and HAS_INFINITY.
     """
-    word, _, infinity = FLOATS[job.width]
+    word, _, _, infinity = float_words(job.width)
     columns = tile_columns if count > 1 else max(place.columns[1] - place.columns[0], 1)
     part_tops: list[Array] = []
     loop = amax_strips(job.width, job.shape_of(columns))
@@ -331,7 +325,7 @@ def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: F
     """
     plan = decode_plan(fmt, 32) or decode_plan(fmt, 64)
     assert plan is not None, f"{fmt} has values that float64 does not hold"
-    word: Any = np.uint32 if plan.width == 32 else np.uint64
+    word = word_of(plan.width)
     frozen = plan.frozen if codes.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt else None
     columns, rows = tiling.tile_columns, tiling.tile_rows
     loop = decode_strips(plan.width, 1 if columns == 1 else ANY, frozen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -22,8 +21,9 @@ from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
+from fpsim.scaling.kernels.amax import float_words
 from fpsim.scaling.look import set_nan_scales
-from fpsim.scaling.plan import FLOATS, ScalePlan, TensorScale, scale_plan
+from fpsim.scaling.plan import ScalePlan, TensorScale, scale_plan
 from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tile_jobs import widened
@@ -66,7 +66,7 @@ def encode_affine(
     scale_codes = None if fill.scale_codes is None else fill.scale_codes.reshape(tiling.tiles)
     tile_scales = None if known_scales is None else known_scales.reshape(tiling.tiles)
     width = 64 if source_fmt == FP64 else 32
-    word, real, _ = FLOATS[width]
+    word, real, _, _ = float_words(width)
     lowest, highest = element.lowest, element.highest
     plan = _range_plan(scaling, highest - lowest, width)
     nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
@@ -138,7 +138,7 @@ def encode_log(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array
     codes, counts = fill.codes.reshape(tiling.shape), np.zeros(COUNTERS, np.int64)
     steps, lows = fill.scales.reshape(tiling.tiles), fill.zero_points.reshape(tiling.tiles)
     width = 64 if source_fmt == FP64 else 32
-    real: Any = np.float32 if width == 32 else np.float64
+    _, real, _, _ = float_words(width)
     for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiling):
         stop = band + -(-matrix.shape[0] // tiling.tile_rows)
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):

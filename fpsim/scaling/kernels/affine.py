@@ -12,8 +12,7 @@ from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.scaled_element import integer_of, integer_value
 from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
 from fpsim.runtime.compile import kernel
-
-u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
+from fpsim.scaling.kernels.amax import float_words, word_of
 
 
 @cache
@@ -25,10 +24,7 @@ def range_kernel(width: int) -> Any:
     updated in place. specials: uint8, one per tile, in which the flag HAS_NAN is set for a NaN and HAS_INFINITY for an
     Inf. rows, columns: the size of a tile.
     """
-    real: Any = f32 if width == 32 else f64
-    word: Any = u32 if width == 32 else u64
-    magnitude_mask = word((1 << (width - 1)) - 1)
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+    word, real, magnitude_mask, infinity = float_words(width)
 
     def find_ranges(matrix: Any, lows: Any, highs: Any, specials: Any, rows: int, columns: int) -> None:
         for r in range(matrix.shape[0]):
@@ -58,8 +54,7 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 
     width: 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
-    real: Any = f32 if width == 32 else f64
-    word: Any = u32 if width == 32 else u64
+    word, real, _, _ = float_words(width)
     to_integer = integer_of(width, NEAREST_EVEN, kind, applied)
 
     def find_zero_points(lows: Any, factors: Any, zero_points: Any, lowest: int, highest: int, layout: Any) -> None:
@@ -84,7 +79,7 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
     (core/encode.py).
     """
-    word: Any = u32 if width == 32 else u64
+    word = word_of(width)
     to_integer = integer_of(width, mode, kind, applied)
 
     def encode(

@@ -14,7 +14,7 @@ import numpy as np
 from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
 from fpsim.runtime.compile import kernel, scalar
 
-u32, u64 = np.uint32, np.uint64
+u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
 ANY = 0
 COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
@@ -31,6 +31,16 @@ def tile_shape(columns: int) -> int:
 def word_of(width: int) -> Any:
     """Return np.uint32 for a width of 32 bits, else np.uint64."""
     return u32 if width == 32 else u64
+
+
+def float_words(width: int) -> tuple[Any, Any, Any, Any]:
+    """Return four facts of floats of `width` bits, 32 or 64, which loops compile in.
+
+    They are the type of their bit patterns, their own type, the pattern of all bits but the sign, and that of Inf.
+    """
+    if width == 32:
+        return u32, f32, u32(0x7FFFFFFF), u32(0x7F800000)
+    return u64, f64, u64(0x7FFFFFFFFFFFFFFF), u64(0x7FF0000000000000)
 
 
 # Factors by which rows are halved or quartered until one number per tile is left. Within so short a tile, a maximum
@@ -69,8 +79,7 @@ def amax_loop(width: int, shape: int) -> Any:
     columns of a tile. space: scratch, a quarter as many words as the row has. shape: `columns` if that is 1, 16, 32, 64
     or 128, to be compiled in, else ANY.
     """
-    word: Any = word_of(width)
-    mask = word((1 << (width - 1)) - 1)
+    word, _, mask, _ = float_words(width)
     folds = FOLDS.get(shape, ())
     fold_two, fold_four = _fold(word, 2, mask), _fold(word, 4, mask)
     thrice = len(folds) == 3
@@ -132,9 +141,7 @@ def specials_loop(width: int) -> Any:
     (uint8) to the sum of the flags HAS_NAN and HAS_INFINITY. matrix: bit patterns of floats of `width` bits. rows,
     columns: the size of a tile.
     """
-    word: Any = word_of(width)
-    magnitude_mask = word((1 << (width - 1)) - 1)
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
+    word, _, magnitude_mask, infinity = float_words(width)
 
     def find_specials(matrix: Any, tops: Any, specials: Any, rows: int, columns: int) -> None:
         for band in range(tops.shape[0]):

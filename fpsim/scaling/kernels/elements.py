@@ -17,9 +17,9 @@ from fpsim.core.scaled_element import ElementChoices, element_choices, element_o
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import kernel, scalar
 from fpsim.runtime.stream import aligned_empty, prefetch_line
-from fpsim.scaling.kernels.amax import word_of
+from fpsim.scaling.kernels.amax import float_words, word_of
 
-i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+i64, u64 = np.int64, np.uint64
 
 CHUNK = 128  # elements: a loop of this length is unrolled, which the long body for values needs
 FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the cache before it is needed
@@ -240,8 +240,7 @@ def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     width: bits, 32 or 64, of the float in which code times scale is computed. shape: 1 for tiles of one column, else
     any other number. frozen: a DecodeLayout to compile in; None to read it from the argument `layout`.
     """
-    word: Any = word_of(width)
-    real: Any = f32 if width == 32 else f64
+    word, real, _, _ = float_words(width)
     value_bits = value_of(width, True)
     constants = constants_of(DecodeLayout, word, frozen)
     is_frozen = frozen is not None

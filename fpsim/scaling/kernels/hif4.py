@@ -14,8 +14,9 @@ from fpsim.core.encode import encode_bits_32, encode_bits_64, encode_fields
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.tile_scale import HAS_INFINITY, HAS_NAN
 from fpsim.runtime.compile import kernel
+from fpsim.scaling.kernels.amax import float_words
 
-i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+i64, u32, f32, f64 = np.int64, np.uint32, np.float32, np.float64
 SIZE, PAIRS = 64, 8  # elements of a tile; its groups of 8, each of two groups of 4
 IS_ZERO = 4  # a flag beside HAS_NAN and HAS_INFINITY
 HALF_UP, MODE = f64(0.5), i64(NEAREST_EVEN)
@@ -38,11 +39,8 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 
     bf16_kind, scale_kind: the checks that the two encoders need, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
-    word: Any = u32 if width == 32 else u64
-    real: Any = f32 if width == 32 else f64
+    word, real, mask, infinity = float_words(width)
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    mask = word((1 << (width - 1)) - 1)
-    infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
     seventh = real(0.142578125)  # 1 / 7 in BF16
     kind_of_bf16, kind_of_scale = i64(bf16_kind), i64(scale_kind)
 

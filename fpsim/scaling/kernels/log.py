@@ -18,6 +18,7 @@ import numpy as np
 
 from fpsim.core.tile_scale import INFINITE_TILES, NAN_TILES, ZERO_TILES
 from fpsim.runtime.compile import kernel, scalar
+from fpsim.scaling.kernels.amax import float_words
 
 u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
@@ -171,10 +172,8 @@ def encode_kernel(width: int) -> Any:
     of one sign. nan_is_max: True turns a NaN into the tile's largest level; False makes step and low of its tile NaN,
     and all codes 0.
     """
-    word: Any = u32 if width == 32 else u64
+    word, _, magnitude, infinity = float_words(width)
     sign = word(1 << (width - 1))
-    magnitude = word((1 << (width - 1)) - 1)
-    infinity = word(0x7F800000 if width == 32 else 0x7FF << 52)
     nothing = word(0)
     widen, log2 = _magnitudes(width)
 

@@ -29,6 +29,7 @@ from fpsim.core.tile_scale import (
 )
 from fpsim.core.tile_settler import tile_settler
 from fpsim.runtime.compile import kernel
+from fpsim.scaling.kernels.amax import float_words
 
 i64, f64 = np.int64, np.float64
 
@@ -53,8 +54,7 @@ def settle_kernel(width: int, encodes: bool, fixed: ScaleChoices | None) -> Any:
     encode scales, max / amax. fixed: choices to compile in; None reads them from `rules`, so that one slower loop
     serves all scalings of a width.
     """
-    word: Any = np.uint32 if width == 32 else np.uint64
-    real: Any = np.float32 if width == 32 else np.float64
+    word, real, _, _ = float_words(width)
     quotient_of, code_of, scale_of, settle_tile = tile_settler(width, encodes)
     is_fixed = fixed is not None
     constants = choice_words(fixed or NO_CHOICES)

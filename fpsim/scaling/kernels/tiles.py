@@ -18,7 +18,7 @@ from fpsim.core.decode import DecodeLayout, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_fields
 from fpsim.core.rounding import STOCHASTIC
 from fpsim.runtime.compile import kernel
-from fpsim.scaling.kernels.amax import SMALLEST_FOLD, amax_loop, specials_loop, word_of
+from fpsim.scaling.kernels.amax import SMALLEST_FOLD, amax_loop, float_words, specials_loop
 from fpsim.scaling.kernels.elements import (
     DECODER,
     ElementRules,
@@ -29,7 +29,7 @@ from fpsim.scaling.kernels.elements import (
     random_words,
 )
 
-u64, f32, f64 = np.uint64, np.float32, np.float64
+u64 = np.uint64
 
 
 @cache
@@ -47,10 +47,7 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
 
     e: the choices that are compiled in. settle: the loop of `settle_kernel`, from amaxes to scales.
     """
-    word: Any = word_of(e.width)
-    infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)
-    is_single = e.width == 32
-    real: Any = f32 if is_single else f64
+    word, real, _, infinity = float_words(e.width)
     largest = real(np.finfo(real).max)
     amax, elements = amax_loop(e.width, e.shape), element_loop(e)
     find_specials = specials_loop(e.width)
@@ -76,7 +73,7 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
         tiles = (min(strip, width) + columns - 1) // columns
         all_tops = np.empty((1, tiles), matrix.dtype)
         all_specials = np.empty((1, tiles), np.uint8)
-        all_factors = np.empty((1, tiles), np.float32 if is_single else np.float64)
+        all_factors = np.empty((1, tiles), real)
         space = np.empty(min(strip, width) // SMALLEST_FOLD, matrix.dtype)
         all_words = np.empty(min(strip, width) + 8 if stochastic else 0, np.uint32)
         ahead = rows * width if strip >= width else strip  # to the same place in the next strip

@@ -19,12 +19,13 @@ from fpsim.formats.table_format import TableFormat
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.encode import decodes_in_one_pass, tile_plan
+from fpsim.scaling.kernels.amax import float_words
 from fpsim.scaling.kernels.counts import count_kernel
-from fpsim.scaling.look import look, over_job, with_nan_scales
+from fpsim.scaling.look import look, with_nan_scales
 from fpsim.scaling.run_tiles import run_scales, settle_tensor
 from fpsim.scaling.scaled import Scaled, encode_scaled, quantize_scaled
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tile_jobs import tile_job
+from fpsim.scaling.tile_jobs import Place, load, over_parts, pieces, tile_job
 
 
 def encode_with_factors(step: EncodingStep, scaling: Scaling, scales: Array, factors: Array, *, back: bool) -> Any:
@@ -43,7 +44,7 @@ def encode_with_factors(step: EncodingStep, scaling: Scaling, scales: Array, fac
     )
     out = values if in_one_pass else np.empty(shape, element.storage)
     job = step.job(out, back=in_one_pass)
-    real: Any = np.float32 if job.width == 32 else np.float64
+    _, real, _, _ = float_words(job.width)
     grid = job.tiling.tiles
     run_scales(job, np.ascontiguousarray(scales).reshape(grid), factors.astype(real).reshape(grid))
     if in_one_pass:
@@ -141,19 +142,25 @@ def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
     )
     fields = np.array(layout, encoder.layout.dtype)
     loop = count_kernel(job.width, int(job.how.options.rounding), encoder.kind, job.plan.applied)
-    real: Any = np.float32 if job.width == 32 else np.float64
+    _, real, _, _ = float_words(job.width)
     factors = factors.astype(real).reshape(tiles.tiles)
     size = (tiles.tile_rows, tiles.tile_columns)
 
-    def begin() -> Array:
-        return np.zeros(2, np.int64)
+    counts: list[Array] = []
 
-    def work(matrix: Array, corner: tuple[int, int, int], part_counts: Array) -> None:
-        batch, top, left = corner
-        loop(matrix, factors[batch], *size, top, left, job.draws(batch, top, left), fields, part_counts)
+    def work(part: Place) -> None:
+        part_counts = np.zeros(2, np.int64)
+        with ieee_arithmetic(), wrapping():
+            for piece in pieces(job, part, (1, 1)):
+                corner = piece.rows[0], piece.columns[0]
+                draws = job.draws(piece.batch, *corner)
+                loop(load(job, piece.of(job.source)), factors[piece.batch], *size, *corner, draws, fields, part_counts)
+        counts.append(part_counts)
 
-    total = sum((part_counts for _, part_counts in over_job(job, begin, work)), begin())
-    return int(total[0]), int(total[1])
+    for batch in range(tiles.batch):
+        over_parts(Place(batch, (0, tiles.rows), (0, tiles.columns)), (1, 1), work)
+    saturated, underflowed = np.sum(counts, axis=0).tolist()
+    return saturated, underflowed
 
 
 def inverse(encode_scales: Array) -> Array:
