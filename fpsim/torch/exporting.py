@@ -280,7 +280,7 @@ class _Run:
         parameters = dict(model.named_parameters(remove_duplicate=False))
         self._weights = {name: parameters[name] for name in quantised if name in parameters}
         self._layers = {  # weight's name -> every layer that uses it
-            name: [one for one in model.modules() if getattr(one, "weight", None) is weight]
+            name: [one for one in model.modules() if one._parameters.get("weight") is weight]
             for name, weight in self._weights.items()
         }
         self.inputs: dict[str, float] = {}
@@ -311,9 +311,11 @@ class _Run:
         always = set(self._weights) - set(self.inputs)
         with _weights_from(checkpoint, self._weights, self._layers, always):
             after = self._called()
-        difference = np.sqrt(sum(float(np.sum((a - b) ** 2)) for a, b in zip(after, self._outputs, strict=True)))
-        norm = np.sqrt(sum(float(np.sum(b**2)) for b in self._outputs))
-        kl = [_kl(b, a) for a, b in zip(after, self._outputs, strict=True) if a.ndim and a.shape[-1] > 1]
+        pairs = list(zip(after, self._outputs, strict=True))
+        with np.errstate(invalid="ignore"):  # where both are -Inf, as in masked logits, nothing changed
+            difference = np.sqrt(sum(float(np.sum(np.where(a == b, 0.0, a - b) ** 2)) for a, b in pairs))
+            norm = np.sqrt(sum(float(np.sum(b[np.isfinite(b)] ** 2)) for _, b in pairs))
+            kl = [_kl(b, a) for a, b in pairs if a.ndim and a.shape[-1] > 1]
         return {"output_error": float(difference / norm) if norm else float(difference),
                 "output_kl": kl[0] if kl else None}  # fmt: skip
 
@@ -321,7 +323,7 @@ class _Run:
         """Return the model's float outputs on the batch, in evaluation mode, as float64 arrays; ValueError if none."""
         import torch
 
-        training = self._model.training
+        modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
         try:
             with torch.no_grad():
@@ -332,7 +334,8 @@ class _Run:
                 else:
                     result = self._model(self._batch)
         finally:
-            self._model.train(training)
+            for module, mode in modes.items():
+                module.training = mode
         outputs = [x.detach().double().cpu().numpy() for x in _floats(result)]
         if not outputs:
             raise ValueError("the model must return tensors of floats for the batch; it returned none.")
@@ -395,7 +398,8 @@ def _weights_from(
 
 
 def _kl(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
-    """Return the mean of KL(softmax(before) || softmax(after)) over the last axis, in nats."""
+    """Return the mean of KL(softmax(before) || softmax(after)) over the last axis, in nats; 0 log 0 counts as 0."""
     logs = [x - x.max(-1, keepdims=True) for x in (before, after)]
     logs = [x - np.log(np.sum(np.exp(x), -1, keepdims=True)) for x in logs]
-    return max(float(np.mean(np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), -1))), 0.0)
+    shares = np.exp(logs[0])
+    return max(float(np.mean(np.sum(np.where(shares == 0, 0.0, shares * (logs[0] - logs[1])), -1))), 0.0)

@@ -293,6 +293,33 @@ def test_tied_weights_are_loaded_in_both_layers(tmp_path: Path) -> None:
     assert report.output_error == pytest.approx(float((second - first).norm() / first.norm()), rel=1e-4)
 
 
+class Wrapped(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A layer with the weight of the layer inside it, as adapters have it, whose last logits are masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(64)
+        self.norm.eval()
+
+    @property
+    def weight(self) -> Any:
+        return self.inner.weight
+
+    def forward(self, x: Any) -> Any:
+        return torch.cat((self.inner(self.norm(x)), torch.full((len(x), 2), -torch.inf)), 1)
+
+
+def test_a_batch_leaves_the_model_as_it_was_and_masked_logits_do_not_count(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Wrapped(), torch.randn(4, 64)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = fp.torch.export(model, layout="deepseek_fp8", out=tmp_path, batch=x)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert [module.training for module in (model, model.inner, model.norm)] == [True, True, False]
+    assert 0.01 < (report.output_error or 0) < 0.1
+    assert 0 < (report.output_kl or 0) < 0.1
+
+
 def test_reports_are_tabulated_drawn_and_saved(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     report = fp.torch.export(Tiny(), layout="nf4", out=tmp_path / "out")
