@@ -11,6 +11,7 @@ from fpsim.casts.cast import decode, quantize
 from fpsim.formats.named import BF16, Format
 from fpsim.lazy import public
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.backend import output_overflow
 from fpsim.scaling.scaled import Scaled
 
 LIBRARIES = ("cuBLAS", "PyTorch")  # libraries whose products torch computes
@@ -69,12 +70,13 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Return a float32 product (M, N) plus the bias, rounded to nearest even to the values of a format.
+    """Return a product (M, N) plus the bias, rounded to nearest even to the values of a format.
 
-    bias: (N,) float32, or None. out_fmt: the format; None to leave the sum unrounded.
+    bias: (N,) float32, or None. out_fmt: the format, into which values overflow as in `fp.matmul`; None to leave the
+    sum unrounded.
     """
     total = product if bias is None else product + bias
-    return total if out_fmt is None else quantize(total, out_fmt)
+    return total if out_fmt is None else quantize(total, out_fmt, overflow=output_overflow(out_fmt))
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:

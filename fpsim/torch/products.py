@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.casts.cast import decode, encode, quantize
+from fpsim.casts.cast import decode, encode
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.backend import output_overflow
 from fpsim.products.matmul import matmul
 from fpsim.recipes.cast_text import spec_from
 from fpsim.recipes.this_cpu import isa_here
@@ -111,7 +110,7 @@ def multiply(
         return tensor_of(as_float(matmul(left, right, **keywords), adds.out_fmt or FP32))
     # with one slice of K the result is rounded once, so its float32 sums can be rounded here without codes in between
     sums = as_float(matmul(left, right, **{**keywords, "out_fmt": None}), FP32)
-    return tensor_of(quantize(sums, adds.out_fmt, overflow=output_overflow(adds.out_fmt)))
+    return tensor_of(finished(sums, None, adds.out_fmt))
 
 
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
@@ -153,8 +152,7 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
             product = torch.nn.functional.linear(left, right, None if bias is None else bias.to(left.dtype))
         else:
             product = (left.t() if turned == "a" else left) @ right
-    out_fmt = adds_of(how).out_fmt
-    return product if out_fmt is None else tensor_of(quantize(array_of(product), out_fmt))
+    return tensor_of(finished(array_of(product), None, adds_of(how).out_fmt))
 
 
 def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from fpsim.casts.cast import quantize
-from fpsim.products.backend import output_overflow
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tile_sizes
 from fpsim.torch.delayed import INPUT, WEIGHT, quantized
+from fpsim.torch.devices import finished
 from fpsim.torch.linear import QuantLinear
 from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.torch.plan import ProductPlan, adds_of, plan_from
@@ -87,10 +86,7 @@ class ProductReplay:
             total = total + partial if i else partial
         if self._layer.bias is not None:
             total = total + self._layer.bias.detach().float()
-        out_fmt = adds_of(how).out_fmt
-        if out_fmt is not None:
-            total = tensor_of(quantize(array_of(total), out_fmt, overflow=output_overflow(out_fmt)))
-        return total.to(self._dtype)
+        return tensor_of(finished(array_of(total), None, adds_of(how).out_fmt)).to(self._dtype)
 
     def _how(self) -> ProductPlan:
         """Return the arithmetic of the whole product, which the parts also use.

@@ -254,6 +254,15 @@ def test_products_that_cannot_be_are_refused_in_a_sentence(arguments: dict[str, 
         ft.Product(**arguments)
 
 
+@in_turn("accumulate", [None, fp.Sequential(fp.FP32), "hopper"])
+def test_results_beyond_fp8_saturate_whatever_multiplies(accumulate: Any) -> None:
+    recipe = ft.LinearRecipe("e4m3", "e4m3", "e4m3", fprop=ft.Product(accumulate, out_fmt="e4m3"))
+    for backend in ("emulated", "float32"):
+        layer = ft.QuantLinear(32, 2, bias=False, recipe=recipe, backend=backend)
+        torch.nn.init.constant_(layer.weight, 16.0)
+        assert layer(torch.full((1, 32), 16.0)).tolist() == [[448.0, 448.0]]
+
+
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ValueError, match=r"backend must be one of emulated, float32, gpu, hardware, cpu; got 'tpu'"):
         ft.QuantLinear(8, 8, recipe=ft.MXFP8, backend="tpu")
