@@ -36,6 +36,7 @@ from fpsim.torch.operators import (
     quantize_op,
     refuse_meta,
     refuse_tangent,
+    require_dense,
     tensor_of,
     torch,
 )
@@ -335,10 +336,8 @@ def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
 
 def _refuse_elsewhere(x: object, name: str) -> None:
     """Raise a TypeError or ValueError unless x, called `name` in messages, is a dense torch tensor on the CPU."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. Use fpsim itself for NumPy arrays.")
-    if x.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor; got one of layout {x.layout}. Use {name}.to_dense().")
+    require_dense(x, name)
+    assert isinstance(x, Tensor)
     if x.device.type not in ("cpu", "meta"):
         there = ", or fp.gpu, whose functions of tensors there have no gradient" if x.device.type == "cuda" else ""
         raise ValueError(
@@ -393,6 +392,9 @@ def _scales(x: Tensor, scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
     if isinstance(scales, float) and scales != scales:
         raise ValueError("scales must be positive and finite; got nan. An array of one per tile may hold NaN.")
     try:
+        if isinstance(scales, np.ndarray) and not torch.compiler.is_compiling():
+            # torch takes neither ml_dtypes nor negative strides, and warns of arrays that cannot be written
+            scales = np.array(scales, np.float32 if scales.dtype.isbuiltin == 2 else None, order="C")
         return torch.as_tensor(scales, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.delayed import first_state, with_history
 from fpsim.torch.linear_products import product_op
-from fpsim.torch.operators import Tensor, checksum_of, in_backward_pass, refuse_meta, refuse_tangent, torch
+from fpsim.torch.operators import (
+    Tensor,
+    checksum_of,
+    in_backward_pass,
+    refuse_meta,
+    refuse_tangent,
+    require_dense,
+    torch,
+)
 from fpsim.torch.plan import LayerPlan, plan_of
 
-REPEATED = 16  # forward passes that a layer remembers
+REPEATED = 256  # forward passes that a layer remembers
 
 
 class ForwardPass(NamedTuple):
     """A forward pass of a layer in training, which torch.utils.checkpoint may run again.
 
     Attributes:
-      checksum: CRC-32 of the layer's input; None if it has no values that can be read.
       steps, scales: copies of the layer's buffers (count of forward passes, delayed scales) from before the pass; None
         for a buffer that the layer does not have.
+      checksum: CRC-32 of the layer's input; None if it has no values that can be read.
+      counted: whether the pass updated the buffers, as passes with gradients do.
     """
 
-    checksum: int | None
-    steps: Tensor | None
-    scales: Tensor | None
+    steps: Tensor | None = None
+    scales: Tensor | None = None
+    checksum: int | None = None
+    counted: bool = False
 
 
 class QuantLinear(torch.nn.Linear):
@@ -68,7 +80,7 @@ class QuantLinear(torch.nn.Linear):
     plan: str
     steps: Tensor | None
     scales: Tensor | None
-    _passes: tuple[ForwardPass, ...] = ()  # the last ones, if they updated the buffers
+    _passes: tuple[ForwardPass, ...] = ()  # the last ones in training
 
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: torch.device | str | None = None,
@@ -76,7 +88,7 @@ class QuantLinear(torch.nn.Linear):
         recipe: LinearRecipe, name: str = "", backend: str = "emulated",
     ) -> None:  # fmt: skip
         super().__init__(in_features, out_features, bias, device, dtype)
-        self._set_recipe(recipe, name, backend)
+        self._set_recipe(recipe, name, backend, layer_plan([recipe] * 3, name, backend))
 
     @classmethod
     def from_linear(
@@ -97,28 +109,28 @@ class QuantLinear(torch.nn.Linear):
         twin = copy.copy(linear)
         for table in ("_parameters", "_buffers", "_modules"):
             twin.__dict__[table] = twin.__dict__[table].copy()
-        return cls._take_over(twin, recipe, name, backend)
+        return cls._take_over(twin, recipe, name, backend, layer_plan([recipe] * 3, name, backend))
 
     @classmethod
-    def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
+    def _take_over(
+        cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str, plan: LayerPlan
+    ) -> QuantLinear:
         """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it.
 
-        recipe: the recipe that the layer follows. name: the layer's name, on which random draws depend. backend: the
-        backend that multiplies, such as "emulated".
+        recipe: the recipe of the forward product. name: the layer's name, on which random draws depend. backend: the
+        backend that multiplies, such as "emulated". plan: the casts and products, as `layer_plan` returns them.
         """
-        _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)
-        linear._set_recipe(recipe, name, backend)
+        linear._set_recipe(recipe, name, backend, plan)
         return linear
 
-    def _set_recipe(self, recipe: LinearRecipe, name: str, backend: str) -> None:
-        """Set the recipe, name and backend of a new layer, and create its buffers."""
-        _refuse_no_recipe(recipe)
+    def _set_recipe(self, recipe: LinearRecipe, name: str, backend: str, plan: LayerPlan) -> None:
+        """Set the recipe, name, backend and plan of a new layer, and create its buffers."""
         self.recipe, self.quant_name, self.backend = recipe, name, backend
         self.register_buffer("steps", None)
         self.register_buffer("scales", None)
-        self._set_plan(plan_of(recipe, name, backend))
+        self._set_plan(plan)
 
     def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
         """Set a separate recipe for each of the three products, from the next forward pass on.
@@ -137,14 +149,9 @@ class QuantLinear(torch.nn.Linear):
           >>> layer(torch.ones(2, 128)).shape
           torch.Size([2, 64])
         """
-        for recipe in (fprop, dgrad, wgrad):
-            _refuse_no_recipe(recipe)
-        options = {recipe.delayed for recipe in (fprop, dgrad, wgrad) if recipe.delayed is not None}
-        if len(options) > 1:
-            raise ValueError(f"the products of a layer must share the options of delayed scales; got {options}.")
-        plans = [plan_of(recipe, self.quant_name, self.backend) for recipe in (fprop, dgrad, wgrad)]
+        plan = layer_plan((fprop, dgrad, wgrad), self.quant_name, self.backend)
         self.recipe = fprop
-        self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
+        self._set_plan(plan)
 
     def _set_plan(self, plan: LayerPlan) -> None:
         """Set the plan of casts and products; create the buffers `steps` and `scales` if the plan needs them."""
@@ -177,8 +184,8 @@ class QuantLinear(torch.nn.Linear):
         """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`.
 
         torch.utils.checkpoint runs a layer again in the backward pass. Such a call repeats the random draws and the
-        delayed scales of the last call with this input, out of the last 16 calls, and updates nothing. It counts as a
-        new call if the last one was without gradients.
+        delayed scales of the last call with this input, out of the last 256 calls, and updates nothing, unless that
+        call was without gradients. If none had this input, it repeats the last call, and warns.
         """
         x = input
         self._refuse(x)
@@ -186,7 +193,7 @@ class QuantLinear(torch.nn.Linear):
         if torch.is_autocast_enabled("cpu") and x.dtype != torch.float64:  # torch's layers leave float64 as it is, too
             x = x.to(torch.get_autocast_dtype("cpu"))
         trains = self.training and torch.is_grad_enabled()
-        (_, step, state), updates = self._counted(x, trains)
+        (step, state, *_), updates = self._counted(x, trains)
         if updates and self.steps is not None:
             self.steps.add_(1)
         rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
@@ -203,17 +210,25 @@ class QuantLinear(torch.nn.Linear):
         the input. trains: whether the layer is in training, with gradients enabled.
         """
         if self.steps is None and self.scales is None:
-            return ForwardPass(None, None, None), False
-        is_eager = not torch.compiler.is_compiling()
-        checksum = checksum_of(x) if trains and is_eager else None
-        again = trains and is_eager and in_backward_pass()
-        if again and self._passes:
-            same = (known for known in reversed(self._passes) if known.checksum == checksum)
-            return next(same, self._passes[-1]), False
-        copies = (None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
-        this = ForwardPass(checksum, *copies)
-        if is_eager and not again:
-            self._passes = (*self._passes[1 - REPEATED :], this) if trains else ()
+            return ForwardPass(), False
+        this = ForwardPass(*(None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales)))
+        if not self.training or torch.compiler.is_compiling():
+            return this, trains
+        this = this._replace(checksum=checksum_of(x), counted=trains)
+        if not in_backward_pass():
+            self._passes = (*self._passes[1 - REPEATED :], this)
+        elif trains and self._passes:
+            same = [known for known in self._passes if known.checksum == this.checksum]
+            if not same:
+                warnings.warn(
+                    f"QuantLinear {self.quant_name!r} runs again in a backward pass, with an input that none of its "
+                    "last forward passes had: it repeats the draws and scales of the last one, and gradients may be "
+                    "wrong. Make what is computed again return what it returned before.",
+                    RuntimeWarning, stacklevel=3,
+                )  # fmt: skip
+            repeated = (same or self._passes)[-1]
+            # torch's reentrant checkpoints run the first pass without gradients
+            return (repeated, False) if repeated.counted else (this._replace(steps=repeated.steps), True)
         return this, trains
 
     def __getstate__(self) -> dict[str, Any]:
@@ -222,8 +237,7 @@ class QuantLinear(torch.nn.Linear):
 
     def _refuse(self, x: Tensor) -> None:
         """Raise a TypeError or ValueError unless x is a float tensor on the CPU with in_features in its last axis."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"input must be a torch tensor; got {type(x).__name__}.")
+        require_dense(x, "input")
         for name, tensor, whole in (("input", x, "input"), ("weight", self.weight, "model")):
             if tensor.device.type not in ("cpu", "meta"):
                 raise ValueError(
@@ -258,9 +272,25 @@ class QuantLinear(torch.nn.Linear):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _refuse_no_recipe(recipe: object) -> None:
-    """Raise a TypeError unless a value is a `LinearRecipe`."""
-    if not isinstance(recipe, LinearRecipe):
-        raise TypeError(
-            f"recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3; got {type(recipe).__name__}."
-        )
+def layer_plan(recipes: Sequence[LinearRecipe], name: str, backend: str) -> LayerPlan:
+    """Return the plan of a layer whose products fprop, dgrad and wgrad follow three recipes, which may be equal.
+
+    name: the layer's name, on which random draws depend. backend: the backend that multiplies.
+
+    Raises:
+      TypeError: a recipe is not a `LinearRecipe`.
+      ValueError: the backend is unknown, or two recipes have delayed scales with different options.
+    """
+    for recipe in recipes:
+        if not isinstance(recipe, LinearRecipe):
+            raise TypeError(
+                f"recipe must be an fp.torch.LinearRecipe, such as fp.torch.DEEPSEEK_V3; got {type(recipe).__name__}."
+            )
+    options = {recipe.delayed for recipe in recipes if recipe.delayed is not None}
+    if len(options) > 1:
+        raise ValueError(f"the products of a layer must share the options of delayed scales; got {options}.")
+    plan = plan_of(recipes[0], name, backend)
+    for product, recipe in zip(PRODUCTS[1:], recipes[1:], strict=True):
+        if recipe is not recipes[0]:
+            plan = plan.with_product(product, plan_of(recipe, name, backend))
+    return plan

@@ -12,7 +12,7 @@ from fpsim.recipes.blocks import STRICT, block_of
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import LinearLike, find_either
 from fpsim.recipes.training_recipe import Recipe
-from fpsim.torch.linear import QuantLinear
+from fpsim.torch.linear import QuantLinear, layer_plan
 from fpsim.torch.operators import torch
 
 
@@ -84,6 +84,7 @@ def quantize_linears(
     if not layers:
         raise ValueError(_nothing_matches(model, known_names, included, excluded, kept))
     filled: list[str] = []
+    plans = []
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
         products = [
@@ -91,9 +92,9 @@ def quantize_linears(
             for product in PRODUCTS
         ]
         filled += _filled_up(module, name, products)
-        taken = QuantLinear._take_over(module, products[0], name, backend)
-        if products != [products[0]] * 3:
-            taken.follow(*products)
+        plans.append((module, products[0], name, backend, layer_plan(products, name, backend)))
+    for plan in plans:  # once all of them are known to be possible
+        QuantLinear._take_over(*plan)
     for layer in model.modules():
         if isinstance(layer, torch.nn.TransformerEncoderLayer) and (layer.linear1 in layers or layer.linear2 in layers):
             layer.activation_relu_or_gelu = 0  # 0 disables the fused path, which supports ReLU and GELU only

@@ -69,6 +69,19 @@ def _seed_number(seed: Tensor | None) -> int | None:
     return None if seed is None else int(seed.item()) & 0xFFFFFFFFFFFFFFFF
 
 
+def require_dense(x: object, name: str) -> None:
+    """Raise a TypeError unless x, the argument `name`, is a dense torch tensor, neither nested nor sparse."""
+    if not isinstance(x, Tensor):
+        remedy = "Use fpsim itself for NumPy arrays"
+        if type(x).__module__ == "torch.fx.proxy":
+            remedy = "torch.fx.symbolic_trace passes no tensors: use torch.export.export"
+        raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. {remedy}.")
+    if x.is_nested or x.layout != torch.strided:
+        kind = "a nested one" if x.is_nested else f"one of layout {x.layout}"
+        remedy = f"Pass the tensors of {name}.unbind()" if x.is_nested else f"Use {name}.to_dense()"
+        raise TypeError(f"{name} must be a dense tensor; got {kind}. {remedy}.")
+
+
 def refuse_meta(x: Tensor, **tensors: Tensor | None) -> None:
     """Raise a ValueError if x has values and another tensor is on the meta device, and so has none.
 

@@ -54,4 +54,4 @@ def seed_tensor(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | Non
         return None
     if isinstance(seed, Tensor):
         return seed
-    return torch.tensor(seed - (1 << 64) if seed >= 1 << 63 else seed, dtype=torch.int64)
+    return torch.tensor(int(seed) - (1 << 64) if seed >= 1 << 63 else int(seed), dtype=torch.int64)

@@ -180,6 +180,39 @@ def test_layers_that_run_several_times_in_checkpoints_repeat_every_pass() -> Non
         assert not copy.deepcopy(layer)._passes
 
 
+@in_turn("between", ["nothing", "without gradients", "in evaluation"])
+def test_checkpoints_repeat_every_pass_whatever_runs_before_the_backward_pass(between: str) -> None:
+    layer, parts = ft.QuantLinear(128, 128, recipe=SR), torch.randn(20, 2, 128)
+    twin, results = copy.deepcopy(layer), []
+    for each, again in ((layer, False), (twin, True)):
+        leaves = [part.clone().requires_grad_() for part in parts]
+        run = (lambda x, each=each: checkpoint(each, x, use_reentrant=False)) if again else each
+        loss = sum(run(x).square().sum() for x in leaves)
+        each.train(between != "in evaluation")
+        if between != "nothing":
+            with torch.no_grad():
+                each(torch.ones(1, 128))
+        each.train()
+        loss.backward()
+        results.append([*(x.grad for x in leaves), each.weight.grad, each.steps])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_reentrant_checkpoints_repeat_the_draws_of_their_first_pass() -> None:
+    layer, parts, seen = ft.QuantLinear(128, 128, recipe=SR), torch.randn(3, 2, 128), []
+    run = lambda x: seen.append(layer(x)) or seen[-1]  # noqa: E731
+    sum(checkpoint(run, x.clone().requires_grad_(), use_reentrant=True).sum() for x in parts).backward()
+    assert all(torch.equal(first, again) for first, again in zip(seen[:3], seen[:2:-1], strict=True))
+    assert layer.steps.item() == 3
+
+
+def test_a_layer_warns_if_it_is_computed_again_for_another_input() -> None:
+    layer, x = ft.QuantLinear(128, 64, recipe=SR, name="up"), torch.ones(2, 128, requires_grad=True)
+    y = checkpoint(lambda x: layer(x + torch.rand(())), x, use_reentrant=False, preserve_rng_state=False)
+    with pytest.warns(RuntimeWarning, match="QuantLinear 'up' runs again .* none of its last forward passes had"):
+        y.sum().backward()
+
+
 def test_autocast_leaves_float64_as_it_is() -> None:
     layer, x = ft.QuantLinear(32, 16, recipe=ft.MXFP8).double(), torch.randn(4, 32, dtype=torch.float64)
     with torch.autocast("cpu", torch.bfloat16):
