@@ -163,7 +163,7 @@ def test_nothing_to_study_is_bad_input_and_writes_nothing(fpsim: Command, tmp_pa
         (("study", "--format", "e4m9"), "Did you mean 'E4M3'?"),
         (("study", "--rounding", "nearest"), "Did you mean 'nearest_even'?"),
         (("study", "--scaling", "TILE_1x12"), "Did you mean 'TILE_1X128'?"),
-        (("study", "--max-lost", "2"), "max_lost must be a number from 0 to 1; got 2.0."),
+        (("study", "--max-lost", "2"), "--max-lost must be a number from 0 to 1; got 2.0."),
         (("explain", "abc", "e4m3"), "value must be a number"),
         (("explain", "1e400", "bf16"), "in the range of float64, 4.9e-324 to 1.8e308, or inf; got '1e400'."),
         (("explain", "0x1p2000", "bf16"), "in the range of float64, 4.9e-324 to 1.8e308, or inf; got '0x1p2000'."),

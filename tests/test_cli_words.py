@@ -13,6 +13,7 @@ import pytest
 
 from fpsim.gpu import available
 from tests.cli_cases import Command
+from tests.kit.processes import ROOT
 
 pytest.importorskip("typer")
 
@@ -146,6 +147,13 @@ main(sys.argv[1:])
     assert not (tmp_path / "out").exists()
 
 
+def test_an_interrupt_while_fpsim_is_imported_is_said_in_a_line() -> None:
+    finder = "type('_', (), {'find_spec': lambda name, *_: signal.raise_signal(2) if name == 'fpsim' else None})"
+    program = f"import signal, sys\nsys.meta_path.insert(0, {finder})\nimport _fpsim_command\n_fpsim_command.main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (130, "fpsim: Interrupted.\n")
+
+
 def test_hostile_names_do_not_reach_the_terminal(fpsim: Command, tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"[red]\x1b[31mw[/red]": np.ones(20, np.float32)}
     np.savez(tmp_path / "m.npz", **arrays)
@@ -194,6 +202,8 @@ def test_probe_says_what_a_function_adds(fpsim: Command, tmp_path: Path, monkeyp
         (["numpy"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy'."),
         (["numpy:no"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:no': module 'numpy' has no"),
         (["numpy:pi"], "function must be MODULE:FUNCTION, such as numpy:sum; got 'numpy:pi', which is float."),
+        (["numpy:sum", "--terms", "0"], "--terms must be an integer >= 1; got 0."),
+        (["numpy:dot", "--kind", "dot", "--b", "e4m9"], "--b must be one of the"),
         (["numpy:sum", "--kind", "add"], "kind must be one of sum, dot, matmul; got 'add'."),
     ):
         done = fpsim("probe", *words)

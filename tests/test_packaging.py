@@ -81,8 +81,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("fpsim", "analysis", "gpu"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
-    for file in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "_fpsim_hypothesis.py", "_fpsim_pytest.py"):
+    for file in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy / file)
+    for module in ROOT.glob("_fpsim_*.py"):
+        shutil.copy(module, copy)
     source = shutil.copytree(copy, tmp_path_factory.mktemp("source") / "fpsim", symlinks=True)
     # what pip calls, without pip's own second
     build = [

@@ -17,16 +17,18 @@ from fpsim.cli.train import train
 from fpsim.cli.units import units, validate
 
 command()(study)
-command(resumes=True)(train)
-command()(replay)
+command(
+    resumes=True, options={"share": "--recompute", "by": "--recompute-by", "layers of recompute": "--recompute-layers"}
+)(train)
+command(options={"path": "RUN"})(replay)
 command()(recipes)
 command()(formats)
 command()(units)
-command(resumes=True)(diagnose)
+command(resumes=True, options={"on": "--on"})(diagnose)
 command()(export)
 command()(verify)
-command()(probe)
-command()(validate)
+command(options={"n": "--terms", "dtype": "--a", "a must": "--a must", "b must": "--b must"})(probe)
+command(options={"instruction": "--part"})(validate)
 command(context_settings={"ignore_unknown_options": True})(explain)  # -1e-4 is a value
 command()(check)
 command(resumes=True)(claims)

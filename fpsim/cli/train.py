@@ -96,6 +96,8 @@ def train(
         chosen = [find_recipe(word) for word in words]
         if not recompute and (recompute_by != "layer" or slices != 1 or recompute_layers):
             raise ValueError("--recompute-by, --slices and --recompute-layers need --recompute, such as --recompute 1.")
+        if recompute_by == "layer" and (slices != 1 or recompute_layers):
+            raise ValueError("--slices and --recompute-layers need --recompute-by m, n or k.")
         again = Recompute(recompute, recompute_by, slices, tuple(recompute_layers) if recompute_layers else None)
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
         with bar(lines=True, quiet=ranks.rank > 0) as progress:

@@ -84,13 +84,15 @@ def test_recipes_are_trained_compared_and_written(
         (("bf17",), "got 'bf17'"),
         (("BF16", "--baseline", "FP32"), "baseline must be one of BF16; got 'FP32'"),
         (("BF16", "--text", "nowhere.txt"), "text must be a file that can be read"),
-        (("BF16", "--recompute", "2"), "share must be a finite number >= 0 up to 1; got 2.0"),
+        (("BF16", "--recompute", "2"), "--recompute must be a finite number >= 0 up to 1; got 2.0"),
+        (("BF16", "--micro-batches", "0"), "--micro-batches must be an integer >= 1; got 0."),
+        (("BF16", "--recompute", "1", "--slices", "2"), "--slices and --recompute-layers need --recompute-by m, n or"),
         (("BF16", "--slices", "2"), "--recompute-by, --slices and --recompute-layers need --recompute"),
-        (("BF16", "--recompute", "1", "--recompute-by", "rows"), "by must be one of layer, m, n, k; got 'rows'"),
+        (("BF16", "--recompute", "1", "--recompute-by", "rows"), "--recompute-by must be one of layer, m, n, k; got"),
         (("BF16", "--offload", "nan"), "offload must be a finite number >= 0 up to 1; got nan"),
         (
             ("BF16", "--recompute", "1", "--recompute-by", "m", "--recompute-layers", "qvk"),
-            "layers of recompute must name linear layers; 'qvk' matches none of",
+            "--recompute-layers must name linear layers; 'qvk' matches none of",
         ),
     ],
 )

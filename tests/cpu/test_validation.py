@@ -181,7 +181,8 @@ def test_the_command_compares_prints_and_writes(fpsim: Command, emulator: Any, t
     assert fpsim(*words, "-p", "VMULPH").returncode == 1
     unknown = fpsim(*words, "-p", "VMULPS")
     assert unknown.returncode == 2
-    assert unknown.stderr.startswith("fpsim: instruction must be one of ")
+    assert unknown.stderr.startswith("fpsim: --part must be one of ")
+    assert fpsim(*words, "-p", "VMULPH", "--minutes", "0").returncode == 2  # nothing was compared
 
 
 def test_the_command_says_what_a_processor_lacks(fpsim: Command, processor_with: Any, tmp_path: Path) -> None:
