@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from numbers import Integral, Real
@@ -82,7 +81,7 @@ def require_minutes(value: object) -> None:
     """Raise a TypeError or ValueError unless the argument `minutes` of a command is a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"minutes must be a number >= 0; got {shown(value)}.")
-    if not 0 <= float(value) < math.inf:
+    if value < 0 or not value < 1e300:  # nor NaN, nor an integer that float64 cannot hold
         raise ValueError(f"minutes must be a finite number >= 0; got {shown(value)}.")
 
 

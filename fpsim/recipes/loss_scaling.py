@@ -104,10 +104,15 @@ class LossScalingPolicy:
             require_kind(word, getattr(self, word), bool, "True or False")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, list(RULES))
-        for number in ("scale", "growth", "backoff", "threshold"):
+        for number in ("scale", "growth", "backoff", "threshold", "lowest", "highest"):
             value = getattr(self, number)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise ValueError(f"{number} must be a positive finite number; got {shown(value)}.")
+            bound = number in ("lowest", "highest")
+            fits = isinstance(value, (int, float)) and (0 <= value <= math.inf if bound else 0 < value < math.inf)
+            if isinstance(value, bool) or not fits:
+                kind = "number >= 0, or inf" if bound else "positive finite number"
+                raise ValueError(f"{number} must be a {kind}; got {shown(value)}.")
+        if self.lowest > self.highest:
+            raise ValueError(f"lowest must be at most highest; got {self.lowest} and {self.highest}.")
         if isinstance(self.decay, bool) or not isinstance(self.decay, float) or not 0 < self.decay < 1:
             raise ValueError(f"decay must be a number between 0 and 1; got {shown(self.decay)}.")
         require_integer("interval", self.interval, 1)

@@ -216,6 +216,7 @@ def _one_dimensional(x: Scaled, along: int) -> Scaled:
     tall = x.scaling.block[across]
     if tall == 1:
         return x
+    tall = x.codes.shape[across] if tall == -1 else tall
 
     def spread(scales: Array) -> Array:
         return np.ascontiguousarray(np.repeat(scales, tall, axis=across).take(range(x.codes.shape[across]), across))

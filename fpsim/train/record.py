@@ -182,4 +182,5 @@ def _kept(folder: Path) -> dict[str, Any]:
         "recipe": Recipe.from_plain(identity["recipe"]), "settings": Settings(**settings), "rows": rows,
         "losses": [row["loss"] for row in rows], "validation_loss": math.nan, "measured": state["measured"],
         "changes": [], "stopped": state["stopped"], "checkpoint": folder, "data": identity["data"],
+        "world": identity.get("world", 1),
     }  # fmt: skip

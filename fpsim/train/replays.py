@@ -112,8 +112,8 @@ def replay(
       progress: called with the finished share of the work, 0 to 1, and a text.
 
     Raises:
-      ValueError: the run is incomplete or has another version of training's arithmetic, the training data differ, the
-        backend is unknown, or steps is not 1 or more.
+      ValueError: the run is incomplete, was trained by several processes or has another version of training's
+        arithmetic, the training data differ, the backend is unknown, or steps is not 1 or more.
 
     Example:
       >>> run = fp.train.run("FP8_RAW", steps=2, model="perceptron")
@@ -128,6 +128,8 @@ def replay(
     if not recorded.rows or "digest" not in recorded.rows[0]:
         raise ValueError("run must have a step with a digest; got one without. Train it with this fpsim.")
     require_version(recorded.rows[0]["digest"])
+    if recorded.world > 1:
+        raise ValueError(f"run must be of one process, as a replay is; got one that {recorded.world} trained together.")
     if steps is not None:
         require_integer("steps", steps, 1)
     require_word("arithmetic", arithmetic or recorded.settings.arithmetic, WORDS)

@@ -51,6 +51,7 @@ class Run:
       checkpoint: the folder that the run was saved to, or None.
       data: SHA-256 of the text or the examples.
       machine: properties of the machine that trained, which decide the bits of torch's own operations.
+      world: the number of processes that trained together.
     """
 
     recipe: Recipe
@@ -65,6 +66,7 @@ class Run:
     checkpoint: Path | None = None
     data: str = ""
     machine: dict[str, str] = field(default_factory=dict, repr=False)
+    world: int = 1
 
     @property
     def digest(self) -> str:
@@ -284,7 +286,7 @@ def _finished(
         trainer.recipe, trainer.settings, [row["loss"] for row in trainer.rows],
         math.nan if trainer.stopped else trainer.validation_loss(), trainer.rows, trainer.measured, changes,
         trainer.stopped, math.fsum(row["seconds"] for row in trainer.rows), None if kept is None else kept.folder,
-        trainer.data.digest, record.machine(),
+        trainer.data.digest, record.machine(), trainer.ranks.world,
     )  # fmt: skip
 
 

@@ -79,9 +79,9 @@ def test_comparisons_without_time_are_rows_with_an_error(emulator: Any) -> None:
     assert report.sentences()[0].endswith("No time was left; give more minutes.")
 
 
-@pytest.mark.parametrize("minutes", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("minutes", [-1, float("nan"), float("inf"), 10**310])
 def test_negative_and_infinite_minutes_are_refused(minutes: float) -> None:
-    with pytest.raises(ValueError, match=f"minutes must be a finite number >= 0; got {minutes}."):
+    with pytest.raises(ValueError, match=f"minutes must be a finite number >= 0; got {minutes}"[:90]):
         fp.cpu.validate(["VADDPH"], values=10, minutes=minutes)
 
 

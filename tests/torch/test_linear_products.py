@@ -263,6 +263,19 @@ def test_results_beyond_fp8_saturate_whatever_multiplies(accumulate: Any) -> Non
         assert layer(torch.full((1, 32), 16.0)).tolist() == [[448.0, 448.0]]
 
 
+def test_one_scale_for_all_rows_is_that_of_every_row() -> None:
+    """A matrix unit reads a scale for each row and 32 terms, so scales that rows share are repeated."""
+    layers = []
+    for rows in (-1, 64):
+        scaling = fp.scalings.MX.replace(block=(rows, 32))
+        product = ft.Product("blackwell_mxfp8_e4m3_f32")
+        recipe = ft.LinearRecipe("e4m3", "e4m3", None, scaling, scaling, fprop=product)
+        torch.manual_seed(0)
+        layers.append(ft.QuantLinear(96, 64, recipe=recipe))
+    x = torch.randn(64, 96)
+    assert torch.equal(layers[0](x), layers[1](x))
+
+
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ValueError, match=r"backend must be one of emulated, float32, gpu, hardware, cpu; got 'tpu'"):
         ft.QuantLinear(8, 8, recipe=ft.MXFP8, backend="tpu")

@@ -158,6 +158,7 @@ def test_float32_products_may_be_other_chains() -> None:
     (lambda run: replay(Run(**{**vars(run), "data": "0" * 64})), r"text must be that of the run, whose SHA-256 begins"),
     (lambda run: replay(Run(**{**vars(run), "rows": [{**run.rows[0], "digest": f"7-{'0' * 32}"}]})),
      r"digests must be of version 1 of the arithmetic of training; got one of version 7, which a later fpsim made"),
+    (lambda run: replay(Run(**{**vars(run), "world": 2})), "run must be of one process.*got one that 2 trained"),
     (lambda run: replay(Run(**{**vars(run), "rows": []})), r"run must have a step with a digest"),
     (lambda run: fp.train.run("DEEPSEEK_V3", backend="cpu", **SMALL), r"torch.mm on a CPU multiplies BF16 and FP16"),
     (lambda run: fp.train.run("FP8_RAW", arithmetic="exact", **SMALL), r"arithmetic must be one of specified, torch"),

@@ -223,9 +223,8 @@ def _losses(comparison: Any) -> list[Picture]:
     if all(run.failed for run in comparison.runs):
         return []
     pictures = [_picture(loss_axes(comparison, _axes(3.4)).figure, "loss", "Loss")]
-    if len(comparison.recipes) > 1 and any(
-        not math.isnan(comparison.difference(name).mean) for name in comparison.recipes[1:]
-    ):
+    others = [name for name in comparison.recipes if name != comparison.baseline]
+    if not all(math.isnan(comparison.difference(name).mean) for name in others):
         title = f"Above {comparison.baseline}, seed by seed"
         pictures.append(_picture(difference_axes(comparison, _axes(3.4)).figure, "difference", title))
     return pictures

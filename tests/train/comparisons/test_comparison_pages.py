@@ -128,6 +128,13 @@ def test_a_comparison_of_nothing_but_stopped_runs_still_has_a_page() -> None:
     assert "Ended early by Inf or NaN in the loss or in gradients: BF16 in 3 of 3 and BAD in 3 of 3." in text
 
 
+def test_differences_are_drawn_only_if_a_recipe_has_one() -> None:
+    comparison = made({"BAD": [math.nan] * 3, "BF16": [2.0] * 3}, [f"BAD-{seed}" for seed in range(3)])
+    text = comparison.to_html()
+    assert 'id="loss-' in text
+    assert 'id="difference-' not in text
+
+
 def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_probe, "SEQUENCES", 4)  # 256 tokens
     comparison = fp.train.compare(["BF16", "FP8_RAW"], seeds=1, steps=1, batch=2, context=32, measure=0, out=tmp_path)
