@@ -65,7 +65,8 @@ def loss_axes(comparison: Any, ax: Any = None) -> Any:
         axes.set_ylabel("loss, nats")
         highest = max((float(np.max(mean[len(mean) // 8 :])) for mean in ends.values()), default=1.0)
         lowest = min((float(np.min(mean)) for mean in ends.values()), default=0.0)
-        axes.set_ylim(lowest - 0.06 * (highest - lowest), highest + 0.08 * (highest - lowest))
+        height = highest - lowest or 1.0  # of a single step
+        axes.set_ylim(lowest - 0.06 * height, highest + 0.08 * height)
         _labelled(axes, comparison, {name: float(mean[-1]) for name, mean in ends.items()})
     return axes
 
