@@ -13,7 +13,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.matrix_units.catalogue import INTEGER_ROWS, integer_units
-from fpsim.matrix_units.integer_unit import IntegerUnit
+from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerUnit
 from fpsim.products.integers import product as loops
 from fpsim.runtime.vectors import widest_vectors
 from fpsim.testing import assert_bits_equal
@@ -73,6 +73,22 @@ def test_every_loop_has_the_sums_of_pythons_integers(
 def test_steps_of_any_length_saturate_as_they_should(terms: int) -> None:
     for kind in KINDS:
         check(replace(VNNI_SAT, terms=terms), (3, 310, 5), kind)
+
+
+@pytest.mark.parametrize("pair", ["s8", "u8", "u16", "s32"])
+def test_pairs_of_products_saturate_to_any_range(pair: str) -> None:
+    own = replace(INTEGER_ROWS["x86_avx2_u8xs8_s32"], pair=INTEGER_ELEMENTS[pair])
+    for unit in (own, replace(own, saturates=True)):
+        for shape in SHAPES:
+            check(unit, shape, KINDS[shape[1] % 3])
+
+
+@pytest.mark.parametrize("signs", ["ab", "a", "b"])
+def test_negative_products_saturate_at_zero_in_unsigned_sums(signs: str) -> None:
+    s8, unit = INTEGER_ELEMENTS["s8"], INTEGER_ROWS["x86_vnni_u8_u32_sat"]
+    unit = replace(unit, a=s8 if "a" in signs else unit.a, b=s8 if "b" in signs else unit.b)
+    for shape in SHAPES:
+        check(unit, shape, KINDS[shape[1] % 3])
 
 
 def test_long_sums_wrap() -> None:

@@ -79,7 +79,11 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
     """
     saturates = unit.saturates and _may_saturate(total, a.shape[1], unit)
     vectors = widest_vectors()
-    fits = not saturates or (unit.terms <= LONGEST_STEP and unit.pair is None)
+    if unit.pair is not None:  # vectors saturate sums of pairs as int16 only
+        fits = not saturates and (unit.pair.bits, unit.pair.signed) == (16, True)
+    else:  # and saturate unsigned sums only if no step adds a negative number
+        has_sign = unit.a.signed or unit.b.signed
+        fits = not saturates or (unit.terms <= LONGEST_STEP and (unit.d.signed or not has_sign))
     if vectors and fits and not numba.config.DISABLE_JIT:
         wraps = WRAPS if unit.pair is None else NARROW
         cut = wraps if not saturates else SIGNED if unit.d.signed else UNSIGNED
