@@ -180,6 +180,14 @@ A, B = np.ones((2, 3), np.uint8), np.ones((3, 4), np.int8)
             lambda: fp.matmul_integer(A, B, None, np.zeros((4, 1), np.int8)),
             r"b_zero_point must be one number, .*\(4,\)",
         ),
+        (
+            lambda: fp.matmul_integer(A[None], B, np.zeros((3, 2, 1), np.uint8)),
+            r"a_zero_point must be one number, .*got \(3, 2, 1\) for \(1, 2, 3\)",
+        ),
+        (
+            lambda: fp.qlinear_matmul(A[None], 1.0, None, B, 1.0, None, np.ones((3, 2, 1), f32)),
+            r"y_scale must be one number, .*got \(3, 2, 1\) for \(1, 2, 4\)",
+        ),
         (lambda: fp.qlinear_matmul(A, 1.0, None, B, 1.0, None, 1.0, library=WRONG), "library must be one of onnx"),
         (lambda: fp.qlinear_matmul(A, np.float64(1), None, B, 1.0, None, 1.0), "a_scale must be float32 or float16"),
         (
@@ -195,3 +203,10 @@ A, B = np.ones((2, 3), np.uint8), np.ones((3, 4), np.int8)
 def test_bad_input_says_what_was_wanted(call: Callable[[], object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_scales_of_the_result_may_differ_along_the_axes_of_b() -> None:
+    b = np.stack([B, 2 * B])
+    y_scale, y_zero = np.array([1, 2], f32).reshape(2, 1, 1), np.array([3, 4], np.uint8).reshape(2, 1, 1)
+    got = fp.qlinear_matmul(A, 1.0, None, b, 1.0, None, y_scale, y_zero)
+    assert got.tolist() == [[[6] * 4] * 2, [[7] * 4] * 2]

@@ -47,8 +47,7 @@ def matmul_integer(
       array([[-38, -83], [-44, -98]], dtype=int32)
     """
     shape, rows, columns = _shapes(_bytes(a, "a"), _bytes(b, "b"))
-    points = _points(a_zero_point, rows, "a_zero_point"), _points(b_zero_point, columns, "b_zero_point")
-    return _integer_sums(rows, columns, points).reshape(shape)[()]
+    return _integer_sums(rows, columns, (a_zero_point, b_zero_point)).reshape(shape)[()]
 
 
 def qlinear_matmul(
@@ -67,8 +66,7 @@ def qlinear_matmul(
         of None is 0.
       b_scale, b_zero_point: a number, one per column (N,), or (..., 1, N).
       y_scale, y_zero_point: scale and zero point of the result: a number, or one per row, (M,) or (..., M, 1). The
-      result has the
-        zero point's dtype; None is 0 in a's dtype.
+        result has the zero point's dtype; None is 0 in a's dtype.
       library: the library whose arithmetic is used where the operator leaves it open. "onnx": the reference
         evaluator, which multiplies in float64, and adds the zero point before it rounds to an integer; "onnxruntime":
         the sum and its product with the scales are rounded to float32, and the zero point is added to the rounded
@@ -92,18 +90,17 @@ def qlinear_matmul(
     """
     require_word("library", library, get_args(Library))
     shape, rows, columns = _shapes(_bytes(a, "a"), _bytes(b, "b"))
-    points = _points(a_zero_point, rows, "a_zero_point"), _points(b_zero_point, columns, "b_zero_point")
-    out = rows.dtype
+    full, out = _full_shape(rows, columns), rows.dtype
     if y_zero_point is not None:
         y = y_zero_point if hasattr(y_zero_point, "dtype") else np.asarray(y_zero_point)
         out = _bytes(y, "y_zero_point").dtype
-    end = _points(y_zero_point, rows, "y_zero_point", out)
-    of_a, of_b = _scales(a_scale, rows, "a_scale"), _scales(b_scale, columns, "b_scale")
-    of_y = _scales(y_scale, rows, "y_scale")
+    end = _points(y_zero_point, full, out, "y_zero_point")
+    of_a, of_b = _scales(a_scale, rows.shape, "a_scale"), _scales(b_scale, columns.shape, "b_scale")
+    of_y = _scales(y_scale, full, "y_scale")
+    sums = _integer_sums(rows, columns, (a_zero_point, b_zero_point))
     with np.errstate(all="ignore"):
         factor = of_a * of_b / of_y
-        sums = _integer_sums(rows, columns, points)
-        offset = np.zeros((), np.int64) if end is None else end.astype(np.int64)
+        offset = 0 if end is None else end.astype(np.int64)
         if library == "onnx":
             scaled = np.rint(sums.astype(np.float64) * factor.astype(np.float64) + offset)
         else:
@@ -148,11 +145,15 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
     return shape, rows, columns
 
 
-def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = None) -> Array | None:
-    """Return zero points x as int32 in a shape that broadcasts to the operand; None for None.
+def _full_shape(rows: Array, columns: Array) -> tuple[int, ...]:
+    """Return the shape (..., M, N) of the product of rows (..., M, K) and columns (..., K, N)."""
+    return (*np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2]), rows.shape[-2], columns.shape[-1])
 
-    They are (..., 1, N) for columns if the argument's `name` begins with "b_", else (..., M, 1) for rows, or () for one
-    number. dtype: the dtype whose range bounds them; None for the operand's. name is also used in errors.
+
+def _points(x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> Array | None:
+    """Return zero points x, integers of `dtype`, as an int32 array; None for None.
+
+    The array's shape is the one that `_placed` gives for an operand of the given shape. name: the argument's name.
 
     Raises:
       ValueError: x has another shape, or numbers out of the range of the dtype.
@@ -160,7 +161,6 @@ def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = Non
     """
     if x is None:
         return None
-    dtype = operand.dtype if dtype is None else dtype
     points, ends = as_array(x, name), np.iinfo(dtype)
     if points.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold integers of {dtype}; got {points.dtype}.")
@@ -169,14 +169,13 @@ def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = Non
         raise ValueError(
             f"{name} must lie in {ends.min} .. {ends.max}, the range of {dtype}; got {points[outside].flat[0]}."
         )
-    return _placed(points.astype(np.int32), operand, name)
+    return _placed(points.astype(np.int32), shape, name)
 
 
-def _scales(x: Any, operand: Array, name: str) -> Array:
-    """Return scales x as float32 or float16 in a shape that broadcasts to the operand; plain numbers become float32.
+def _scales(x: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Return scales x as a float32 or float16 array; plain numbers become float32.
 
-    They are (..., 1, N) for columns if the argument's `name` begins with "b_", else (..., M, 1) for rows, or () for one
-    number. name is also used in errors.
+    The array's shape is the one that `_placed` gives for an operand of the given shape. name: the argument's name.
 
     Raises:
       ValueError: the scales have another shape.
@@ -187,11 +186,11 @@ def _scales(x: Any, operand: Array, name: str) -> Array:
         scales = scales.astype(np.float32)
     if scales.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
         raise TypeError(f"{name} must be float32 or float16; got {scales.dtype if hasattr(x, 'dtype') else shown(x)}.")
-    return _placed(scales, operand, name)
+    return _placed(scales, shape, name)
 
 
-def _placed(x: Array, operand: Array, name: str) -> Array:
-    """Return x, one number per row or column of `operand`, in a shape that broadcasts to it.
+def _placed(x: Array, shape: tuple[int, ...], name: str) -> Array:
+    """Return x, one number per row or column of an operand of the given shape, in a shape that broadcasts to it.
 
     The shape is (..., 1, N) for columns if the argument's `name` begins with "b_", else (..., M, 1) for rows, or () for
     one number.
@@ -201,35 +200,40 @@ def _placed(x: Array, operand: Array, name: str) -> Array:
     """
     if x.size == 1 and x.ndim <= 1:
         return x.reshape(())
-    of_rows = not name.startswith("b_")
-    axis, other = (-1, -2) if of_rows else (-2, -1)
-    count = operand.shape[other]
+    axis, other = (-2, -1) if name.startswith("b_") else (-1, -2)
+    count = shape[other]
     if x.shape == (count,):
-        return x[:, None] if of_rows else x[None]
-    if not 2 <= x.ndim <= operand.ndim or x.shape[axis] != 1 or x.shape[other] not in (1, count):
-        one = f"({count},) or (..., {count}, 1)" if of_rows else f"({count},) or (..., 1, {count})"
-        raise ValueError(f"{name} must be one number, or have the shape {one}; got {x.shape}.")
+        return np.expand_dims(x, axis)
+    fits = 2 <= x.ndim <= len(shape) and x.shape[axis] == 1
+    if not fits or any(size not in (1, wanted) for size, wanted in zip(x.shape[::-1], shape[::-1], strict=False)):
+        one = f"({count},) or (..., {'1, ' if axis == -2 else ''}{count}{', 1' if axis == -1 else ''})"
+        raise ValueError(f"{name} must be one number, or have the shape {one}; got {x.shape} for {shape}.")
     return x
 
 
-def _integer_sums(rows: Array, columns: Array, points: tuple[Array | None, Array | None]) -> Array:
+def _integer_sums(rows: Array, columns: Array, points: tuple[Any, Any]) -> Array:
     """Return (rows - zero points of rows) @ (columns - zero points of columns), (..., M, N) int32, modulo 2^32.
 
-    rows: (..., M, K) and columns: (..., K, N), int8 or uint8. points: zero points of rows and of columns, None for 0.
+    rows: (..., M, K) and columns: (..., K, N), int8 or uint8. points: the callers' arguments a_zero_point and
+    b_zero_point.
+
+    Raises:
+      ValueError, TypeError: as `_points` does.
     """
+    names = "a_zero_point", "b_zero_point"
+    placed = (_points(x, y.shape, y.dtype, name) for x, y, name in zip(points, (rows, columns), names, strict=True))
     sign = {np.dtype(np.int8): "s8", np.dtype(np.uint8): "u8"}
     first, second = sign[rows.dtype], sign[columns.dtype]
     unit: IntegerUnit = INTEGER_ROWS[f"hopper_{first if first == second else f'{first}x{second}'}_s32"]
-    batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
-    (m, k), n = rows.shape[-2:], columns.shape[-1]
-    total = np.zeros((*batch, m, n), np.int32)
+    *batch, m, n = shape = _full_shape(rows, columns)
+    total, k = np.zeros(shape, np.int32), rows.shape[-1]
     left, right = (
         x if x.shape == shape else np.broadcast_to(x, shape)  # a broadcast view would be a read-only array to kernels
         for x, shape in ((rows, (*batch, m, k)), (columns, (*batch, k, n)))
     )
     of_rows, of_columns = (None if x is None else np.broadcast_to(x, (*batch, *size)) for x, size in
-                           zip(points, ((m, 1), (1, n)), strict=True))  # fmt: skip
-    for place in np.ndindex(batch):
+                           zip(placed, ((m, 1), (1, n)), strict=True))  # fmt: skip
+    for place in np.ndindex(*batch):
         loops().add_integer_product(total[place], left[place], right[place], unit)
         zero_points().take_zero_points(
             total[place], left[place], right[place], None if of_rows is None else of_rows[place],
