@@ -220,7 +220,10 @@ def float32_number(value: float | None, name: str) -> np.float32:
         return ONE
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number, which float32 holds; got {shown(value)}.")
-    number = value if isinstance(value, int) else float(value)
+    number = int(value) if isinstance(value, (int, np.integer)) else float(value)
+    if isinstance(number, int) and number.bit_length() > FP64.precision:  # NumPy would round to float64 first
+        low = number.bit_length() - FP64.precision
+        number = (number >> low | (number % (1 << low) != 0)) << low  # rounded to odd, which float32 does not show
     if abs(number) >= (1 << 128) - (1 << 103) and abs(number) != np.inf:
         raise ValueError(f"{name} must be a number that float32 holds, below 2**128; got {shown(value)}.")
     return np.float32(number)

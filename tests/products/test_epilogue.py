@@ -283,6 +283,17 @@ def test_factors_beyond_float32_are_refused(number: float) -> None:
             fp.matmul(one, one, accumulate="hopper_f16_f32", **words)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integer_factors_are_rounded_once(sign: int) -> None:
+    one = np.ones((1, 1), np.float16)
+    for number, want in (
+        (2**60 + 2**36 + 1, 2**60 + 2**37), (2**60 + 2**36, 2**60), (2**100 + 2**76 + 1, 2**100 + 2**77),
+        (np.int64(2**62 + 2**38 + 1), 2**62 + 2**39), (2**128 - 2**103 - 1, 2**128 - 2**104),
+    ):  # fmt: skip
+        got = fp.matmul(one, one, accumulate="hopper_f16_f32", alpha=sign * number)
+        assert got.tolist() == [[float(sign * want)]]
+
+
 def test_factors_up_to_the_largest_float32_are_taken() -> None:
     one = np.ones((1, 1), np.float16)
     number: Any

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats
-from fpsim.arrays import Array, as_array, words
+from fpsim.arrays import Array, as_array, overlaps, words
 from fpsim.errors import require_kind
 from fpsim.formats.named import DTYPES
 from fpsim.lazy import deferred
@@ -48,6 +48,9 @@ def stacked(
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
     a, b = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
     shape = stack_shape(a, b)
+    if isinstance(out, np.ndarray):
+        c, *others = (_apart(x, out) for x in (c, request.bias, request.scale_a, request.scale_b))
+        request = request._replace(**dict(zip(("bias", "scale_a", "scale_b"), others, strict=True)))
     if c is None and _is_plain(request):
         result: Array | None = short_stacks().short_stack(a, b, accumulate, fmt, request.promote)
         if result is None and request.promote is None:
@@ -69,6 +72,18 @@ def stacked(
         single = _one((_zeros(a), _zeros(b), z), accumulate, request._replace(**stacks), fmt, None)
         return CPU.result(out, (*shape, *single.shape), single.dtype, left, right)[0]
     return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
+
+
+def _apart(x: Any, out: Array) -> Any:
+    """Return x, or a copy if x is an array into which a product of a stack, written to `out`, may write too soon.
+
+    That is the case if x shares memory with `out`, unless x is `out` itself.
+    """
+    if x is None or isinstance(x, Scaled):
+        return x
+    array = as_array(x, "an operand")
+    same = (array.ctypes.data, array.strides) == (out.ctypes.data, out.strides)
+    return array.copy() if not same and overlaps(array, out) else x
 
 
 def _zeros(x: Any) -> Any:

@@ -72,7 +72,9 @@ def chain_stack(a: Any, b: Any, accumulate: Any, fmt: FormatLike | None) -> Arra
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype != f32 or b.dtype != f32:
         return None
-    is_known = accumulate in CHAINS and (fmt is None or (not isinstance(fmt, tuple) and find_format(fmt) == FP32))
+    is_known = accumulate in CHAINS and (
+        fmt is None or (not isinstance(fmt, (tuple, list)) and find_format(fmt) == FP32)
+    )
     if not is_known or not (a.size and b.size) or not keeps_ieee() or allows_general_loops():
         return None
     is_fused = isinstance(accumulate, FusedMultiplyAdd)

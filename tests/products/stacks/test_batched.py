@@ -117,6 +117,29 @@ def test_every_matrix_of_a_stack_starts_at_its_c() -> None:
         assert_bits_equal(fp.matmul(a, b, c, **words), np.stack(want))
 
 
+@pytest.mark.parametrize("accumulate", [BF16, "hopper_s8_s32", fp.Sequential(fp.FP32), fp.Exact(fp.FP32)], ids=str)
+def test_a_result_may_overwrite_its_c_and_the_c_of_the_next_product(accumulate: Any) -> None:
+    fmt, dtype = (fp.INT8, np.int8) if accumulate == "hopper_s8_s32" else (fp.BF16, ml_dtypes.bfloat16)
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((4, 3, 8), (4, 8, 5)))
+    memory = rng.integers(-9, 9, (5, 3, 5)).astype(np.int32 if fmt == fp.INT8 else f32)
+    for c, out in ((memory[:-1], memory[1:]), (memory[1:], memory[:-1]), (memory[:-1], memory[:-1])):
+        want = fp.matmul(a, b, c.copy(), accumulate=accumulate)
+        fp.matmul(a, b, c, accumulate=accumulate, out=out)
+        assert_bits_equal(out, want)
+
+
+def test_a_result_may_overwrite_the_bias() -> None:
+    a, b, out = codes((2, 3, 32), fp.BF16), codes((2, 32, 5), fp.BF16, 1), np.ones((2, 3, 5), f32)
+    want = fp.matmul(a, b, accumulate=BF16, bias=out[0, 1].copy())
+    assert_bits_equal(fp.matmul(a, b, accumulate=BF16, bias=out[0, 1], out=out), want)
+
+
+def test_formats_may_be_a_list() -> None:
+    a, b = np.ones((2, 3, 4), f32), np.ones((2, 4, 5), f32)
+    assert (fp.matmul(a, b, accumulate=fp.Sequential(fp.FP32), fmt=["fp32", "fp32"]) == 4).all()  # type: ignore[arg-type]
+
+
 def test_epilogues_and_schedules_hold_for_every_product() -> None:
     a, b, bias = codes((2, 3, 256), fp.E4M3), codes((2, 256, 16), fp.E4M3, 1), np.arange(16, dtype=f32)
     words: dict[str, Any] = {"bias": bias, "alpha": 0.5, "out_fmt": "bf16", "schedule": fp.schedules.cutlass_2xacc(128)}
