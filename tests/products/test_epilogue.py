@@ -286,6 +286,7 @@ def test_factors_beyond_float32_are_refused(number: float) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_integer_factors_are_rounded_once(sign: int) -> None:
     one = np.ones((1, 1), np.float16)
+    number: Any
     for number, want in (
         (2**60 + 2**36 + 1, 2**60 + 2**37), (2**60 + 2**36, 2**60), (2**100 + 2**76 + 1, 2**100 + 2**77),
         (np.int64(2**62 + 2**38 + 1), 2**62 + 2**39), (2**128 - 2**103 - 1, 2**128 - 2**104),
