@@ -8,6 +8,7 @@ from fpsim.arrays import Array, as_array
 from fpsim.cpu.availability import require
 from fpsim.cpu.instructions import AnyInstruction, TileInstruction, named
 from fpsim.cpu.machine_code import compiled
+from fpsim.display.wording import plural
 from fpsim.errors import shown
 from fpsim.runtime.processor import ieee_arithmetic
 
@@ -43,7 +44,7 @@ def run(instruction: str, *operands: Array) -> Array:
     row = named(instruction)
     wanted = 3 if isinstance(row, TileInstruction) else len(row.operands)
     if len(operands) != wanted:
-        raise ValueError(f"{row.name} takes {wanted} operands; got {len(operands)}.")
+        raise ValueError(f"{row.name} takes {plural(wanted, 'operand')}; got {len(operands)}.")
     return execute(row, tuple(as_array(x, f"operand {i}") for i, x in enumerate(operands)))
 
 

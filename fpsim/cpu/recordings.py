@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,31 +129,35 @@ def replay(path: str | Path) -> CpuReport:
       >>> [path.name for path in Path("tests/cpu/recordings").glob("*.npz") if not fp.cpu.replay(path).ok]
       []
     """
-    rows = []
     with opened(path, "fpsim.cpu.record") as data:
-        meta = _meta(data, path)
-        for i, (name, counts) in enumerate(meta["entries"]):
-            if name not in INSTRUCTIONS:
-                raise ValueError(f"{path} has the instruction {name!r}, which this version does not know.")
-            emulation = emulation_of(name)
-            operands = [data[f"{i}.{j}"] for j in range(3) if f"{i}.{j}" in data]
-            result, want = data[f"{i}.d"], emulation.compute(*operands)
-            start = 0
-            for kind, count in counts.items():
-                part = slice(start, start := start + count)
-                rows.append(
-                    InstructionRow(name, emulation.words, kind, *difference(result[part], want[part], emulation.fmt))
-                )
-    return CpuReport(tuple(rows), about=meta["about"])
-
-
-def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording, opened as `data` from `path`: the dict that `store` describes.
-
-    Raises a ValueError if there is none, or if the file has another version of the format.
-    """
-    meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
+        try:
+            meta = json.loads(data["meta"].tobytes()) if "meta" in data else {}
+            if meta.get("format") == FORMAT and all(name in INSTRUCTIONS for name, _ in meta["entries"]):
+                rows = [row for i, (name, counts) in enumerate(meta["entries"]) for row in _rows(data, i, name, counts)]
+                return CpuReport(tuple(rows), about=dict(meta["about"]))
+        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, zipfile.BadZipFile) as reason:
+            raise ValueError(
+                f"{path} must be a recording of fpsim.cpu.record; it is damaged. Record again."
+            ) from reason
     if meta.get("format") != FORMAT:
         got = f"its format is {meta['format']!r}" if "format" in meta else "it has no metadata"
         raise ValueError(f"{path} must be a recording of fpsim.cpu.record in the format {FORMAT!r}; {got}.")
-    return meta
+    name = next(name for name, _ in meta["entries"] if name not in INSTRUCTIONS)
+    raise ValueError(f"{path} has the instruction {name!r}, which this version does not know.")
+
+
+def _rows(data: Any, i: int, name: str, counts: dict[str, int]) -> Iterator[InstructionRow]:
+    """Yield the comparisons of entry i of a recording, the instruction `name`: a row for each kind of inputs.
+
+    data: the recording's arrays, which `store` describes. counts: kind of inputs -> number of its results.
+
+    Raises:
+      KeyError, ValueError: arrays are missing, or have other shapes or dtypes than the instruction's.
+    """
+    emulation, result, start = emulation_of(name), data[f"{i}.d"], 0
+    want = emulation.compute(*(data[f"{i}.{j}"] for j in range(3) if f"{i}.{j}" in data))
+    if sum(counts.values()) != len(result):
+        raise ValueError(f"entry {i} must have {sum(counts.values())} results; got {len(result)}.")
+    for kind, count in counts.items():
+        part = slice(start, start := start + count)
+        yield InstructionRow(name, emulation.words, kind, *difference(result[part], want[part], emulation.fmt))

@@ -155,7 +155,17 @@ def test_other_files_are_refused_in_a_sentence(made: Path, tmp_path: Path) -> No
     np.savez(tmp_path / "old.npz", meta=np.frombuffer(json.dumps(old).encode(), np.uint8))
     new = {"format": "fpsim.cpu 1", "about": {}, "entries": [["VNEWPH", {"any": 3}]]}
     np.savez(tmp_path / "new.npz", meta=np.frombuffer(json.dumps(new).encode(), np.uint8))
+    with np.load(made) as read:
+        arrays: dict[str, Any] = dict(read)
+    for name, changes in {
+        "list": {"meta": np.frombuffer(b"[1]", np.uint8)}, "words": {"meta": np.frombuffer(b"{bad", np.uint8)},
+        "short": {"0.0": arrays["0.0"][1:], "0.1": arrays["0.1"][1:], "0.d": arrays["0.d"][1:]},
+        "wide": {"0.d": arrays["0.d"].astype(np.uint32)},
+    }.items():  # fmt: skip
+        np.savez(tmp_path / f"{name}.npz", **(arrays | changes))
+    np.savez(tmp_path / "missing.npz", meta=arrays["meta"])
     for name, words in (
+        *((f"{name}.npz", "it is damaged") for name in ("list", "words", "short", "wide", "missing")),
         ("text.npz", "damaged, or no .npz file"), ("one.npz.npy", "holds a single NumPy array"),
         ("plain.npz", "it has no metadata"), ("old.npz", "its format is 'fpsim.cpu 0'"),
         ("new.npz", "has the instruction 'VNEWPH', which this version does not know"),
