@@ -12,6 +12,8 @@ CUTLASS, for FP8 instructions that compilers build from FP16 ones.
 
 from __future__ import annotations
 
+from itertools import product
+
 from fpsim.matrix_units.matrix_unit import Rule, row
 
 M = "mmasim 2.1.1 (arXiv:2511.10909)"
@@ -32,6 +34,15 @@ MX = "tcgen05.mma, mma of sm_120: kind::mxf8f6f4"
 MXF4 = "tcgen05.mma, mma of sm_120: kind::mxf4"
 MXF4X4 = "tcgen05.mma, mma of sm_120: kind::mxf4nvf4, scale_vec::4X, ue8m0"
 NVF4 = "tcgen05.mma, mma of sm_120: kind::mxf4nvf4, scale_vec::4X, ue4m3"
+
+FP8, SMALL = {"e4m3", "e5m2"}, ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+PAIRS = tuple(product(SMALL, SMALL))  # of operands
+
+
+def _pair(a: str, b: str) -> str:
+    """Return the part of a unit's name that states the formats of its operands: "e4m3", or "e4m3xe5m2"."""
+    return a if a == b else f"{a}x{b}"
+
 
 # fmt: off
 UNITS = (
@@ -94,86 +105,11 @@ UNITS = (
     row("hopper_mma_e5m2_f16",         "e5m2 e5m2 f16", TWO_PASSES, "32 25  -21 10", "hardware",  E,  BUILT),
     row("blackwell_mma_e5m2_f16",      "e5m2 e5m2 f16", TWO_PASSES, "32 25  -21 10", "hardware",  E,  BUILT),
 
-    # FP8, FP6 and FP4 on Blackwell.
-    #   name                       a b d            rule     L  F floor bits  evidence     from instruction
-    row("blackwell_e4m3_f32",      "e4m3 e4m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e4m3_f16",      "e4m3 e4m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe5m2_f32", "e4m3 e5m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe5m2_f16", "e4m3 e5m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe3m2_f32", "e4m3 e3m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe3m2_f16", "e4m3 e3m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe2m3_f32", "e4m3 e2m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe2m3_f16", "e4m3 e2m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe2m1_f32", "e4m3 e2m1 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e4m3xe2m1_f16", "e4m3 e2m1 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe4m3_f32", "e5m2 e4m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe4m3_f16", "e5m2 e4m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e5m2_f32",      "e5m2 e5m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e5m2_f16",      "e5m2 e5m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe3m2_f32", "e5m2 e3m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe3m2_f16", "e5m2 e3m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe2m3_f32", "e5m2 e2m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe2m3_f16", "e5m2 e2m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe2m1_f32", "e5m2 e2m1 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e5m2xe2m1_f16", "e5m2 e2m1 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe4m3_f32", "e3m2 e4m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe4m3_f16", "e3m2 e4m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe5m2_f32", "e3m2 e5m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe5m2_f16", "e3m2 e5m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e3m2_f32",      "e3m2 e3m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e3m2_f16",      "e3m2 e3m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe2m3_f32", "e3m2 e2m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe2m3_f16", "e3m2 e2m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe2m1_f32", "e3m2 e2m1 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e3m2xe2m1_f16", "e3m2 e2m1 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe4m3_f32", "e2m3 e4m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe4m3_f16", "e2m3 e4m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe5m2_f32", "e2m3 e5m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe5m2_f16", "e2m3 e5m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe3m2_f32", "e2m3 e3m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe3m2_f16", "e2m3 e3m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m3_f32",      "e2m3 e2m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m3_f16",      "e2m3 e2m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe2m1_f32", "e2m3 e2m1 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m3xe2m1_f16", "e2m3 e2m1 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe4m3_f32", "e2m1 e4m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe4m3_f16", "e2m1 e4m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe5m2_f32", "e2m1 e5m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe5m2_f16", "e2m1 e5m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe3m2_f32", "e2m1 e3m2 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe3m2_f16", "e2m1 e3m2 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe2m3_f32", "e2m1 e2m3 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m1xe2m3_f16", "e2m1 e2m3 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-    row("blackwell_e2m1_f32",      "e2m1 e2m1 f32", FUSED, "32 25 -133 23", "simulated", M, F8F6F4),
-    row("blackwell_e2m1_f16",      "e2m1 e2m1 f16", FUSED, "32 25  -21 10", "simulated", M, F8F6F4),
-
-    # With block scales, MX.
-    #   name                                a b d            rule      L  F floor bits  evidence     from PTX scale
-    row("blackwell_mxfp8_e4m3_f32",         "e4m3 e4m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxfp8_e4m3xe5m2_f32",    "e4m3 e5m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e4m3xe3m2_f32", "e4m3 e3m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e4m3xe2m3_f32", "e4m3 e2m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e4m3xe2m1_f32", "e4m3 e2m1 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxfp8_e5m2xe4m3_f32",    "e5m2 e4m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxfp8_e5m2_f32",         "e5m2 e5m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e5m2xe3m2_f32", "e5m2 e3m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e5m2xe2m3_f32", "e5m2 e2m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e5m2xe2m1_f32", "e5m2 e2m1 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e3m2xe4m3_f32", "e3m2 e4m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e3m2xe5m2_f32", "e3m2 e5m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e3m2_f32",      "e3m2 e3m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e3m2xe2m3_f32", "e3m2 e2m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e3m2xe2m1_f32", "e3m2 e2m1 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m3xe4m3_f32", "e2m3 e4m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m3xe5m2_f32", "e2m3 e5m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m3xe3m2_f32", "e2m3 e3m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m3_f32",      "e2m3 e2m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m3xe2m1_f32", "e2m3 e2m1 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m1xe4m3_f32", "e2m1 e4m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m1xe5m2_f32", "e2m1 e5m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m1xe3m2_f32", "e2m1 e3m2 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m1xe2m3_f32", "e2m1 e2m3 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
-    row("blackwell_mxf8f6f4_e2m1_f32",      "e2m1 e2m1 f32", SCALED, "32 25 -133 23", "simulated", M, MX, "ue8m0/32"),
+    # FP8, FP6 and FP4 on Blackwell: every pair of formats, without block scales and with those of MX.
+    *(row(f"blackwell_{_pair(a, b)}_{d}", f"{a} {b} {d}", FUSED, f"32 25 {floor} {bits}", "simulated", M, F8F6F4)
+      for a, b in PAIRS for d, floor, bits in (("f32", -133, 23), ("f16", -21, 10))),
+    *(row(f"blackwell_{'mxfp8' if {a, b} <= FP8 else 'mxf8f6f4'}_{_pair(a, b)}_f32", f"{a} {b} f32", SCALED,
+          "32 25 -133 23", "simulated", M, MX, "ue8m0/32") for a, b in PAIRS),
 
     # With block scales, FP4.
     #   name                           a b d            rule       L  F floor bits  evidence     from PTX     scale
