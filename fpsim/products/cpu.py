@@ -17,8 +17,7 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.add_product import add_product
 from fpsim.products.backend import NumpyOperations, Shape, output_overflow
-from fpsim.products.integers.product import add_integer_product
-from fpsim.products.integers.zero_points import take_zero_points
+from fpsim.products.integers.product import add_integer_product, take_zero_points
 from fpsim.products.kernels.panel import canonical_nan
 from fpsim.products.lane_product import lane_product
 from fpsim.products.unit_product import NO_SCALES, UnitProduct

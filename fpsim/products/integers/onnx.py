@@ -14,7 +14,6 @@ from fpsim.matrix_units.catalogue import INTEGER_ROWS
 from fpsim.matrix_units.integer_unit import IntegerUnit
 
 loops = deferred("fpsim.products.integers.product")  # imports numba
-zero_points = deferred("fpsim.products.integers.zero_points")
 Library = Literal["onnx", "onnxruntime"]
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
@@ -235,7 +234,7 @@ def _integer_sums(rows: Array, columns: Array, points: tuple[Any, Any]) -> Array
                            zip(placed, ((m, 1), (1, n)), strict=True))  # fmt: skip
     for place in np.ndindex(*batch):
         loops().add_integer_product(total[place], left[place], right[place], unit)
-        zero_points().take_zero_points(
+        loops().take_zero_points(
             total[place], left[place], right[place], None if of_rows is None else of_rows[place],
             None if of_columns is None else of_columns[place],
         )  # fmt: skip

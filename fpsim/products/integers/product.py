@@ -1,4 +1,4 @@
-"""Addition of the product of two integer matrices as a unit adds them: by tiles in vectors, or by scalar loops."""
+"""Addition of the product of two integer matrices as a unit adds them, and correction of the sums for zero points."""
 
 from __future__ import annotations
 
@@ -133,3 +133,23 @@ def _by_tiles(total: Array, a: Array, b: Array, terms: int, loop: object, rows: 
 
     over_units(blocks, m * COLUMNS * max(k // 64, 1), blocks_of)
     total[...] = work[:m, :n]
+
+
+def take_zero_points(total: Array, a: Array, b: Array, zero_a: Array | None, zero_b: Array | None) -> None:
+    """Turn sums of a * b into sums of (a - zero_a) * (b - zero_b), in place and modulo 2^32.
+
+    total: (M, N) int32 or uint32, the sums over K. a: (M, K) and b: (K, N), integers. zero_a: (M, 1) or (1, 1), zero_b:
+    (1, N) or (1, 1), integers; None for zeros.
+    """
+    sums, k = total.view(np.uint32), a.shape[1]
+    if zero_a is not None:
+        sums -= _wrapped(zero_a) * _wrapped(b.sum(axis=0, keepdims=True, dtype=np.int64))
+    if zero_b is not None:
+        sums -= _wrapped(zero_b) * _wrapped(a.sum(axis=1, keepdims=True, dtype=np.int64))
+    if zero_a is not None and zero_b is not None:
+        sums += _wrapped(zero_a) * _wrapped(zero_b) * np.uint32(k & 0xFFFFFFFF)
+
+
+def _wrapped(x: Array) -> Array:
+    """Return an integer array x modulo 2^32, as uint32."""
+    return np.asarray(x.astype(np.int64) & 0xFFFFFFFF).astype(np.uint32)

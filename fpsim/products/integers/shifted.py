@@ -8,8 +8,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.matrix_units.catalogue import INTEGER_ROWS
-from fpsim.products.integers.product import add_integer_product
-from fpsim.products.integers.zero_points import take_zero_points
+from fpsim.products.integers.product import add_integer_product, take_zero_points
 
 SHIFT = 128  # makes -128 .. 127 an unsigned byte
 

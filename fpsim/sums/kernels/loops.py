@@ -54,6 +54,40 @@ def _tile(number: int, columns: int) -> SumTile:
     return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))
 
 
+@scalar
+def _numbers() -> Any:
+    """Return an array for 32-bit random numbers of four terms of every sum in a tile, (4, 256) uint32."""
+    return np.zeros((4, TILE_COLUMNS), np.uint32)
+
+
+@scalar
+def _words(_x: Rows, _columns: int) -> Words:
+    """Return scratch arrays for random numbers: those of products, of sums and of outer sums; arguments: not used."""
+    return Words(_numbers(), _numbers(), _numbers())
+
+
+@scalar
+def _largest(x: Rows, columns: int) -> Any:
+    """Return the largest magnitude of b in each tile of a result's `columns` columns, (tiles,) float64 patterns."""
+    largest = np.zeros(_tiles(columns), np.uint64)
+    largest_of_tiles(x.b, largest)
+    return largest
+
+
+@scalar
+def _words_ahead(x: Rows, columns: int) -> WordsAhead:
+    """Return the scratch arrays of `blocks_ahead`. x: the operands. columns: number of results in a row."""
+    fours = np.zeros((8, TILE_COLUMNS), np.uint64)
+    return WordsAhead(_numbers(), _numbers(), _numbers(), fours, _largest(x, columns))
+
+
+@scalar
+def _pairs_ahead(x: Rows, columns: int) -> PairsAhead:
+    """Return the scratch arrays of `subtree_ahead`. x: the operands. columns: number of results in a row."""
+    fours, totals = np.zeros((12, TILE_COLUMNS), np.uint64), np.zeros((BLOCK // GROUP, TILE_COLUMNS), np.uint64)
+    return PairsAhead(_numbers(), _numbers(), fours, totals, _largest(x, columns))
+
+
 @cache
 def sequence_kernel(way: str, outer_way: str) -> Any:
     """Return the kernel that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
@@ -68,48 +102,16 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
     outer_way: that of Chunked's outer sums.
     """
-    if way == "stochastic":
-        return _stochastic_kernel(outer_way)
-    one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, _fill_words))
+    ahead = (blocks_ahead,) if way == "stochastic" else ()
+    one_tile = scalar(tile_in_order(lanes(way), lanes(outer_way).add, _fill_words, *ahead))
+    words_of = _words_ahead if ahead else _words
 
     def sequence(
         x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
     ) -> None:
         columns = out.shape[1]
         t, chain = np.zeros((3, TILE_COLUMNS), np.uint64), ChainOrder(chunk, single, fused)
-        words = Words(
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-        )
-        for tile in range(first, stop):
-            one_tile(x, out, _tile(tile, columns), chain, f, r, t, words)
-
-    return kernel(sequence)
-
-
-@cache
-def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the kernel for sums of Sequential, FusedMultiplyAdd and Chunked with stochastic rounding.
-
-    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`, as of the kernels of `sequence_kernel`. It writes
-    the sums of tiles first .. stop - 1 (up to 256 columns of one row) to `out`, (M, N) float64 patterns. outer_way:
-    representation of Chunked's outer sums, "stochastic" or, for FP64, "double".
-    """
-    one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
-
-    def sequence(
-        x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
-    ) -> None:
-        columns, chain = out.shape[1], ChainOrder(chunk, single, fused)
-        t, largest = np.zeros((3, TILE_COLUMNS), np.uint64), np.zeros(_tiles(columns), np.uint64)
-        products, sums, joins = (
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-        )
-        words = WordsAhead(products, sums, joins, np.zeros((8, TILE_COLUMNS), np.uint64), largest)
-        largest_of_tiles(x.b, largest)
+        words = words_of(x, columns)
         for tile in range(first, stop):
             one_tile(x, out, _tile(tile, columns), chain, f, r, t, words)
 
@@ -129,9 +131,9 @@ def pairwise_kernel(way: str) -> Any:
     way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
     name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
     """
-    if way == "stochastic":
-        return _stochastic_pairs()
-    one_tile = scalar(tile_by_pairs(lanes(way), _fill_words))
+    ahead = (subtree_ahead, LEVELS) if way == "stochastic" else ()
+    one_tile = scalar(tile_by_pairs(lanes(way), _fill_words, *ahead))
+    words_of = _pairs_ahead if ahead else _words
 
     def pairwise(
         x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
@@ -140,37 +142,7 @@ def pairwise_kernel(way: str) -> Any:
         numbers = np.zeros(DEPTH, np.int64)
         number_levels(numbers, x.a.shape[1])
         stack = np.zeros((DEPTH, TILE_COLUMNS), np.uint64)
-        for_sums = np.zeros((4, TILE_COLUMNS), np.uint32)
-        words = Words(np.zeros((4, TILE_COLUMNS), np.uint32), for_sums, for_sums)
-        for tile in range(first, stop):
-            one_tile(x, out, _tile(tile, columns), f, r, stack, numbers, words)
-
-    return kernel(pairwise)
-
-
-@cache
-def _stochastic_pairs() -> Any:
-    """Return the kernel for Pairwise sums with stochastic rounding.
-
-    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`, as of the kernels of `pairwise_kernel`. It writes
-    the sums of tiles first .. stop - 1 (up to 256 columns of one row) to `out`, (M, N) float64 patterns.
-    """
-    one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
-
-    def pairwise(
-        x: Rows, out: Any, first: int, stop: int, chunk: int, single: Any, fused: Any, f: Targets, r: Randomness
-    ) -> None:
-        columns = out.shape[1]
-        numbers, stack = np.zeros(DEPTH, np.int64), np.zeros((DEPTH, TILE_COLUMNS), np.uint64)
-        number_levels(numbers, x.a.shape[1])
-        largest, products, sums = (
-            np.zeros(_tiles(columns), np.uint64),
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-            np.zeros((4, TILE_COLUMNS), np.uint32),
-        )
-        fours, totals = np.zeros((12, TILE_COLUMNS), np.uint64), np.zeros((BLOCK // GROUP, TILE_COLUMNS), np.uint64)
-        words = PairsAhead(products, sums, fours, totals, largest)
-        largest_of_tiles(x.b, largest)
+        words = words_of(x, columns)
         for tile in range(first, stop):
             one_tile(x, out, _tile(tile, columns), f, r, stack, numbers, words)
 
