@@ -48,7 +48,7 @@ def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
 
     facts: LLVM values (fraction bits, exponent of a zero term, mask of the result's kept bits, smallest exponent of the
     accumulator's format). The vectors are: the exponent of a zero term, at least -127; 23 - fraction bits, shifted to
-    float32's exponent field; and the exponent field of the smallest exponent. builder: llvmlite's IRBuilder.
+    float32's exponent field; and the exponent field of the smallest exponent.
     """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
@@ -64,7 +64,6 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     bits: float32 patterns of the accumulators, int32. top: the products' largest exponents, int32. numbers: int32
     vectors: the exponent of a zero term, at least -127; 23 - fraction bits, shifted to float32's exponent field; and
     the exponent field of the accumulator format's smallest exponent. half: the accumulators are FP16, held as float32.
-    builder: llvmlite's IRBuilder.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -83,8 +82,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
     """Emit the results of 16 columns from their positive and negative sums, and return them as float32 patterns.
 
-    builder: llvmlite's IRBuilder. positive, negative: vectors of float32. kept: mask of the result's kept bits. half:
-    round to FP16.
+    positive, negative: vectors of float32. kept: mask of the result's kept bits. half: round to FP16.
     """
     total = builder.fadd(positive, negative)
     if half:
@@ -143,7 +141,6 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         rows: three lists of addresses with an entry for each row: the row of a; the exponents (in ea) of the row that
         is computed after it; the row of c. of_b: addresses of b, of eb, and of e. facts: LLVM values (fraction bits,
         exponent of a zero term, mask of the result's kept bits, smallest exponent of the accumulator's format).
-        builder: llvmlite's IRBuilder.
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
@@ -202,7 +199,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     def _signs(builder: Any, row: Any) -> Any:
         """Emit and return an int64 whose bit k is set if value k of a row of a is negative.
 
-        builder: llvmlite's IRBuilder. row: address of the row's float32 values.
+        row: address of the row's float32 values.
         """
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))

@@ -15,7 +15,7 @@ import numpy as np
 
 from fpsim.products.kernels.chained_row import chained_row
 from fpsim.products.kernels.code_panel import code_class, half_class
-from fpsim.products.kernels.fused_row import RowPlace, RowScratch, fused_row, override, row_facts, specials_row
+from fpsim.products.kernels.fused_row import RowPlace, RowScratch, fused_row, row_facts, specials_row
 from fpsim.products.kernels.panel import DEEP, INFINITE, MAGNITUDE, SPECIAL, class_of
 from fpsim.products.kernels.promotion import PLAIN, in_vectors
 from fpsim.products.kernels.vector_row import vector_row
@@ -133,19 +133,6 @@ def _panel_classes(source: str) -> Any:
     return inner_loop(panel_classes)
 
 
-@inner_loop
-def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
-    """Write the class of an instruction's terms of a row of a to `classes`: -1, -0, 0, 1 (by sign), Inf or NaN.
-
-    classes: (terms,) float32 bits as int32. Terms beyond K get 0; if the scale is NaN, all get NaN. row: (K,) float32
-    patterns as int32. k: the first term. kept: mask of the bits that the unit reads. scale: exponent of the block's
-    scale, NO_SCALE for NaN.
-    """
-    for i in range(classes.size):
-        of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
-        classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
-
-
 # Code for a few rows is not inlined: it would take registers from the loops over all other rows.
 
 
@@ -161,14 +148,17 @@ def _meet_specials(
       a: (M, K) float32 patterns as int32.
       place: (the tile's first row in a, r, stop, the instruction's number, its first term).
       kept: mask of the bits that the unit reads.
-      scale_a: (M, steps) exponents of block scales, read if `scaled`.
+      scale_a: (M, steps) exponents of block scales, read if `scaled`; NO_SCALE (NaN) makes all terms NaN.
       a_classes: int32 scratch buffer (terms,). b_classes: classes of b's terms, from `_panel_classes`.
       tile: the sums so far; it does not change.
     """
     m, r, stop, s, k = place
     for x in range(r, stop):
         scale = scale_a[m + x, s] if scaled else i32(0)
-        _row_classes(a[m + x], k, kept, scale, a_classes)
+        row = a[m + x]
+        for i in range(a_classes.size):  # terms beyond K are 0
+            of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
+            a_classes[i] = NAN_PATTERN if scale == NO_SCALE else of_term
         specials_row(a_classes.view(f32), b_classes.view(f32), a_classes.size, tile[x], specials[x - r])
 
 
@@ -199,7 +189,9 @@ def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
     tile: (rows, columns) float32 patterns as int32. specials: (rows, columns) float32; its finite elements are ignored.
     """
     for x in range(r, stop):
-        override(tile[x], specials[x - r])
+        row, met = tile[x], specials[x - r].view(i32)
+        for j in range(row.size):
+            row[j] = met[j] if i32(i32(met[j]) & MAGNITUDE) >= INFINITE else row[j]
 
 
 @cache

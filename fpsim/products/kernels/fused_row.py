@@ -196,13 +196,6 @@ def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
             met[j] = f32(met[j] + f32(x * y[j]))
 
 
-def _override(c: Any, met: Any) -> None:
-    """Replace c[j] by met[j] where met[j] is NaN or Inf; c: (columns,) float32 patterns as int32; met: float32."""
-    for j in range(c.size):
-        bits = i32(met.view(i32)[j])
-        c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
-
-
 @cache
 def _panel_of(terms: int) -> Any:
     """Return the function () -> (values, exponents, b, eb) that allocates buffers for `terms` terms of operand b.
@@ -268,7 +261,7 @@ def exponents_alone(room: RowScratch) -> Any:
 
 
 largest, add_four, add_eight = scalar(_largest), scalar(_add_four), scalar(_add_eight)
-specials_row, override = inner_loop(_specials), inner_loop(_override)
+specials_row = inner_loop(_specials)
 
 
 @scalar

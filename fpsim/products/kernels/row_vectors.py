@@ -71,7 +71,7 @@ def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list
     """Emit, for each row of a, the larger of `so_far` and the exponents of the products of term k; return the vectors.
 
     rows: addresses of the rows' int8 exponents. eb: address of the exponents of b's terms. k: LLVM value of the term's
-    number. so_far: a list of vectors of 64 int8 (columns), one for each row of a. builder: llvmlite's IRBuilder.
+    number. so_far: a list of vectors of 64 int8 (columns), one for each row of a.
     """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
@@ -106,8 +106,8 @@ def largest_of(terms: int, count: int) -> Any:
 def accumulator_exponents(builder: Any, bits: Any, least: Any, half: bool) -> Any:
     """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
 
-    builder: llvmlite's IRBuilder. bits: vector of float32 patterns. half: they are FP16, held as float32. least: the
-    exponent field that FP16's subnormals get; read if `half`.
+    bits: vector of float32 patterns. half: they are FP16, held as float32. least: the exponent field that FP16's
+    subnormals get; read if `half`.
     """
     exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
@@ -120,7 +120,7 @@ def accumulator_exponents(builder: Any, bits: Any, least: Any, half: bool) -> An
 def nearest_half(builder: Any, value: Any) -> Any:
     """Emit and return 16 float32 values rounded to nearest even FP16, as float32.
 
-    builder: llvmlite's IRBuilder. value: a vector of 16 float32.
+    value: a vector of 16 float32.
     """
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
@@ -130,7 +130,7 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
     results: vectors of int32, float32 patterns. places: for each, (address of a row, number of the group of 16
     columns). idle: for each, a mask of columns to which nothing is added: their old sums are stored again, `shortened`.
-    kept: mask of the bits that a result keeps. builder: llvmlite's IRBuilder.
+    kept: mask of the bits that a result keeps.
     """
     with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
         with then:
@@ -147,8 +147,7 @@ def shortened(builder: Any, bits: Any, kept: Any) -> Any:
 
     Finite accumulators are and-ed with `kept`, after which -0 becomes +0. NaN and Inf stay unchanged.
 
-    builder: llvmlite's IRBuilder. bits: vector of the accumulators' float32 patterns. kept: mask of the bits that a
-    result keeps.
+    bits: vector of the accumulators' float32 patterns. kept: mask of the bits that a result keeps.
     """
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))

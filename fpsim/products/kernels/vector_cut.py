@@ -35,8 +35,7 @@ def _shifted(places: int) -> int:
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
     """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power truncated to integers, over k in `terms`.
 
-    a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16 float32. builder: llvmlite's
-    IRBuilder.
+    a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16 float32.
     """
     total = None
     for k in terms:
@@ -50,8 +49,8 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
     """Emit and return the largest exponents of the products of `terms` for PART (64) columns, a vector of int8.
 
-    They are at least NO_TERM, which stands for columns without products. builder: llvmlite's IRBuilder. ea, eb:
-    addresses of the int8 exponents of a row of a and of b's terms.
+    They are at least NO_TERM, which stands for columns without products. ea, eb: addresses of the int8 exponents of a
+    row of a and of b's terms.
     """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
@@ -63,8 +62,8 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    BELOW_CUT is 8. builder: llvmlite's IRBuilder. whole: vector of int32. rest: vector of int32, of which the lowest 8
-    bits are read as a nonnegative number.
+    BELOW_CUT is 8. whole: vector of int32. rest: vector of int32, of which the lowest 8 bits are read as a nonnegative
+    number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -140,24 +139,21 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
     """Emit and return the biased exponents of column group g (16 columns) as exponent fields of float32, int32.
 
-    builder: llvmlite's IRBuilder. biased: vector of int8 exponents of PART (64) columns.
+    biased: vector of int8 exponents of PART (64) columns.
     """
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """Emit and return 2**(24 - exponent) as a vector of float32; exponent: float32 exponent fields, int32.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return 2**(24 - exponent) as a vector of float32; exponent: float32 exponent fields, int32."""
     return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
     """Emit and return the difference of two float32 exponent fields, above - below, as a number of binades.
 
-    builder: llvmlite's IRBuilder. above, below: vectors of int32. The result is a vector of int32.
+    above, below: vectors of int32. The result is a vector of int32.
     """
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
@@ -166,7 +162,7 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
     """Emit the addition of sums of even and of odd products, and return (the larger exponent, the sum).
 
     exponents: vectors of float32 exponent fields, one for each sum. sums: one or two int32 vectors; two are first
-    rounded down to units of the larger exponent. builder: llvmlite's IRBuilder.
+    rounded down to units of the larger exponent.
     """
     if len(sums) == 1:
         return exponents[0], sums[0]
@@ -183,9 +179,9 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
     With `top` the larger exponent of accumulator and products, the products' sum is rounded down to units of 2**(top -
     32) and the accumulator to 2**(top - 24); the sum of both is rounded down to 32 bits, then to nearest even (the same
-    as step_rows._join). builder: llvmlite's IRBuilder. exponent: largest exponents of the products, as float32 exponent
-    fields. total: int32 sums of the products in units of 2**(that exponent - 24). none: the field that marks columns
-    without products. drops: an accumulator with an exponent below top - 25 counts as 0.
+    as step_rows._join). exponent: largest exponents of the products, as float32 exponent fields. total: int32 sums of
+    the products in units of 2**(that exponent - 24). none: the field that marks columns without products. drops: an
+    accumulator with an exponent below top - 25 counts as 0.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
@@ -210,10 +206,7 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
 
 def _inverse(builder: Any, power: Any) -> Any:
-    """Emit and return 1 / power; power: vector of float32 powers of two.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return 1 / power; power: vector of float32 powers of two."""
     bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
 

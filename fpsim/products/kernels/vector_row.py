@@ -49,8 +49,7 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
     """Emit and return a mask of columns without additions: all products are 0, or the accumulator is Inf or NaN.
 
     tops: vector of the products' largest exponents, int32. exponent: exponent fields of the accumulators. avx512: True
-    makes the mask a vector of bools; False makes it int32, whose sign bit is set for such columns. builder: llvmlite's
-    IRBuilder.
+    makes the mask a vector of bools; False makes it int32, whose sign bit is set for such columns.
     """
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
@@ -62,7 +61,7 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
     """Emit the exact sum of int32 vectors of 16 columns; return a list of two vectors of eight float64.
 
-    builder: llvmlite's IRBuilder. sums: a list of the vectors.
+    sums: a list of the vectors.
     """
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
@@ -78,7 +77,7 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 def _whole_to_zero(builder: Any, x: Any) -> Any:
     """Emit and return int32 converted to float32, rounded toward zero, without AVX-512.
 
-    builder: llvmlite's IRBuilder. x: a vector of 16 int32.
+    x: a vector of 16 int32.
     """
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
@@ -91,7 +90,7 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 def _single_to_zero(builder: Any, x: Any) -> Any:
     """Emit and return eight float64 converted to float32, rounded toward zero, without AVX-512.
 
-    builder: llvmlite's IRBuilder. x: a vector of eight float64 within the range of normal float32.
+    x: a vector of eight float64 within the range of normal float32.
     """
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
@@ -101,8 +100,7 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
     """Emit and return the sum of int32 vectors as 16 float32, rounded toward zero.
 
     sums: a list of one int32 vector, or of several, which are added in float64. half: set the last bit to 1 where bits
-    were lost (rounding to odd), as later rounding to FP16 requires. avx512: use AVX-512, else AVX2. builder: llvmlite's
-    IRBuilder.
+    were lost (rounding to odd), as later rounding to FP16 requires. avx512: use AVX-512, else AVX2.
     """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
@@ -180,7 +178,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         those of this row of c (the fifth) and of the exponents of the columns' scales (the last) are read. numbers:
         (exponent of this row's scale, F, exponent of a zero term, a mask that is not read, exponent of a product minus
         the int8 exponents of its factors, smallest exponent of the accumulator's format). top: int8 vector, for each
-        column the largest exponent of this row's products. builder: llvmlite's IRBuilder.
+        column the largest exponent of this row's products.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
@@ -215,9 +213,9 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         """Emit those additions of `sums` and the accumulator that cannot overflow int32; return the list of results.
 
         The results are int32 vectors, whose sum is still to be computed. A single sum is added to the accumulator. Two
-        or four sums are added in pairs, and the accumulator follows them in the list. builder: llvmlite's IRBuilder.
-        sums: a list of one, two or four int32 vectors, one element per column. old: the accumulator as an int32 vector,
-        in multiples of the same power of two as the sums.
+        or four sums are added in pairs, and the accumulator follows them in the list. sums: a list of one, two or four
+        int32 vectors, one element per column. old: the accumulator as an int32 vector, in multiples of the same power
+        of two as the sums.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
@@ -233,7 +231,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         exponents of the columns' scales. numbers: (exponent of this row's scale, fraction bits, exponent of a zero
         term, mask of the result's kept bits, exponent of a product minus the int8 exponents of its factors, smallest
         exponent of the accumulator's format). top: int8 vector, for each column the largest exponent of this row's
-        products. builder: llvmlite's IRBuilder.
+        products.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
