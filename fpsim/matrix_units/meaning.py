@@ -48,12 +48,7 @@ def refuse_carrier(fmt: Format, carrier: Format) -> None:
 
 
 def _accumulator(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each reason why a unit's accumulator cannot be computed.
-
-    unit: a MatrixUnit. Its result format must be signed, with subnormals and IEEE 754's Inf and NaN, and be FP64 or a
-    format whose values FP32 holds. The carrier of the results (the format of their codes) must be that format itself,
-    which excludes TF32, whose carrier is FP32. result_bits must not exceed the format's mantissa bits.
-    """
+    """Yield a sentence for each reason why the accumulator of the MatrixUnit `unit` cannot be computed."""
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
         yield f"d must be an IEEE 754 element with its own codes, such as f32 or f16; got {unit.d.name}"
@@ -85,11 +80,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound that the MatrixUnit `unit` exceeds, for rules that align terms and truncate them.
-
-    The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits plus the bit
-    length of `terms` may be at most SUM_BITS (60).
-    """
+    """Yield a sentence for each bound of rules that truncate aligned terms that the MatrixUnit `unit` exceeds."""
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (
@@ -102,11 +93,7 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.SCALED` that the MatrixUnit `unit` breaks.
-
-    Scales must be UE8M0, and `block` must be a multiple of `terms`. The significands of both operands may have at most
-    62 bits (PRODUCT_BITS) together. fraction_bits plus the bit length of `terms` may be at most 60 (SUM_BITS).
-    """
+    """Yield a sentence for each requirement of `Rule.SCALED` that the MatrixUnit `unit` breaks."""
     yield from _cut(unit)
     if unit.scale != "ue8m0":
         yield f"SCALED adds the exponents of scales, which must be 'ue8m0'; got {unit.scale!r}"
@@ -116,11 +103,7 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.GROUPED` that the MatrixUnit `unit` breaks.
-
-    Operands must be E2M1, and `terms` and `block` multiples of 16. fraction_bits plus the bit length of `terms` may be
-    at most 50 (SUM_BITS - GROUP_BITS).
-    """
+    """Yield a sentence for each requirement of `Rule.GROUPED` that the MatrixUnit `unit` breaks."""
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
     for field in ("terms", "block"):
@@ -132,12 +115,7 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that the MatrixUnit `unit` breaks.
-
-    FP16 must hold all values of both operands, and each operand's `carrier` (the format of its codes) must be its
-    `fmt`. The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits plus the
-    bit length of `terms` may be at most 60 (SUM_BITS). `terms` must be a multiple of 4.
-    """
+    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that the MatrixUnit `unit` breaks."""
     yield from _cut(unit)
     for element in (unit.a, unit.b):
         if not FP16.holds(element.fmt) or element.carrier != element.fmt:
@@ -153,22 +131,14 @@ def _uncut(unit: Described) -> Iterator[str]:
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that the MatrixUnit `unit` breaks.
-
-    Required are float32 results with all mantissa bits, fraction_bits = 0, a power of two as `terms`, and operand
-    formats whose values FP32 holds.
-    """
+    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that the MatrixUnit `unit` breaks."""
     yield from _in_float32(unit)
     if unit.terms & (unit.terms - 1):
         yield f"FLUSHED_TREE adds pairs of pairs: terms must be a power of two; got {unit.terms}"
 
 
 def _in_float32(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement that the MatrixUnit `unit` breaks, for the rules that add in float32.
-
-    Required are float32 results with all mantissa bits, fraction_bits = 0, and operand formats whose values FP32 holds.
-    `Rule.TWO_CHAINS` also needs an even number of terms.
-    """
+    """Yield a sentence for each requirement that the MatrixUnit `unit` breaks, for the rules that add in float32."""
     yield from _uncut(unit)
     name = unit.rule.name
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
@@ -181,22 +151,14 @@ def _in_float32(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that the MatrixUnit `unit` breaks.
-
-    Required are float32 results with all mantissa bits, fraction_bits = 0, terms = 2, and operand formats whose values
-    FP32 holds.
-    """
+    """Yield a sentence for each requirement of the rules ODD_PAIR and FUSED_PAIR that the MatrixUnit `unit` breaks."""
     yield from _in_float32(unit)
     if unit.terms != 2:
         yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
 
 
 def _separate(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that the MatrixUnit `unit` breaks.
-
-    The significands of both operands may have at most 62 bits (PRODUCT_BITS) together. fraction_bits may be at most 32
-    (SEPARATE_BITS), and at most 60 (SUM_BITS) minus the bit length of `terms`.
-    """
+    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that the MatrixUnit `unit` breaks."""
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
         yield f"fraction_bits of {unit.rule.name} must be at most {SEPARATE_BITS}; got {unit.fraction_bits}"

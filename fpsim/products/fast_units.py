@@ -101,10 +101,7 @@ def _is_float32(unit: MatrixUnit) -> bool:
 def _fused(unit: MatrixUnit) -> bool:
     """Return whether the fast kernels can compute a unit of `Rule.FUSED`, or of a rule built from it.
 
-    Such a unit has 4, 8, 16 or 32 terms (per pass for `Rule.TWO_PASSES`); 1 .. 26 fraction bits, at least as many as
-    the result's mantissa has; products of at most 24 bits; FP32 sums, or FP16 sums with all mantissa bits; and a floor
-    exponent (that of a zero term) from -900 to the largest that cuts no bits off an accumulator to which only zeros are
-    added.
+    The largest floor exponent (that of a zero term) cuts no bits off an accumulator to which only zeros are added.
     """
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
@@ -120,12 +117,7 @@ def _fused(unit: MatrixUnit) -> bool:
 
 
 def _scaled(unit: MatrixUnit) -> bool:
-    """Return whether the fast kernels can compute a unit of `Rule.SCALED`.
-
-    Such a unit is within the bounds of `_fused`. It also has one block of scales per instruction; formats with
-    exponents within -20 .. 20; and fraction bits so few that 2**(fraction bits - smallest exponent of a scaled product)
-    is a normal float32.
-    """
+    """Return whether the fast kernels can compute a unit of `Rule.SCALED`: with one block of scales per instruction."""
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
     # the smallest power of a step, 2**(fraction bits - least), is a normal float32
@@ -149,20 +141,12 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _separate(unit: MatrixUnit) -> bool:
-    """Return whether the fast kernels can compute a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD`.
-
-    Such a unit has float32 sums with all mantissa bits, 24 fraction bits, and a floor exponent (that of a zero term) of
-    -126, float32's smallest exponent.
-    """
+    """Return whether the fast kernels can compute a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD`."""
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
 
 def _flushed_chain(unit: MatrixUnit) -> bool:
-    """Return whether the fast kernels can compute a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS`.
-
-    Such a unit has float32 sums with all mantissa bits, and products of at most 24 bits. For such products float64
-    shows which results are below 2**-126.
-    """
+    """Return whether the fast kernels can compute a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS`."""
     # float64 shows which results of such products are below 2**-126
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 

@@ -77,8 +77,8 @@ def test_steps_of_any_length_saturate_as_they_should(terms: int) -> None:
 
 @pytest.mark.parametrize("pair", ["s8", "u8", "u16", "s32"])
 def test_pairs_of_products_saturate_to_any_range(pair: str) -> None:
-    own = replace(INTEGER_ROWS["x86_avx2_u8xs8_s32"], pair=INTEGER_ELEMENTS[pair])
-    for unit in (own, replace(own, saturates=True)):
+    wraps = replace(INTEGER_ROWS["x86_avx2_u8xs8_s32"], pair=INTEGER_ELEMENTS[pair])
+    for unit in (wraps, replace(wraps, saturates=True)):
         for shape in SHAPES:
             check(unit, shape, KINDS[shape[1] % 3])
 
