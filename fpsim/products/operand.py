@@ -257,15 +257,11 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     return UnitOperand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
 
 
-def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
-    """Return the OperandShape of x, a Scaled array with float32 decode scales, and these scales (None if empty).
-
-    name: "a" or "b".
-    """
-    block, factors = block_along_k(x.scaling.block, name), x.scales if x.scales.size else None
-    rows, columns = tile_sizes(x.codes.shape, x.scaling.block)
-    count = None if factors is None else factors.size
-    return OperandShape(name, x.codes.shape, (rows, columns), None if block == -1 else block, count), factors
+def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array]:
+    """Return the OperandShape of x, a Scaled array with float32 decode scales, and these scales; name: "a" or "b"."""
+    block, (rows, columns) = block_along_k(x.scaling.block, name), tile_sizes(x.codes.shape, x.scaling.block)
+    along_k = None if block == -1 else block
+    return OperandShape(name, x.codes.shape, (rows, columns), along_k, x.scales.size), x.scales
 
 
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:

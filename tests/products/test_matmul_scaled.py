@@ -214,3 +214,15 @@ def test_one_block_along_k_is_no_promotion() -> None:
 def test_scaled_products_are_float32(unit: MatrixUnit) -> None:
     a, b = operands(unit, fp.scalings.TENSOR, fp.scalings.TENSOR, (2, 64, 3))
     assert fp.matmul(a, b, accumulate=unit).dtype == f32
+
+
+@pytest.mark.parametrize(("unit", "fmt"), [("ada_e4m3_f16", "e4m3"), ("ampere_s8_s32", "int8")])
+@pytest.mark.parametrize("shape", [(3, 0, 5), (0, 0, 5), (0, 64, 5), (3, 64, 0)])
+def test_products_of_scaled_operands_are_float32_also_without_terms(
+    unit: str, fmt: str, shape: tuple[int, int, int]
+) -> None:  # fmt: skip
+    m, k, n = shape
+    for of_a, of_b in ((fp.scalings.TENSOR, fp.scalings.TENSOR), (fp.scalings.ROW, fp.scalings.COLUMN)):
+        a = fp.encode_scaled(np.ones((m, k), np.float32), fmt, of_a)
+        b = fp.encode_scaled(np.ones((k, n), np.float32), fmt, of_b)
+        assert_bits_equal(fp.matmul(a, b, accumulate=unit), np.full((m, n), k, np.float32))
