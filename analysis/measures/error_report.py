@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,21 @@ class Parts:
         return f"<figures of {plural(len(self), self.name)}, the worst SQNR in {self.worst()}>"
 
 
+class _Metric(property):
+    """A property of an ErrorReport: the metric of the same name, a float. text: its docstring."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(lambda report: float(report._metric(self.metric)))
+        self.__doc__ = text
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.metric = name
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: type | None = None, /) -> float: ...  # type: ignore[override]
+
+
 @dataclass(frozen=True)
 class ErrorReport:
     """The errors of rounding an array; `merge` adds another part of the same data.
@@ -141,92 +156,41 @@ class ErrorReport:
         """Number of all elements of the array."""
         return int(self._metric("count"))
 
-    @property
-    def sqnr_db(self) -> float:
-        """Signal-to-quantisation-noise ratio, 10 log10(sum x**2 / sum (result - x)**2), in dB.
-
-        Sums are over the elements whose x and result are finite. Inf without errors, NaN without such elements.
-        """
-        return float(self._metric("sqnr_db"))
-
-    @property
-    def gain(self) -> float:
-        """Gain, sum x * result / sum x**2: less than 1 if rounding shrinks values.
-
-        Sums are over the elements whose x and result are finite.
-        """
-        return float(self._metric("gain"))
-
-    @property
-    def lost_energy(self) -> float:
-        """Sum of x**2 over elements that become 0, as a share of the sum over elements with finite x and result."""
-        return float(self._metric("lost_energy"))
-
-    @property
-    def mse(self) -> float:
-        """Mean of (result - x)**2 over the elements whose x and result are finite; NaN if there are none."""
-        return float(self._metric("mse"))
-
-    @property
-    def bias(self) -> float:
-        """Mean of result - x over the elements whose x and result are finite; NaN if there are none."""
-        return float(self._metric("bias"))
-
-    @property
-    def max_ulp(self) -> float:
-        """Largest |result - x| / ulp(x) over the elements whose x and result are finite.
-
-        ulp(x) is the format's spacing at x, times the scale if there is one.
-        """
-        return float(self._metric("max_ulp"))
-
-    @property
-    def mean_ulp(self) -> float:
-        """Mean of |result - x| / ulp(x) over the elements whose x and result are finite; see `max_ulp`."""
-        return float(self._metric("mean_ulp"))
-
-    @property
-    def max_relative(self) -> float:
-        """Largest |result - x| / |x| over the elements whose x and result are finite, and x other than 0."""
-        return float(self._metric("max_relative"))
-
-    @property
-    def mean_relative(self) -> float:
-        """Mean of |result - x| / |x| over the elements whose x and result are finite, and x other than 0."""
-        return float(self._metric("mean_relative"))
-
-    @property
-    def underflow_rate(self) -> float:
-        """Share of elements whose x is not 0 and whose result is 0 or -0."""
-        return float(self._metric("underflow_rate"))
-
-    @property
-    def subnormal_rate(self) -> float:
-        """Share of elements whose rounded value, before multiplication by the scale, is subnormal in the format."""
-        return float(self._metric("subnormal_rate"))
-
-    @property
-    def overflow_rate(self) -> float:
-        """Share of elements whose x is finite and whose result is Inf or NaN."""
-        return float(self._metric("overflow_rate"))
-
-    @property
-    def saturation_rate(self) -> float:
-        """Share of elements beyond the format's range, Inf included, whose rounded value is the largest finite one.
-
-        Beyond the range means that rounding to nearest even without limit would exceed the largest value.
-        """
-        return float(self._metric("saturation_rate"))
-
-    @property
-    def nan_rate(self) -> float:
-        """Share of elements whose x is NaN."""
-        return float(self._metric("nan_rate"))
-
-    @property
-    def exact_rate(self) -> float:
-        """Share of elements whose result equals x."""
-        return float(self._metric("exact_rate"))
+    sqnr_db = _Metric(
+        "Signal-to-quantisation-noise ratio, 10 log10(sum x**2 / sum (result - x)**2), in dB.\n\n"
+        "Sums are over the elements whose x and result are finite. Inf without errors, NaN without such elements."
+    )
+    gain = _Metric(
+        "Gain, sum x * result / sum x**2: less than 1 if rounding shrinks values.\n\n"
+        "Sums are over the elements whose x and result are finite."
+    )
+    lost_energy = _Metric(
+        "Sum of x**2 over elements that become 0, as a share of the sum over elements with finite x and result."
+    )
+    mse = _Metric("Mean of (result - x)**2 over the elements whose x and result are finite; NaN if there are none.")
+    bias = _Metric("Mean of result - x over the elements whose x and result are finite; NaN if there are none.")
+    max_ulp = _Metric(
+        "Largest |result - x| / ulp(x) over the elements whose x and result are finite.\n\n"
+        "ulp(x) is the format's spacing at x, times the scale if there is one."
+    )
+    mean_ulp = _Metric("Mean of |result - x| / ulp(x) over the elements whose x and result are finite; see `max_ulp`.")
+    max_relative = _Metric(
+        "Largest |result - x| / |x| over the elements whose x and result are finite, and x other than 0."
+    )
+    mean_relative = _Metric(
+        "Mean of |result - x| / |x| over the elements whose x and result are finite, and x other than 0."
+    )
+    underflow_rate = _Metric("Share of elements whose x is not 0 and whose result is 0 or -0.")
+    subnormal_rate = _Metric(
+        "Share of elements whose rounded value, before multiplication by the scale, is subnormal in the format."
+    )
+    overflow_rate = _Metric("Share of elements whose x is finite and whose result is Inf or NaN.")
+    saturation_rate = _Metric(
+        "Share of elements beyond the format's range, Inf included, whose rounded value is the largest finite one.\n\n"
+        "Beyond the range means that rounding to nearest even without limit would exceed the largest value."
+    )
+    nan_rate = _Metric("Share of elements whose x is NaN.")
+    exact_rate = _Metric("Share of elements whose result equals x.")
 
     @property
     def beyond_rate(self) -> float:
