@@ -35,11 +35,13 @@ def sentences(model: Any) -> Iterator[str]:
         yield f"A {noun} of {plural(model.n, 'term')}: nothing that fits, {calls}."
     else:
         plain = model.arithmetic
+        rows = () if model.order is None or model.order.chain else model.sum_rows
         if plain is not None:
             yield f"A {noun} of {plural(model.n, 'term')}, {calls}: {plain}."
             yield f"The same as {listed(model.names, FEW, '; ')}."
         else:
-            named = f"that equals {listed(model.names, FEW, '; ')}" if model.names else "in an order without a name"
+            row = f"the order of fp.schedules.{listed(rows, FEW, '; ')}" if rows else "an order without a name"
+            named = f"that equals {listed(model.names, FEW, '; ')}" if model.names else f"in {row}"
             yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} {named}, {calls}."
         yield from _arithmetic(model)
         if model.lost:
@@ -48,8 +50,6 @@ def sentences(model: Any) -> Iterator[str]:
             yield f"{plural(len(model.lost), 'term')} {are} never added: {', '.join(runs)}."
         if plain is None and model.order is not None:
             yield from _order(model.order)
-            if not model.order.chain and model.sum_rows:
-                yield f"This is the order of fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
     for sentence in model.unknown:
         yield f"Unknown: {sentence}."
 
