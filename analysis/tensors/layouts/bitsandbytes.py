@@ -55,8 +55,6 @@ def dynamic_table() -> Array:
 def table_blocks(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     A value is table[code] * scale of its block, in float32. The high nibble of a byte comes first. Blocks run over the
     flat matrix, so they cross rows. With scales of scales ("double quantisation") a scale is `nested table[code] *
     nested scale + offset`, each step rounded to float32.
@@ -107,17 +105,12 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor.
-
-    parts: the stored tensors of the weight.
-    """
+    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor."""
     return parts.beside["state"].name.endswith("nf4")
 
 
 def int8_rows(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
-
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     Raises:
       LayoutError: the number of scales is not that of the rows, or the weight_format is not 0 (rows in their order).
@@ -145,8 +138,6 @@ def int8_rows(parts: WeightParts) -> Tensor:
 def _state(parts: WeightParts) -> dict[str, Any]:
     """Return the quantisation state of a 4-bit bitsandbytes weight, such as {"shape": [64, 32], "blocksize": 64, ...}.
 
-    parts: the stored tensors of the weight.
-
     Raises:
       LayoutError: the state is not JSON, or a key is missing.
     """
@@ -166,7 +157,7 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
     """Return the float32 scale of each block of a 4-bit bitsandbytes weight; quantised scales are decoded.
 
-    parts: the stored tensors of the weight. state: its quantisation state, read from JSON.
+    state: its quantisation state, read from JSON.
     """
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)

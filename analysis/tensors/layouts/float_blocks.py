@@ -145,8 +145,6 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 def float_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and perhaps zero points.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     A value is (code - zero point) * scale, computed in float32, and rounded to the scales' dtype if that has 16 bits.
 
     Raises:

@@ -36,8 +36,6 @@ def packed_pairs(parts: WeightParts) -> Tensor:
 def fp4_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as E2M1 codes, with a scale for each block and perhaps one for the whole tensor.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     The tensor's scale multiplies the blocks' scales (ModelOpt's weight_scale_2), or divides them (compressed-tensors'
     weight_global_scale); the result is rounded to float32 before it multiplies the codes' values.
 

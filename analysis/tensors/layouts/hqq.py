@@ -21,8 +21,6 @@ PACKINGS = {"8bit_u8": 8, "4bit_u8": 4, "2bit_u8": 2, "1bit_u8": 1}
 def hqq_groups(parts: WeightParts) -> Tensor:
     """Return a weight stored by HQQ: (code - zero point) * scale, rounded to the scales' dtype if that has 16 bits.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     Raises:
       LayoutError: the packing is unknown, or the shapes do not fit.
 

@@ -1,4 +1,7 @@
-"""Names of the layouts of recognised weights, such as "compressed-tensors:nvfp4"."""
+"""Names of the layouts of recognised weights, such as "compressed-tensors:nvfp4".
+
+The functions take the stored tensors of a weight, and the weight that they represent.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,6 @@ PLAIN = "plain"  # the layout of tensors that are not quantised
 def deepseek(parts: WeightParts, weight: Tensor) -> str:
     """Return the layout's name for DeepSeek's weights: "deepseek_fp8", "deepseek_fp8:ue8m0" (E8M0 scales) or
     "deepseek_fp4".
-
-    parts: the stored tensors of the weight. weight: the weight that they represent.
     """
     if weight.dtype == "MXFP4":
         return "deepseek_fp4"
@@ -22,19 +23,13 @@ def deepseek(parts: WeightParts, weight: Tensor) -> str:
 
 
 def packed_integers(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for compressed-tensors' packed integers, such as "compressed-tensors:int4_asym".
-
-    parts: the stored tensors of the weight. weight: the weight that they represent.
-    """
+    """Return the layout's name for compressed-tensors' packed integers, such as "compressed-tensors:int4_asym"."""
     bits = weight.dtype.partition(" ")[0].lower()
     return f"compressed-tensors:{bits}{'_asym' if 'zero_point' in parts.beside else ''}"
 
 
 def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for a weight of integers packed by GPTQ or AWQ: "gptq", "gptq_v2" or "awq".
-
-    parts: the stored tensors of the weight. weight: the weight that they represent.
-    """
+    """Return the layout's name for a weight of integers packed by GPTQ or AWQ: "gptq", "gptq_v2" or "awq"."""
     if "(AWQ)" in weight.dtype:
         return "awq"
     return "gptq_v2" if weight.dtype.endswith("v2)") else "gptq"
@@ -43,7 +38,7 @@ def gptq_or_awq(parts: WeightParts, weight: Tensor) -> str:
 def fp4(parts: WeightParts, weight: Tensor, library: str) -> str:
     """Return the layout's name for a weight of E2M1 codes, such as "modelopt:nvfp4".
 
-    parts: the stored tensors of the weight. weight: the weight that they represent. library: the library that wrote it.
+    library: the library that wrote it.
     """
     scale = parts.beside["scale"]
     kind, block = ("nvfp4", 16) if scale.dtype == "float8_e4m3fn" else ("mxfp4", 32)
@@ -60,20 +55,14 @@ def _swizzled(scale: Tensor, weight: Tensor, block: int) -> str:
 
 
 def torchao(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for torchao's one-byte codes, such as "torchao:fp8".
-
-    parts: the stored tensors of the weight. weight: the weight that they represent.
-    """
+    """Return the layout's name for torchao's one-byte codes, such as "torchao:fp8"."""
     if weight.dtype.startswith("MX"):
         return f"torchao:mxfp8{_swizzled(parts.beside['scale'], weight, 32)}"
     return "torchao:int8" if parts.codes.dtype in ("int8", "uint8") else "torchao:fp8"
 
 
 def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for a bitsandbytes weight, such as "bitsandbytes:nf4_double" or "bitsandbytes:int8".
-
-    parts: the stored tensors of the weight. weight: the weight that they represent.
-    """
+    """Return the layout's name for a bitsandbytes weight, such as "bitsandbytes:nf4_double" or "bitsandbytes:int8"."""
     if parts.codes.dtype == "int8" and "state" not in parts.beside:
         return "bitsandbytes:int8"
     kind = "nf4" if is_nf4(parts) else "fp4"
@@ -81,10 +70,7 @@ def bitsandbytes(parts: WeightParts, weight: Tensor) -> str:
 
 
 def hqq(parts: WeightParts, weight: Tensor) -> str:
-    """Return the layout's name for an HQQ weight, such as "hqq:int4".
-
-    parts: the stored tensors of the weight. weight: the weight that they represent.
-    """
+    """Return the layout's name for an HQQ weight, such as "hqq:int4"."""
     return f"hqq:{weight.dtype.partition(' ')[0].lower()}"
 
 
@@ -93,8 +79,7 @@ def one_byte(parts: WeightParts, weight: Tensor) -> str:
     ModelOpt write them.
 
     The configuration names the library. Without one, the shape of the scales decides: ModelOpt stores () for a tensor's
-    scale and (N,) for rows' scales, compressed-tensors (1,) and (N, 1). parts: the stored tensors of the weight.
-    weight: the weight that they represent.
+    scale and (N,) for rows' scales, compressed-tensors (1,) and (N, 1).
     """
     shape = parts.beside["scale"].shape
     method = str(parts.settings.get("quant_method", ""))

@@ -21,7 +21,7 @@ def packed_rows(parts: WeightParts) -> Tensor:
     columns.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. Without zero points, 2^(bits - 1) is
-    subtracted. parts: the stored tensors of the weight. The result decodes its values when they are read.
+    subtracted. The result decodes its values when they are read.
 
     Raises:
       LayoutError: the shapes do not fit each other.
@@ -67,8 +67,7 @@ def _bits_of_rows(parts: WeightParts, n: int, k: int) -> int:
     """Return the bits of a code in compressed-tensors' packed layout; 0 if no number of bits fits the codes' shape.
 
     If the weight has few inputs, several numbers of bits may fit. Preferred are numbers that also fit the shape of the
-    zero points; of these, one that the configuration names; and then 4. parts: the stored tensors of the weight.
-    n, k: its numbers of outputs and inputs.
+    zero points; of these, one that the configuration names; and then 4. n, k: its numbers of outputs and inputs.
     """
     columns, zeros, groups = parts.codes.shape[1], parts.beside.get("zero_point"), parts.settings.get("config_groups")
     schemes = groups.values() if isinstance(groups, Mapping) else ()
@@ -84,8 +83,6 @@ def _bits_of_rows(parts: WeightParts, n: int, k: int) -> int:
 
 def packed_columns(parts: WeightParts) -> Tensor:
     """Return a weight in GPTQ's or AWQ's layout, (inputs, outputs), whose last axis is that of the outputs.
-
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
@@ -136,8 +133,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
 
-    parts: the stored tensors of the weight. bits: bits of a code, inferred from the shapes of the tensors. Raises a
-    LayoutError unless `bits` is 4 and the number of inputs is a multiple of the number of groups.
+    bits: bits of a code, inferred from the shapes of the tensors. Raises a LayoutError unless `bits` is 4 and the
+    number of inputs is a multiple of the number of groups.
     """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
@@ -165,8 +162,7 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
     """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
 
     The indices are those of the tensor g_idx if there is one; else all groups have k / groups inputs. Raises a
-    LayoutError if the indices are out of range or not k, or k is not a multiple of `groups`. parts: the stored tensors
-    of the weight.
+    LayoutError if the indices are out of range or not k, or k is not a multiple of `groups`.
     """
     if "group" not in parts.beside:
         if k % groups:
@@ -185,7 +181,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
     If a version decodes all zero points to the middle code, it is that version. Otherwise it is the configured version,
     or if none is configured, the one whose zero points are nearer to the mean codes of their groups. `bits`: bits of a
-    code. `n`: number of outputs. `group_of`: index of the group of each input. parts: the stored tensors of the weight.
+    code. `n`: number of outputs. `group_of`: index of the group of each input.
     """
     readings = read_zero_points(parts, bits, n)
     zeros = {f"v{version}": read.astype(np.float32) for version, read in readings.items()}
@@ -212,7 +208,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 def read_zero_points(parts: WeightParts, bits: int, n: int) -> dict[int, Array]:
     """Return the zero points as each version of GPTQ decodes them: version (1 or 2) -> (groups, n) uint8.
 
-    parts: the stored tensors of the weight. bits: bits of a code. n: number of outputs.
+    bits: bits of a code. n: number of outputs.
     """
     words = parts.array("zero_point").view(np.uint32)
     with np.errstate(over="ignore"):

@@ -23,7 +23,7 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
 
     There is a note for each of four cases: DeepSeek's FP8 with blocks of unequal height; asymmetric GPTQ v1 that was
     not written by gptqmodel; ModelOpt's NVFP4 with codes of -0; and 4-bit bitsandbytes whose rows are not a multiple of
-    the block size. one: the weight, with its stored tensors and layout.
+    the block size.
     """
     parts, name, layout = one.parts, one.parts.name, one.decoded.layout
     if layout.startswith("deepseek_fp8"):

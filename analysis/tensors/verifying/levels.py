@@ -27,8 +27,6 @@ UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights bec
 def level_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for scales of 0 whose codes are not all 0, for scales far from all others, and for decoded scales
     below 0.
-
-    one: the weight, with its stored tensors and layout.
     """
     parts, words = one.parts, one.decoded.dtype.partition(" ")[0]
     if "nested_scale" in parts.beside:
@@ -46,7 +44,7 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
     """Yield a finding if scales of 0 belong to blocks whose codes are not all 0.
 
-    one: the weight, with its stored tensors and layout. values: its scales, flat.
+    values: its scales, flat.
     """
     parts, scale, words = one.parts, one.parts.beside["scale"], one.decoded.dtype.partition(" ")[0]
     lost: set[int] = set()
@@ -64,7 +62,7 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
     """Return the indices of scales of 0 whose blocks have one-byte codes that are neither 0 nor NaN.
 
-    one: the weight, with its stored tensors and layout. values: its scales, flat.
+    values: its scales, flat.
     """
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
@@ -83,7 +81,7 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
     """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0.
 
-    one: the weight, with its stored tensors and layout. values: its scales, flat.
+    values: its scales, flat.
     """
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
@@ -98,8 +96,8 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
 
     Two conditions must hold. The largest scale exceeds 10,000 times the median. And with the largest scale the largest
     possible weight exceeds 1000, but with the median scale it does not. The largest possible weight is the scale times
-    the format's largest value, and times the tensor's scale if there is one. one: the weight, with its stored tensors
-    and layout. values: its scales, flat. words: name of the format of the codes.
+    the format's largest value, and times the tensor's scale if there is one. values: its scales, flat. words: name of
+    the format of the codes.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
@@ -122,8 +120,6 @@ def _nested(one: Recognised) -> Iterator[Finding]:
 
     One finding is for scales that are decoded to negative numbers. Another is for the first scale of scales that is 0
     although the codes that it multiplies are not all equal.
-
-    one: the weight, with its stored tensors and layout.
     """
     parts = one.parts
     state = json.loads(parts.text("state"))

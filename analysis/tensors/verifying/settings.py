@@ -41,8 +41,7 @@ GGUF = "gguf:"
 def shape_findings(one: Recognised) -> Iterator[Finding]:
     """Yield findings for scales whose shape fits the codes, but is not one that libraries write.
 
-    Also yield a finding if NVFP4's scale of the whole tensor is missing, or if UINT8 codes have no zero points. one:
-    the weight, with its stored tensors and layout.
+    Also yield a finding if NVFP4's scale of the whole tensor is missing, or if UINT8 codes have no zero points.
     """
     parts, name, words = one.parts, one.parts.name, one.decoded.dtype
     scale = parts.beside["scale"]
@@ -113,8 +112,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 def _packed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration.
 
-    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx. one: the weight, with
-    its stored tensors and layout.
+    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx.
     """
     parts, name = one.parts, one.parts.name
     k, n = one.decoded.shape
@@ -147,10 +145,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding if g_idx, which lists the group of each input, assigns a group no input or more than `size`.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding if g_idx, which lists the group of each input, assigns a group no input or more than `size`."""
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
     counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)
@@ -163,8 +158,7 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
 def _awq(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between an AWQ weight and the fields of AWQ's configuration.
 
-    `version` must be "gemm", "exllama" or "ipex", and with `zero_point` false all zero points must be equal. one: the
-    weight, with its stored tensors and layout.
+    `version` must be "gemm", "exllama" or "ipex", and with `zero_point` false all zero points must be equal.
     """
     parts, name = one.parts, one.parts.name
     version = parts.settings.get("version")
@@ -183,7 +177,7 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration.
 
     The codes' dtype and the setting `fmt` must be E4M3, `scale_fmt` must be the format of the scales, and the shape of
-    the scales must follow from weight_block_size. one: the weight, with its stored tensors and layout.
+    the scales must follow from weight_block_size.
     """
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
@@ -219,7 +213,7 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a compressed-tensors weight and its configuration.
 
     Compared is `format`, and if there is one scheme for all weights, its strategy, group or block size, num_bits, type,
-    and `symmetric` with the presence of zero points. one: the weight, with its stored tensors and layout.
+    and `symmetric` with the presence of zero points.
     """
     parts, name, words = one.parts, one.parts.name, one.decoded.dtype
     scales, said = parts.beside["scale"].shape, parts.settings.get("format")
@@ -277,8 +271,7 @@ def _is_row(one: Recognised) -> bool:
 def _modelopt(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a ModelOpt weight and its configuration.
 
-    Compared are quant_algo with the layout, and group_size with the number of codes per scale. one: the weight, with
-    its stored tensors and layout.
+    Compared are quant_algo with the layout, and group_size with the number of codes per scale.
     """
     settings, name = one.parts.settings, one.parts.name
     algorithm, size = str(settings.get("quant_algo", "")), settings.get("group_size")

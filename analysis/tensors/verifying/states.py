@@ -23,7 +23,7 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
 
     The stored table of 16 values must be that of NF4 or FP4, whichever the weight's state names. The stored table of
     quantised scales, if any, must be bitsandbytes' 8-bit one. The configuration's bits, type and double quantisation
-    must be those of the stored tensors. one: the weight, with its stored tensors and layout.
+    must be those of the stored tensors.
     """
     settings, name, layout = one.parts.settings, one.parts.name, one.decoded.layout
     if "table" in one.parts.beside:
@@ -56,8 +56,7 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between an HQQ weight, its stored settings and the configuration.
 
-    Compared are nbits, group_size and axis, which follow from the shapes of the tensors. one: the weight, with its
-    stored tensors and layout.
+    Compared are nbits, group_size and axis, which follow from the shapes of the tensors.
     """
     parts, name = one.parts, one.parts.name
     bits = int(one.decoded.layout.removeprefix("hqq:int"))
@@ -83,8 +82,7 @@ def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[F
     """Yield a finding for each contradiction between a weight and the metadata that torchao writes into the file.
 
     The metadata must be JSON that names the class of the weight; its block size and order of scales must fit the shape
-    of the scales, and the tensors that it lists must be in the file. metadata: name of a weight -> text. one: the
-    weight, with its stored tensors and layout.
+    of the scales, and the tensors that it lists must be in the file. metadata: name of a weight -> text.
     """
     parts, name = one.parts, one.parts.name
     try:

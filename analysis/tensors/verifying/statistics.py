@@ -104,8 +104,7 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
     If all zero points are equal, they should be the middle code. Otherwise they are decoded as GPTQ v1 and as v2, and
     those of the configured version should be near the mean codes. A note tells of zero points of 0 in v1, which some
-    readers misread. `bits`: bits of a code. `group_of`: index of the group of each input. one: the weight, with its
-    stored tensors and layout.
+    readers misread. `bits`: bits of a code. `group_of`: index of the group of each input.
     """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
@@ -166,7 +165,7 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
     AWQ's order of the nibbles in a word is 0 2 4 6 1 3 5 7. The codes (or the zero points) are judged to be in plain
     order if reading them so brings the mean codes of the groups at least 20 % nearer to the zero points. If neither are
-    in plain order, the zero points must be near the mean codes. one: the weight, with its stored tensors and layout.
+    in plain order, the zero points must be near the mean codes.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
@@ -202,7 +201,7 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
     above three limits in magnitude: 0.5 codes, 0.15 standard deviations of a group's codes, and 4 standard errors of
     the median. Yield a note instead if these data could not show an error of one code. At most 512 rows are checked.
 
-    one: the weight, with its stored tensors and layout. bits: bits of a code. n, k: outputs and inputs of the weight.
+    bits: bits of a code. n, k: outputs and inputs of the weight.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
@@ -218,7 +217,7 @@ def hqq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if an HQQ weight's zero points are too far from their groups' mean codes (`Offsets.is_off`).
 
     Groups whose zero point is more than 1 below or above all codes are left out: their weights all have one sign, so
-    that their mean is not near 0. one: the weight, with its stored tensors and layout.
+    that their mean is not near 0.
     """
     zeros = one.parts.array("zero_point").reshape(-1).astype(np.float32)
     near_zero = (zeros >= -1) & (zeros <= 1 << PACKINGS[one.parts.text("packing")])

@@ -25,7 +25,7 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
     """Yield findings on scales and codes of a weight that no writer of its layout would store.
 
     These are NaN, infinite and negative scales, NaN codes, scales that look inverted, and products of codes and scales
-    that overflow. one: the weight, with its stored tensors and layout.
+    that overflow.
     """
     parts = one.parts
     for key in SCALES:
@@ -75,7 +75,7 @@ def _nan_codes(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if FP8 codes are NaN.
 
     The finding names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a
-    scale is 0 and the number of NaNs is that of whole rows. one: the weight, with its stored tensors and layout.
+    scale is 0 and the number of NaNs is that of whole rows.
     """
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
@@ -104,8 +104,7 @@ def _inverted_scales(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if a weight's scales look inverted, that is, stored as divisors instead of factors.
 
     They look so if the median scale times the format's largest value is above 1000, but 1 / the median scale times this
-    value is not. A weight with a scale of the whole tensor is checked by `_tensor_scale` instead. one: the weight,
-    with its stored tensors and layout.
+    value is not. A weight with a scale of the whole tensor is checked by `_tensor_scale` instead.
     """
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.decoded.dtype.partition(" ")[0])
@@ -131,8 +130,7 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
     Some libraries store a scale of the whole tensor by which readers multiply the scales of blocks, others one by which
     they divide. The scale looks inverted if the largest possible weight, 6 * (largest scale of a block) multiplied or
-    divided by the tensor's scale, exceeds 1000 with the operation of this layout, but not with the other one. one: the
-    weight, with its stored tensors and layout.
+    divided by the tensor's scale, exceeds 1000 with the operation of this layout, but not with the other one.
     """
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
@@ -154,10 +152,7 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
 
 def _infinite_products(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if codes and scales of a weight are finite, but the product of a code and its scale is not.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding if codes and scales of a weight are finite, but the product of a code and its scale is not."""
     parts = one.parts
     scales = [parts.beside[key] for key in SCALES if key in parts.beside]
     stored = [floats(scale) for scale in scales if not _are_codes(scale)]

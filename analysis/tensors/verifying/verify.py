@@ -117,7 +117,7 @@ def _findings(
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
     """Yield all findings and notes on one quantised weight.
 
-    one: the weight, with its stored tensors and layout. metadata: name -> text, from the headers of the files.
+    metadata: name -> text, from the headers of the files.
     """
     yield from value_findings(one)
     if one.weight is None:
@@ -134,10 +134,7 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
 
 
 def _fits_transposed(one: Recognised) -> bool:
-    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed."""
     scale = one.parts.beside["scale"]
     turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
     try:
@@ -148,10 +145,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of a weight; there are none if the weight has no zero points.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield findings on wrong zero points of a weight; there are none if the weight has no zero points."""
     parts, layout = one.parts, one.decoded.layout
     if "zero_point" not in parts.beside:
         return

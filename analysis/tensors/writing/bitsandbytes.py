@@ -33,8 +33,6 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
     magnitude in the block; of two that are equally near, the lower one. In a shorter last block, w / absmax is used.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
     text = _state(weight)
@@ -57,8 +55,6 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     table. The mean is that of torch on one thread of a processor with AVX2, in float32. bitsandbytes on a GPU, or on
     several threads for more than 32,768 scales, adds in another order, so that the last bits of the mean may differ,
     and with them codes of scales near the middle of two entries.
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: bitsandbytes 0.50.2 on a CPU.
     """
@@ -89,8 +85,6 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in bitsandbytes' INT8, with codes RNE(w * (1 / SCB * 127)); SCB is a row's amax in float16.
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """

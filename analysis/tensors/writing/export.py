@@ -125,10 +125,7 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model, `one`, as a weight to be written, in the order of axes that the layout stores.
-
-    job: the inputs of the export.
-    """
+    """Return a tensor of the model, `one`, as a weight to be written, in the order of axes that the layout stores."""
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
@@ -180,8 +177,8 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
     """Return the files to write: file name -> [(tensor, its stored form, or None if unquantised)].
 
-    There is one file, or shards of at most 5 GB (more only for a single tensor). job: the inputs of the export.
-    weights: name -> weight to be written. out: the folder or file.
+    There is one file, or shards of at most 5 GB (more only for a single tensor). weights: name -> weight to be written.
+    out: the folder or file.
     """
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
@@ -206,7 +203,7 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 def _refuse_twice(job: ExportJob, files: Planned) -> None:
     """Raise a ValueError if two stored tensors would have the same name.
 
-    job: the inputs of the export. files: the result of `_planned`.
+    files: the result of `_planned`.
     """
     taken: set[str] = set()
     for parts in files.values():
@@ -222,7 +219,7 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
     """Return the header entries of the tensors that store `one`, a tensor of the model.
 
-    written: its stored form in the layout; None to write it unquantised, as one tensor. job: the inputs of the export.
+    written: its stored form in the layout; None to write it unquantised, as one tensor.
     """
     gguf = job.layout.startswith(GGUF)
     if written is None:
@@ -243,8 +240,7 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 def _prefix(job: ExportJob, name: str) -> str:
     """Return the start of the names under which a layout stores a weight's tensors.
 
-    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout. job: the inputs of
-    the export.
+    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout.
     """
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
@@ -253,7 +249,6 @@ def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
     """Return the dtype in which an unquantised tensor, `one`, is written.
 
     It is float32 if the tensor was decoded from a layout, or is a 16-bit vector in GGUF; otherwise the tensor's dtype.
-    job: the inputs of the export.
     """
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
@@ -263,7 +258,7 @@ def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
 def _write_tensors(job: ExportJob, path: Path, parts: Sequence[tuple[Tensor, WrittenWeight | None]]) -> None:
     """Write the file of tensors at `path`.
 
-    job: the inputs of the export. parts: pairs of a tensor and its stored form, or None to write it unquantised.
+    parts: pairs of a tensor and its stored form, or None to write it unquantised.
     """
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
@@ -297,7 +292,7 @@ def _write_tensors(job: ExportJob, path: Path, parts: Sequence[tuple[Tensor, Wri
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
     """Write config.json, ModelOpt's or GPTQ's separate configuration, the index of shards, and the tokenizer's files.
 
-    job: the inputs of the export. drafts: the folder to write into. files: the result of `_planned`.
+    drafts: the folder to write into. files: the result of `_planned`.
     """
 
     def write(name: str, content: Any) -> None:
@@ -326,10 +321,7 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences for the user of the checkpoint, on missing scales of inputs and on tensor names in GGUF.
-
-    job: the inputs of the export.
-    """
+    """Return sentences for the user of the checkpoint, on missing scales of inputs and on tensor names in GGUF."""
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(

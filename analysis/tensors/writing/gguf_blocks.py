@@ -16,10 +16,7 @@ BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}  # bytes of
 
 
 def write(weight: WeightToWrite, options: LayoutOptions, kind: str) -> WrittenWeight:
-    """Encode a weight as GGUF blocks of the type `kind`, such as "Q8_0".
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-    """
+    """Encode a weight as GGUF blocks of the type `kind`, such as "Q8_0"."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:

@@ -26,7 +26,7 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
     `bits` is 4); code = RNE(w / s + zero). Scales and zero points are stored in the model's dtype. A byte has codes of
     groups far apart: those of the first groups are in the highest bits.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
+    options: the group size.
 
     Source: hqq 0.2.8.post1 with optimize=False, which writes the same bytes.
     """

@@ -35,26 +35,19 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3").
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-    """
+    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3")."""
     return _blocks(weight, fmt, "weight_packed" if fmt == "e2m1" else "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Encode a weight in ModelOpt's MXFP8.
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-    """
+    """Encode a weight in ModelOpt's MXFP8."""
     return _blocks(weight, "e4m3", "weight", "weight_scale", U8, ceil_codes)
 
 
 def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: bool = False) -> WrittenWeight:
     """Encode a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with torchao's default scales (FLOOR).
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used. swizzled: whether scales are in
-    tiles of 128 x 4, the order that tensor cores read.
+    swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores read.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     written = _blocks(weight, fmt, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
@@ -65,7 +58,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: b
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in gpt-oss's MXFP4, whose codes have a separate axis for blocks: (..., N, K/32, 16) bytes.
 
-    weight: the matrix or matrices to write, (..., N, K), with a row for each output. options: not used.
+    weight: the matrix or matrices to write, (..., N, K), with a row for each output.
     """
     plain = _blocks(weight, "e2m1", "_blocks", "_scales", U8, floor_codes)
     *lead, n, k = weight.shape

@@ -35,8 +35,6 @@ def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
     the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
     """
     n, k = weight.shape
     tensors = {
@@ -65,8 +63,6 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
     for a block of zeros. The codes are those of w / (s * s2).
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
     """
     n, k = weight.shape
     tensors = {"weight": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // BLOCK)), "weight_scale_2": (F32, ())}
@@ -94,8 +90,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
     codes are those of w * ((1 / p) / s).
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used. swizzled: whether scales are in
-    tiles of 128 x 4, the order that tensor cores read.
+    swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores read.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     n, k = weight.shape

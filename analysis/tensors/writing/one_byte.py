@@ -31,8 +31,6 @@ INT8_STEPS = np.float32(127.5)
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-
     Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
     """
 
@@ -47,8 +45,6 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-
     Source: transformers 5.24.0, which writes the same bytes.
     """
 
@@ -61,8 +57,6 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -78,8 +72,6 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in compressed-tensors' FP8 with row scales: s = amax / 448 in the model's dtype, code = w / s.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     return _rows(weight, E4M3, TOP, fp8_codes)
@@ -87,8 +79,6 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -112,8 +102,6 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     """Encode a weight in compressed-tensors' INT8 with row scales.
 
     s = amax / 127.5, rounded to the model's dtype; code = clip(RNE(w / s), -128, 127).
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -143,8 +131,6 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
     """Encode a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
     dtype, then to E4M3.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
-
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (F32, ())}
@@ -166,8 +152,6 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Encode a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
     rounded once, to E4M3.
-
-    weight: the matrix to write, (N, K), with a row for each output. options: not used.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """

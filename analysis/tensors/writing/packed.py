@@ -39,7 +39,7 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     """Encode a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
     clip(RNE(w / s), -8, 7), stored plus 8.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
+    options: the group size.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -67,7 +67,7 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
     are stored plus 8.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
+    options: the group size.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -106,8 +106,7 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
     group of zeros has the range -1 to 1. Codes are computed with the float32 scale, which is stored in FP16. Unlike
     fpsim, gptqmodel halves s in symmetric groups without negative values, which clips the larger half of their values.
 
-    weight: the matrix to write, (N, K), with a row for each output. options: bits, group size and symmetry. version: 1
-    stores zero points minus one, 2 the zero points themselves.
+    options: bits, group size and symmetry. version: 1 stores zero points minus one, 2 the zero points themselves.
     """
     (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
     groups, levels, per_word = k // group, np.float32((1 << bits) - 1), WORD // bits
@@ -154,7 +153,7 @@ def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
 
-    weight: the matrix to write, (N, K), with a row for each output. options: the group size.
+    options: the group size.
 
     Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
     does not belong to the layout.
