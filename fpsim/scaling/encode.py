@@ -205,12 +205,7 @@ def _tile_plan(
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
-    scales = scale_plan(scaling, largest_value(element), fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
+    scales = scale_plan(scaling, element.max, fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     encoder = element_plan(options, scales.width, integer=integer)
     return tile_jobs().TilePlan(source_fmt, scales, options, encoder, integer, back)
 
-
-@lru_cache(maxsize=1024)
-def largest_value(element: Format | IntegerFormat) -> float:
-    """Return the largest value of an element format, cached because computing it is slow."""
-    return element.max

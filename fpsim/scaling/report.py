@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from functools import lru_cache
-from typing import Any
+from operator import add
+from typing import Self
 
 
 @dataclass(frozen=True)
-class ScaleReport:
+class _Counts:
+    """Base class of dataclasses whose fields are counts."""
+
+    def merge(self, other: Self) -> Self:
+        """Return an object of the same class whose counts are the sums of this one's and the other's."""
+        return type(self)(*map(add, astuple(self), astuple(other)))
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the counts as a dict, by the names of the attributes."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ScaleReport(_Counts):
     """Counts of an array's tiles (blocks of elements with one scale), in all and by the special cases of their scales.
 
     Attributes:
@@ -27,14 +41,6 @@ class ScaleReport:
     clamped_low: int = 0
     clamped_high: int = 0
 
-    def merge(self, other: ScaleReport) -> ScaleReport:
-        """Return a report whose counts are the sums of this one's and the other's."""
-        return ScaleReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts as a dict, by the names of the attributes."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 @lru_cache(maxsize=1024)
 def report_of(*counts: int) -> ScaleReport:
@@ -43,7 +49,7 @@ def report_of(*counts: int) -> ScaleReport:
 
 
 @dataclass(frozen=True)
-class ScaleCounts:
+class ScaleCounts(_Counts):
     """Counts of elements and scales over a number of encoding steps; `merge` adds those of other steps.
 
     Attributes:
@@ -70,10 +76,6 @@ class ScaleCounts:
     steps: int = 0
     recalibrations: int = 0
 
-    def merge(self, other: ScaleCounts) -> ScaleCounts:
-        """Return counts that are the sums of this object's and the other's."""
-        return ScaleCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
     @property
     def saturation_rate(self) -> float:
         """Number of saturated elements, divided by that of all elements; NaN for none."""
@@ -83,7 +85,3 @@ class ScaleCounts:
     def underflow_rate(self) -> float:
         """Number of nonzero elements that were encoded as zero, divided by that of all elements; NaN for none."""
         return self.underflowed / self.elements if self.elements else float("nan")
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the counts as a dict, by the names of the attributes."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}

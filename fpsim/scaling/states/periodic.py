@@ -55,15 +55,7 @@ class PeriodicScaling(_ScaleState):
         return self._arrays["scales"].copy() if self._arrays else None
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array, with new scales at every N-th step.
-
-        step: the array and the options of its cast. back: True for values instead of codes. The object itself is not
-        changed.
-
-        Returns:
-          The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-          per tile; the dict {"scales": decode scales} for the next step; and whether this step computed these scales.
-        """
+        """Encode a step's array, with new scales at every N-th step, and return what `_ScaleState._run` describes."""
         from fpsim.scaling.states import steps
 
         if self._counts.steps % self.every == 0:
@@ -104,14 +96,7 @@ class OnlineScaling(_ScaleState):
     """
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array with scales computed from it.
-
-        step: the array and the options of its cast. back: True for values instead of codes.
-
-        Returns:
-          The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-          per tile; an empty dict, since no array is needed by the next step; and True, as every step computes scales.
-        """
+        """Encode a step's array with scales computed from it, and return what `_ScaleState._run` describes."""
         from fpsim.scaling.states import steps
 
         result, _, factors = steps.encode_with_own_scales(step, back=back)
