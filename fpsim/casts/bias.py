@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, as_array, float_array
+from fpsim.arrays import Array, as_array, float_array, words
 from fpsim.errors import require_kind, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import E4M3, E5M2, FP16, Format
@@ -67,7 +67,7 @@ def encode_with_bias(
         shape = np.broadcast_shapes(values.shape, added.shape)
     except ValueError:
         raise ValueError(f"bias must broadcast with x of shape {values.shape}; got shape {added.shape}.") from None
-    codes, added = np.broadcast_to(values.view(np.uint16), shape).astype(np.int64), np.broadcast_to(added, shape)
+    codes, added = np.broadcast_to(words(values), shape).astype(np.int64), np.broadcast_to(added, shape)
     return _cut(codes, added.astype(np.int64), target, saturate).astype(np.uint8)
 
 

@@ -81,6 +81,11 @@ def test_biases_broadcast() -> None:
     assert fp.decode(got, fp.E4M3).tolist() == [[1.0, 1.125, 1.125], [3.0, 3.0, 3.0]]
 
 
+def test_foreign_byte_order_changes_no_code() -> None:
+    x = np.float16([1.0, -2.5, np.nan])
+    assert_bits_equal(fp.encode_with_bias(x.astype(">f2"), "e4m3", 128), fp.encode_with_bias(x, "e4m3", 128))
+
+
 ONE: Any = np.ones(1, np.float16)
 
 
