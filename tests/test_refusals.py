@@ -32,6 +32,12 @@ SCALED: Any = fp.encode_scaled(X, "e4m3", fp.scalings.MX)
 UNIT: Any = fp.unit("hopper_e4m3_f32")
 
 
+MASKED: Any = np.ma.masked_less([1.0, 2.0], 1.5)
+
+
+HALVES = np.ones(2, np.float16)
+
+
 TREE: Any = fp.schedules.tree(fp.schedules.FLAT, 64)
 
 
@@ -51,6 +57,10 @@ SEVERAL = torch.arange(12).reshape(3, 4)
     "call, words",
     [
         (lambda: loose.E4M3.holds("e4m3"), "holds takes an fp.Format; got 'e4m3'. Pass fp.format(...) of a name"),
+        (lambda: loose.array(MASKED, "e4m3"), "values must not be masked; got a masked array. Fill the gaps first"),
+        (lambda: loose.array([1.0, 2.0], "e4m3") + MASKED, "values must not be masked; got a masked array."),
+        (lambda: loose.from_int(MASKED.astype(int), "e4m3"), "n must not be masked; got a masked array."),
+        (lambda: loose.encode_with_bias(HALVES, "e4m3", MASKED.astype(int)), "bias must not be masked; got a masked"),
         (lambda: loose.E4M3.ulp("one"), "x must be a number or an array of real numbers; got 'one'."),
         (lambda: UNIT.operand_format(fp.BF16), "element must be an element of a unit, such as fp.unit("),
         (lambda: loose.torch.view_as_dtype("x", "fp64"), "codes must be a torch tensor; got str."),

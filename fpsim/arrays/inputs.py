@@ -24,11 +24,12 @@ def as_array(x: Any, name: str = "x") -> Array:
     name: the name of the argument in error messages.
 
     Raises:
-      TypeError: a torch tensor that is not a dense array of elements, or requires a gradient.
+      TypeError: a masked array, or a torch tensor that is not a dense array of elements, or requires a gradient.
       ValueError: NumPy cannot make an array of x, such as nested lists of different lengths.
     """
     if type(x) is np.ndarray:
         return x
+    refuse_masked(x, name)
     if is_torch(x):
         return from_torch(x, name)
     try:
@@ -57,7 +58,6 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     """
     if type(x) is np.ndarray and x.dtype in FORMAT_OF:  # the most common input, without further checks
         return x, FORMAT_OF[x.dtype]
-    refuse_masked(x, name)
     array = as_array(x, name)
     if isinstance(x, (int, list, tuple)) and (array.dtype in (np.int64, np.uint64) or array.dtype == np.float64):
         return _as_floats(x, array, name), FORMAT_OF[np.dtype(np.float64)]
@@ -144,7 +144,6 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
       TypeError: codes are neither integers nor an array of the format's dtype.
       ValueError: a code is outside the format's range.
     """
-    refuse_masked(codes, name)
     array = as_array(codes, name)
     if array.size == 0 and not hasattr(codes, "dtype"):
         return np.zeros(array.shape, fmt.storage)  # NumPy reads [] as float64
