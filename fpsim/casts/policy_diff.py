@@ -120,11 +120,9 @@ def _inputs(fmt: Format) -> npt.NDArray[np.float64]:
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))
     with np.errstate(all="ignore"):
-        beyond = positive[-1] + fmt.ulp(fmt.max)
-        positive = np.append(positive, beyond) if np.isfinite(beyond) else positive
+        beyond = positive[-1] + fmt.ulp(fmt.max) * np.array([0.5, 1.0])  # the second may be too large for float64
         middles = positive[:-1] + (positive[1:] - positive[:-1]) / 2
-        magnitudes = np.unique(np.concatenate([positive, middles]))
-        magnitudes = np.append(magnitudes, np.inf)
+        magnitudes = np.unique(np.concatenate([positive, middles, beyond, [np.inf]]))
         points = np.concatenate([-magnitudes[::-1], magnitudes])  # -0.0 comes before 0.0
         low, high = points[:-1], points[1:]
         candidates = np.where(np.isinf(low), np.nextafter(high, low), np.nextafter(low, high))

@@ -73,3 +73,10 @@ def test_stochastic_policies_and_wide_formats_are_refused() -> None:
         fp.policy_diff({"rounding": "SR", "seed": 1}, "ieee", fp.E4M3)
     with pytest.raises(ValueError, match="up to 16 bits"):
         fp.policy_diff("ieee", "torch", fp.FP32)
+
+
+def test_overflow_next_to_the_limit_of_float64_is_listed() -> None:
+    wide = fp.Format("wide", 11, 3)  # the value after its largest one would be 2**1024
+    differences = fp.policy_diff("ieee", "cuda_satfinite", wide)
+    assert [(d.low, d.low_included, d.high) for d in differences[1:]] == [(1.9375 * 2.0**1023, True, np.inf)]
+    assert (differences[0].low, differences[0].high) == (-np.inf, -1.9375 * 2.0**1023)
