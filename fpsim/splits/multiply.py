@@ -111,7 +111,8 @@ def _as_float32(x: npt.ArrayLike, name: str) -> Array:
     """Return x, an array of floats, as float32; raise a ValueError with x's `name` if this changes a value."""
     array, fmt = float_array(x, name)
     if not FP32.holds(fmt):
-        narrow = array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32)
         if not np.array_equal(narrow, array, equal_nan=True):
             raise ValueError(
                 f"{name} must hold float32 values; got {shown(x)}. Round it first: {name}.astype(np.float32)."

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import OVERFLOWS
@@ -17,6 +17,7 @@ from fpsim.reload import reloadable
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 
 MOST_PARTS = 8
+MOST_SHIFT, LEAST_SHIFT = 127, -149  # exponents of float32's largest and smallest power of two
 Pair = tuple[int, int]  # indices of a part of a and of a part of b; 0 is the leading part
 
 
@@ -31,7 +32,7 @@ class Group(NamedTuple):
         total (rounded to nearest even) and starts again at +0; None for a single accumulator over all of K, which
         requires a single band.
       log2_scale: exponent of the power of two by which the group's total is multiplied before the totals of all groups
-        are added.
+        are added, -149 to 127.
     """
 
     bands: tuple[tuple[Pair, ...], ...]
@@ -56,7 +57,7 @@ class Split:
       name: name of the recipe in `repr` and reports.
       fmt: format of the parts, of up to 16 bits.
       parts: number of parts, 2 to 8.
-      shift: exponent of the power of two by which each remainder is multiplied, 0 or more.
+      shift: exponent of the power of two by which each remainder is multiplied, 0 to 127.
       rounding: rounding to the parts, a deterministic mode of `fpsim.encode`.
       overflow: treatment of numbers beyond the format's range, an argument `overflow` of `fpsim.encode`.
       groups: groups of products; their float32 totals are added in this order, rounded to nearest even.
@@ -99,6 +100,8 @@ class Split:
         require_integer("shift", self.shift, 0)
         if self.parts > MOST_PARTS:
             raise ValueError(f"parts must be 2 to {MOST_PARTS}; got {self.parts}.")
+        if self.shift > MOST_SHIFT:
+            raise ValueError(f"shift must be 0 to {MOST_SHIFT}, as float32 holds 2**shift; got {self.shift}.")
         if self.fmt.bits > 16:
             raise ValueError(f"fmt must be a format of up to 16 bits; got {self.fmt}.")
         if self.rounding is Rounding.STOCHASTIC:
@@ -111,7 +114,7 @@ class Split:
 
         Raises:
           ValueError: `groups` is no such tuple, or a group with several bands has no interval.
-          TypeError, ValueError: an interval is not a positive integer.
+          TypeError, ValueError: an interval is not a positive integer, or a log2_scale no integer in -149 .. 127.
         """
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
             raise ValueError(
@@ -119,12 +122,15 @@ class Split:
             )
         for group in self.groups:
             for pair in group.pairs:
-                if len(pair) != 2 or not all(0 <= part < self.parts for part in pair):
+                if len(pair) != 2 or not all(is_integer(part) and 0 <= part < self.parts for part in pair):
                     raise ValueError(f"pairs must be of {self.parts} parts, 0 to {self.parts - 1}; got {pair}.")
             if group.interval is None and len(group.bands) > 1:
                 raise ValueError(f"a group of {len(group.bands)} bands needs an interval of 1 or more; got None.")
             if group.interval is not None:
                 require_integer("interval", group.interval, 1)
+            require_integer("log2_scale", group.log2_scale, LEAST_SHIFT)
+            if group.log2_scale > MOST_SHIFT:
+                raise ValueError(f"log2_scale must be {LEAST_SHIFT} to {MOST_SHIFT}; got {group.log2_scale}.")
 
     def _refuse_accumulators(self) -> None:
         """Raise an error unless `accumulate` accepts operands in the format of the parts and adds in float32.

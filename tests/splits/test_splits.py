@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from fpsim.splits.split import Group
 from fpsim.testing import assert_bits_equal
 
 f32 = np.float32
+HALF: Any = 0.5
 
 
 def numbers(rows: int, columns: int, seed: int = 0) -> Any:
@@ -262,3 +264,22 @@ def test_each_slice_of_ozaki_gains_seven_bits_until_float64_is_reached() -> None
 def test_bad_input_to_ozaki_is_said(call: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call(np.ones((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shift": 128}, "shift must be 0 to 127, as float32 holds 2**shift; got 128."),
+        ({"groups": (fp.splits.Group((((0, 0),),), log2_scale=128),)}, "log2_scale must be -149 to 127; got 128."),
+        ({"groups": (fp.splits.Group((((0, 0),),), log2_scale=HALF),)}, "log2_scale must be an integer; got 0.5"),
+        ({"groups": (fp.splits.Group((((0, HALF),),)),)}, "pairs must be of 2 parts, 0 to 1; got (0, 0.5)."),
+    ],
+)
+def test_numbers_that_no_product_could_use_are_refused(changes: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+        fp.splits.OOTOMO_FP16X2.replace(**changes)
+
+
+def test_float64_beyond_float32_is_refused_without_a_warning() -> None:
+    with pytest.raises(ValueError, match="x must hold float32 values"):
+        fp.split_parts(np.float64([1e300]), "OOTOMO_FP16X2")
