@@ -88,6 +88,7 @@ class Format:
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
             if not isinstance(getattr(self, field), (bool, np.bool_)):
                 raise ValueError(f"{self.name}: {field} must be True or False; got {shown(getattr(self, field))}.")
+            object.__setattr__(self, field, bool(getattr(self, field)))
         if not isinstance(self.nan, str) or self.nan not in NAN_ENCODINGS:
             raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {shown(self.nan)}.")
         if self.exponent_bits < 1:
@@ -101,6 +102,7 @@ class Format:
             object.__setattr__(self, "negative_zero", self.signed and self.subnormals and self.nan != "negative_zero")
         if not isinstance(self.negative_zero, (bool, np.bool_)):
             raise ValueError(f"{self.name}: negative_zero must be True or False; got {shown(self.negative_zero)}.")
+        object.__setattr__(self, "negative_zero", bool(self.negative_zero))
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:

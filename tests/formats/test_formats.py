@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.formats.as_json import format_fields, format_from
 from fpsim.formats.named import DTYPES, p3109
 from fpsim.testing import assert_bits_equal
 from tests.kit.published import p3109_tables
@@ -199,3 +201,9 @@ def test_float32_holds_exactly_the_formats_whose_values_survive_it() -> None:
         with np.errstate(all="ignore"):
             survives = bool(np.all((values.astype(np.float32) == values) | np.isnan(values)))
         assert fp.FP32.holds(fmt) is survives, fmt
+
+
+def test_truth_values_of_numpy_become_python_ones_for_files() -> None:
+    fields = dict.fromkeys(("signed", "infinities", "subnormals", "ties_to_even_code", "negative_zero"), np.True_)
+    fmt = fp.Format("mine", 3, 2, **fields)
+    assert format_from(json.loads(json.dumps(format_fields(fmt)))) == fmt
