@@ -84,17 +84,6 @@ OPERATIONS = {
     **dict.fromkeys(ELEMENTARY, ArrayOperation(("a",), ALL)),
 }
 
-OF_OPERANDS = """\
-    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
-    does or if no dtype stores the format; else it has the format's dtype.
-
-"""
-OF_FUNCTION = """\
-    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
-    another format, rounding, overflow or treatment of subnormals are then refused.
-
-"""
 DESCRIPTIONS = {
     "fmt": """      fmt: format of operands that are codes; a tuple where they differ. Arrays of a float dtype
         (float16, float32, bfloat16, ml_dtypes) have theirs already.
@@ -123,15 +112,12 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 
 
 def rounded(function: Function) -> Function:
-    """Return an operation after adding its keywords to its signature, and operands and keywords to its docstring.
+    """Return an operation after adding its keywords to its signature and its docstring.
 
-    It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit the keywords, results
-    and errors. Signature and docstring of the function are changed in place. Its name must be a key of `OPERATIONS`.
+    It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit the keywords and the
+    errors. Signature and docstring of the function are changed in place. Its name must be a key of `OPERATIONS`.
     """
-    name = function.__name__
-    operation = OPERATIONS[name]
-    result = OF_FUNCTION if name in ELEMENTARY else OF_OPERANDS if len(operation.operands) > 1 else ""
-    function.__doc__ = (function.__doc__ or "").replace("    Args:\n", f"{result}    Args:\n")
+    operation = OPERATIONS[function.__name__]
     described = "".join(text for word, text in DESCRIPTIONS.items() if word in operation.keywords)
     shown = {word: default for word, default in DEFAULTS.items() if word in operation.keywords}
     return with_keywords(Rounded, shown, f"    Keywords:\n{described}{ENDING}")(function)

@@ -17,7 +17,6 @@ from fpsim.arrays import (
     describe_refused,
     format_of,
     overlaps,
-    refuse_masked,
     refuse_shared_elements,
     words,
 )
@@ -147,8 +146,9 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
             return value.view(UNSIGNED[dtype.itemsize]), stored, True
         if wanted_fmt is not None and dtype is full_dtype(wanted_fmt):
             return value, wanted_fmt, False
-    refuse_masked(value, label)
     array = as_array(value, label)
+    if wanted_fmt is not None and array.size == 0 and not hasattr(value, "dtype"):
+        array = array.astype(wanted_fmt.storage)  # NumPy reads [] as float64
     stored_fmt = format_of(array.dtype)
     if stored_fmt is not None and not hasattr(value, "dtype"):
         remedy = (

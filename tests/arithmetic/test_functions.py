@@ -345,3 +345,14 @@ def test_signs_flip_and_clear_where_a_format_has_them(fmt: fp.Format) -> None:
         named = keywords((fmt,), None, {})
         compare_with("negative", [codes], named | {"overflow": overflow}, np.array(negated, fmt.storage))
         compare_with("absolute", [codes], named, np.array(cleared, fmt.storage))
+
+
+def test_empty_lists_are_codes_of_the_named_format() -> None:
+    got = fp.add([], [[]], fmt="e4m3")
+    assert (got.shape, got.dtype) == ((1, 0), np.uint8)
+    assert fp.to_int([], fmt="bf16").shape == (0,)
+
+
+@in_turn("function", [fp.exp, fp.minimum, fp.add, fp.sqrt])
+def test_help_describes_the_result_once(function: Any) -> None:
+    assert function.__doc__.count("The result has") == 1
