@@ -81,6 +81,16 @@ def zero(negative: Any) -> Number:
 
 
 @scalar
+def flushed(x: Number, least: Any) -> Number:
+    """Return the Number x, or a zero of its sign if it is below the smallest normal value.
+
+    least: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
+    return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least) else x
+
+
+@scalar
 def signals(x: Number) -> Any:
     """Return the flag INVALID, a bit of `fp.Flags`, if x is a signalling NaN, else 0; as a uint64.
 

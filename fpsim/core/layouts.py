@@ -170,18 +170,9 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
     """
     if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
         return None
-    unpack = UnpackLayout(*(int(word) for word in unpack_layout(fmt, input_subnormals)))
-    no_code = (1 << 32) - 1
-    fields = OrderLayout(
-        magnitude_mask=unpack.magnitude_mask,
-        sign_bit=unpack.sign_bit,
-        max_code=unpack.max_code,
-        infinity=min(unpack.infinity, no_code),
-        own_nan=unpack.own_nan,
-        quiet_from=unpack.quiet_from,
-        flush_below=unpack.flush_below,
-    )
-    return np.array(fields, np.uint32)
+    unpack = UnpackLayout(*unpack_layout(fmt, input_subnormals).tolist())
+    no_code = (1 << 32) - 1  # that of Inf, if there is none, has 64 bits
+    return np.array([min(getattr(unpack, name), no_code) for name in OrderLayout._fields], np.uint32)
 
 
 @lru_cache(maxsize=4096)

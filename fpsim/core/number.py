@@ -81,6 +81,15 @@ unpack_fields = fields_of(UnpackLayout)
 
 
 @scalar
+def least_field(f: UnpackLayout) -> Any:
+    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number.
+
+    The result is a uint64. f: UnpackLayout, the format's constants.
+    """
+    return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
+
+
+@scalar
 def infinite(negative: Any) -> Number:
     """Return an infinity as a Number; negative: its sign as uint64, 0 or 1.
 

@@ -93,9 +93,8 @@ def _make_split(word: type, width: int) -> Any:
         For shift >= width, kept is 0, and rest is below half a unit and not exact, but nonzero if the significand is.
         In stochastic mode, rest is then the exact fraction, rounded down to `width` bits.
         """
-        near = word(
-            min(shift, top) & top
-        )  # the mask tells LLVM that the shift fits, which keeps the elements of a vector register narrow
+        # the mask tells LLVM that the shift fits, which keeps the elements of a vector register narrow
+        near = word(min(shift, top) & top)
         kept = word(significand >> near)
         rest = word(word(significand + significand) << word(top - near))
         if mode == STOCHASTIC:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.exact_arithmetic import add, multiply
-from fpsim.core.number import BIAS, FIELD_OF_ZERO, FINITE, NAN, TOP, ZERO, Number, UnpackLayout, normalise, unpack
+from fpsim.core.exact_arithmetic import add, multiply, zero
+from fpsim.core.number import BIAS, FINITE, TOP, ZERO, Number, least_field, normalise, unpack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.sums.long_sum import add_product, add_term, clear, total
 from fpsim.core.sums.term import (
@@ -24,7 +24,7 @@ from fpsim.core.sums.term import (
     specials_of_product,
     term_of,
 )
-from fpsim.core.units.nvidia import Layouts, UnitLayout, packed, rounded, special_result
+from fpsim.core.units.nvidia import Layouts, UnitLayout, packed, packed_or_nan, rounded, special_result
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
@@ -63,35 +63,13 @@ def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: U
 
 
 @scalar
-def _flushed(x: Number, least_field: Any) -> Number:
+def _flushed(x: Number, least: Any) -> Number:
     """Return the Number x, or +0 if it is zero or below the smallest normal value.
 
-    least_field: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    least: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
-    if (x.kind == u64(FINITE)) & ((x.field < least_field) | (x.significand == ZERO)):
-        return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
-    return x
-
-
-@scalar
-def _least_field(f: UnpackLayout) -> Any:
-    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number (core/number.py).
-
-    The result is a uint64. f: UnpackLayout, the format's constants.
-    """
-    return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
-
-
-@scalar
-def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
-    """Return the accumulator's code of the Number x, rounded to nearest even; every NaN becomes the unit's NaN.
-
-    f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
-    """
-    code = packed(x, f.result, NEAREST_EVEN, u)
-    return u64(u.nan) if x.kind >= u64(NAN) else code
+    return zero(ZERO) if (x.kind == u64(FINITE)) & ((x.field < least) | (x.significand == ZERO)) else x
 
 
 @scalar
@@ -103,10 +81,10 @@ def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
     """
     if k >= a.size:
         return ZERO
-    x = _flushed(unpack(u64(u64(a[k]) & u64(u.kept_a)), f.a), _least_field(f.a))
-    y = _flushed(unpack(u64(u64(b[k]) & u64(u.kept_b)), f.b), _least_field(f.b))
+    x = _flushed(unpack(u64(u64(a[k]) & u64(u.kept_a)), f.a), least_field(f.a))
+    y = _flushed(unpack(u64(u64(b[k]) & u64(u.kept_b)), f.b), least_field(f.b))
     product, _ = multiply(x, y)
-    return _code_of(product, f, u)
+    return packed_or_nan(product, f.result, NEAREST_EVEN, u)
 
 
 @scalar
@@ -120,24 +98,15 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
     overwritten. f: Layouts, the formats; u: UnitLayout, constants of the instruction.
     """
     if start == i64(0):
-        x = _flushed(unpack(c, f.c), _least_field(f.c))
+        x = _flushed(unpack(c, f.c), least_field(f.c))
         c = ZERO if (x.significand == ZERO) & (x.kind == u64(FINITE)) else c
     nodes[0] = i64(c)
     for i in range(u.terms):
         nodes[u.terms + i] = i64(_flushed_product(a, b, i64(start + i), f, u))
     for i in range(u.terms - 1, -1, -1):
         x, _ = add(unpack(u64(nodes[2 * i]), f.c), unpack(u64(nodes[2 * i + 1]), f.c), NEAREST_EVEN)
-        nodes[i] = i64(_code_of(x, f, u))
+        nodes[i] = i64(packed_or_nan(x, f.result, NEAREST_EVEN, u))
     return u64(nodes[0])
-
-
-@scalar
-def _end(a: Any, start: Any, u: UnitLayout) -> Any:
-    """Return the index after the last product of the instruction that begins at `start`, as an int64.
-
-    a: 1-D array of the codes of a whole row; u: UnitLayout, whose `terms` is the number of products per instruction.
-    """
-    return min(i64(start + u.terms), i64(a.size))
 
 
 @scalar
@@ -212,7 +181,8 @@ def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
     accumulator; the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants.
     """
-    sum_, exponent, specials = _cut_products(a, b, start, _end(a, start, u), i64(1), f, u)
+    stop = min(i64(start + u.terms), i64(a.size))
+    sum_, exponent, specials = _cut_products(a, b, start, stop, i64(1), f, u)
     specials = i64(specials | specials_of(term_of(c, f.c)))
     if specials != NO_SPECIAL:
         return special_result(specials, f.result, u)
@@ -229,7 +199,7 @@ def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
     accumulator; the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants.
     """
-    stop = _end(a, start, u)
+    stop = min(i64(start + u.terms), i64(a.size))
     even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)
     odd, odd_exponent, odd_specials = _cut_products(a, b, i64(start + i64(1)), stop, i64(2), f, u)
     specials = i64(i64(specials | odd_specials) | specials_of(term_of(c, f.c)))

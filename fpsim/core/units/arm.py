@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.exact_arithmetic import add, multiply, zero
-from fpsim.core.number import FINITE, NAN, ZERO, Number, UnpackLayout, unpack
+from fpsim.core.exact_arithmetic import add, flushed, multiply, zero
+from fpsim.core.number import ZERO, Number, UnpackLayout, least_field, unpack
 from fpsim.core.rounding import NEAREST_EVEN, ODD
-from fpsim.core.units.nvidia import Layouts, UnitLayout, packed
+from fpsim.core.units.nvidia import Layouts, UnitLayout, packed_or_nan
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
@@ -29,17 +29,6 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout) -> Number:
 
 
 @scalar
-def _flushed(x: Number, f: Layouts) -> Number:
-    """Return the Number x, or a zero of its sign if it is finite and below the accumulator's smallest normal value.
-
-    f: Layouts, the formats of the instruction.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
-    """
-    least = u64(u64(f.c.rebias + f.c.mantissa_bits) + f.c.smallest_field)
-    return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least) else x
-
-
-@scalar
 def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
     """Return the Number x rounded to odd in the result's format; a value below the normal range becomes zero.
 
@@ -47,8 +36,7 @@ def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
     unit's NaN. f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
-    code = packed(_flushed(x, f), f.result, ODD, u)
-    return unpack(u64(u.nan) if x.kind >= u64(NAN) else code, f.c)
+    return unpack(packed_or_nan(flushed(x, least_field(f.c)), f.result, ODD, u), f.c)
 
 
 @scalar
@@ -60,12 +48,13 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     product, int64. c: code of the accumulator; the result is the code of the new one, both uint64. f: Layouts, the
     formats; u: UnitLayout, constants of the instruction.
     """
-    first, _ = multiply(_flushed(_operand(a, start, u.kept_a, f.a), f), _flushed(_operand(b, start, u.kept_b, f.b), f))
-    k = i64(start + i64(1))
-    second, _ = multiply(_flushed(_operand(a, k, u.kept_a, f.a), f), _flushed(_operand(b, k, u.kept_b, f.b), f))
+    k, least = i64(start + i64(1)), least_field(f.c)
+    x, y = flushed(_operand(a, start, u.kept_a, f.a), least), flushed(_operand(b, start, u.kept_b, f.b), least)
+    first, _ = multiply(x, y)
+    second, _ = multiply(flushed(_operand(a, k, u.kept_a, f.a), least), flushed(_operand(b, k, u.kept_b, f.b), least))
     pair, _ = add(_odd(first, f, u), _odd(second, f, u), ODD)
-    total, _ = add(_flushed(unpack(c, f.c), f), _odd(pair, f, u), ODD)
-    return u64(u.nan) if total.kind >= u64(NAN) else packed(_flushed(total, f), f.result, ODD, u)
+    total, _ = add(flushed(unpack(c, f.c), least), _odd(pair, f, u), ODD)
+    return packed_or_nan(flushed(total, least), f.result, ODD, u)
 
 
 @scalar
@@ -80,6 +69,6 @@ def fused_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayou
     first, _ = multiply(_operand(a, start, u.kept_a, f.a), _operand(b, start, u.kept_b, f.b))
     second, _ = multiply(_operand(a, k, u.kept_a, f.a), _operand(b, k, u.kept_b, f.b))
     pair, _ = add(first, second, NEAREST_EVEN)
-    code = u64(u.nan) if pair.kind >= u64(NAN) else packed(pair, f.result, NEAREST_EVEN, u)
+    code = packed_or_nan(pair, f.result, NEAREST_EVEN, u)
     total, _ = add(unpack(c, f.c), unpack(code, f.c), NEAREST_EVEN)
-    return u64(u.nan) if total.kind >= u64(NAN) else packed(total, f.result, NEAREST_EVEN, u)
+    return packed_or_nan(total, f.result, NEAREST_EVEN, u)

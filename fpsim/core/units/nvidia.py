@@ -92,15 +92,9 @@ WORDS = len(UnpackLayout._fields)
 @scalar
 def layouts_in(words: Any) -> Layouts:
     """Return the Layouts whose fields the 1-D integer array `words` holds, those of a, b, c, scale, result in turn."""
-    a, b, c, scale = (
-        words[0:WORDS],
-        words[WORDS : 2 * WORDS],
-        words[2 * WORDS : 3 * WORDS],
-        words[3 * WORDS : 4 * WORDS],
-    )
-    return Layouts(
-        unpack_fields(a), unpack_fields(b), unpack_fields(c), unpack_fields(scale), encode_fields(words[4 * WORDS :])
-    )
+    a, b = unpack_fields(words), unpack_fields(words[WORDS:])
+    c, scale = unpack_fields(words[2 * WORDS :]), unpack_fields(words[3 * WORDS :])
+    return Layouts(a, b, c, scale, encode_fields(words[4 * WORDS :]))
 
 
 @scalar
@@ -112,6 +106,16 @@ def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
     """
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))
+
+
+@scalar
+def packed_or_nan(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
+    """Return the code, a uint64, of the Number x rounded once to the bits of the result; a NaN becomes the unit's NaN.
+
+    f: EncodeLayout of the result without the u.lost low bits, which are appended as zeros; mode: a Rounding; u:
+    UnitLayout. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
+    return u64(u.nan) if x.kind >= u64(NAN) else packed(x, f, mode, u)
 
 
 @scalar
@@ -280,5 +284,4 @@ def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     for half in range(2):
         partial = fused_step(a, b, i64(start + i64(2 * half)), i64(4), partial, i64(0), NO_SPECIAL, f, u)
     x, _ = add(unpack(c, f.c), unpack(partial, f.c), NEAREST_EVEN)
-    code = packed(x, f.result, NEAREST_EVEN, u)
-    return u64(u.nan) if x.kind >= u64(NAN) else code
+    return packed_or_nan(x, f.result, NEAREST_EVEN, u)

@@ -18,8 +18,22 @@ from fpsim.runtime.compile import scalar
 
 i64 = np.int64
 
-
 Step = Callable[..., Any]
+
+
+def _of_codes(step: Step) -> Step:
+    """Return `step`, an instruction of the arguments (a, b, start, c, f, u), with those of `steps_by_rule`."""
+    return scalar(lambda a, b, p, q, start, c, digits, f, u: step(a, b, start, c, f, u))
+
+
+def _with_scales(step: Step) -> Step:
+    """Return `step`, an instruction of (a, b, scale_a, scale_b, start, c, f, u), with those of `steps_by_rule`."""
+    return scalar(lambda a, b, p, q, start, c, digits, f, u: step(a, b, p, q, start, c, f, u))
+
+
+def _with_digits(step: Step) -> Step:
+    """Return `step`, an instruction of (a, b, start, c, digits, f, u), with those of `steps_by_rule`."""
+    return scalar(lambda a, b, p, q, start, c, digits, f, u: step(a, b, start, c, digits, f, u))
 
 
 @cache
@@ -33,57 +47,18 @@ def steps_by_rule() -> dict[Rule, Step]:
     result). u: a UnitLayout (the instruction's constants, such as its number of terms and the fraction bits it keeps).
     """
 
-    @scalar
-    def _fused(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return fused_step(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u)
-
-    @scalar
-    def _scaled(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return scaled_step(a, b, p, q, start, c, f, u)
-
-    @scalar
-    def _grouped(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return grouped_step(a, b, p, q, start, c, f, u)
-
-    @scalar
-    def _two_passes(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return two_pass_step(a, b, start, c, f, u)
-
-    @scalar
-    def _exact(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return exact_step(a, b, start, c, digits, f, u)
-
-    @scalar
-    def _flushed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return flushed_step(a, b, start, c, digits, f, u)
-
-    @scalar
-    def _separate(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return separate_step(a, b, start, c, f, u)
-
-    @scalar
-    def _even_odd(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return even_odd_step(a, b, start, c, f, u)
-
-    @scalar
-    def _reversed(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return reversed_chain_step(a, b, start, c, f, u)
-
-    @scalar
-    def _two_chains(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return two_chains_step(a, b, start, c, f, u)
-
-    @scalar
-    def _odd_pair(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return odd_pair_step(a, b, start, c, f, u)
-
-    @scalar
-    def _fused_pair(a: Any, b: Any, p: Any, q: Any, start: Any, c: Any, digits: Any, f: Any, u: Any) -> Any:
-        return fused_pair_step(a, b, start, c, f, u)
-
+    fused = scalar(lambda a, b, start, c, f, u: fused_step(a, b, start, i64(2), c, i64(0), NO_SPECIAL, f, u))
     return {
-        Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
-        Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _even_odd,
-        Rule.REVERSED_CHAIN: _reversed, Rule.TWO_CHAINS: _two_chains,
-        Rule.ODD_PAIR: _odd_pair, Rule.FUSED_PAIR: _fused_pair,
-    }  # fmt: skip
+        Rule.FUSED: _of_codes(fused),
+        Rule.SCALED: _with_scales(scaled_step),
+        Rule.GROUPED: _with_scales(grouped_step),
+        Rule.TWO_PASSES: _of_codes(two_pass_step),
+        Rule.EXACT: _with_digits(exact_step),
+        Rule.FLUSHED_TREE: _with_digits(flushed_step),
+        Rule.SEPARATE: _of_codes(separate_step),
+        Rule.EVEN_ODD: _of_codes(even_odd_step),
+        Rule.REVERSED_CHAIN: _of_codes(reversed_chain_step),
+        Rule.TWO_CHAINS: _of_codes(two_chains_step),
+        Rule.ODD_PAIR: _of_codes(odd_pair_step),
+        Rule.FUSED_PAIR: _of_codes(fused_pair_step),
+    }

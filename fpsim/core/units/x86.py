@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.exact_arithmetic import add, fma, zero
-from fpsim.core.number import FINITE, NAN, TOP, ZERO, Number, UnpackLayout, unpack
+from fpsim.core.exact_arithmetic import add, flushed, fma, zero
+from fpsim.core.number import FINITE, NAN, TOP, ZERO, Number, UnpackLayout, least_field, unpack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.core.units.nvidia import Layouts, UnitLayout, packed
 from fpsim.runtime.compile import scalar
@@ -19,25 +19,6 @@ from fpsim.runtime.compile import scalar
 i64, u64 = np.int64, np.uint64
 
 ROUNDS_UP = 25  # leading bits of a significand, which round up to a power of two where all of them are ones
-
-
-@scalar
-def _least_field(f: UnpackLayout) -> Any:
-    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number (core/number.py).
-
-    The result is a uint64. f: UnpackLayout, the format's constants.
-    """
-    return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
-
-
-@scalar
-def _flushed_input(x: Number, least_field: Any) -> Number:
-    """Return the Number x, or a zero of its sign if it is below the smallest normal value.
-
-    least_field: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
-    """
-    return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
 
 
 @scalar
@@ -50,7 +31,7 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
     """
     if x.kind >= u64(NAN):
         return u64(u.nan)
-    least = _least_field(f.c)
+    least = least_field(f.c)
     all_ones = u64((1 << ROUNDS_UP) - 1)
     rounds_up = (u64(x.field + u64(1)) == least) & (u64(x.significand >> u64(TOP + 1 - ROUNDS_UP)) == all_ones)
     tiny = (x.kind == u64(FINITE)) & (x.field < least) & (not rounds_up)
@@ -67,7 +48,7 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -
     """
     if k >= i64(codes.size):
         return zero(ZERO)
-    return _flushed_input(unpack(u64(u64(codes[k]) & u64(kept)), f), least_field)
+    return flushed(unpack(u64(u64(codes[k]) & u64(kept)), f), least_field)
 
 
 @scalar
@@ -78,7 +59,7 @@ def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> 
     Layouts, the formats of the instruction; u: UnitLayout, its constants. Operands and results below 2**-126 become
     zeros.
     """
-    least = _least_field(f.c)
+    least = least_field(f.c)
     x, y = _operand(a, k, u.kept_a, f.a, least), _operand(b, k, u.kept_b, f.b, least)
     total, _ = fma(x, y, unpack(c, f.c), NEAREST_EVEN)
     return _flushed_code(total, f, u)
@@ -90,7 +71,7 @@ def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
 
     f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
     """
-    return _flushed_code(_flushed_input(unpack(c, f.c), _least_field(f.c)), f, u)
+    return _flushed_code(flushed(unpack(c, f.c), least_field(f.c)), f, u)
 
 
 @scalar
