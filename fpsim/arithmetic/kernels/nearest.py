@@ -23,7 +23,6 @@ from fpsim.arithmetic.kernels.short_floats import (
     SMALLEST_NORMAL,
     TINY_AND_INEXACT,
     ZERO,
-    bits_of,
     divide_bfloat,
     f32,
     flagged_divide_bfloat,
@@ -38,6 +37,7 @@ from fpsim.arithmetic.kernels.short_floats import (
     u32,
 )
 from fpsim.casts.half import has_conversion
+from fpsim.core.elementary.steps import bits_of
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16, Format
 from fpsim.runtime.compile import kernel, scalar

@@ -33,9 +33,7 @@ from fpsim.arithmetic.kernels.short_floats import (
     MAGNITUDE,
     TINY_AND_INEXACT,
     ZERO,
-    bits_of,
     f32,
-    float_of,
     load_bfloat,
     narrow_to_odd,
     round_bfloat,
@@ -43,6 +41,7 @@ from fpsim.arithmetic.kernels.short_floats import (
     u16,
     u32,
 )
+from fpsim.core.elementary.steps import bits_of, float_of
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.formats.named import BF16, Format
 from fpsim.runtime.compile import inner_loop, kernel, scalar

@@ -12,6 +12,7 @@ import numpy as np
 
 from fpsim.casts.half import NAN as HALF_NAN
 from fpsim.casts.half import from_half, to_half
+from fpsim.core.elementary.steps import bits_of, float_of
 from fpsim.formats.ieee import Flags
 from fpsim.formats.named import BF16, FP16
 from fpsim.runtime.compile import scalar
@@ -38,18 +39,6 @@ QUOTIENT_SHIFT, QUOTIENT_MAGIC = u32(118 << 23), f32(2.0 ** (118 - 133 + 23))
 DROPPED = u32(0xFFFF)  # the bits of a float32 that BF16 does not have
 
 INEXACT, TINY_AND_INEXACT = u32(Flags.INEXACT), u32(Flags.INEXACT | Flags.UNDERFLOW)
-
-
-@scalar
-def bits_of(x: Any) -> Any:
-    """Return the bits of a float32 as a uint32."""
-    return u32(f32(x).view(np.uint32))
-
-
-@scalar
-def float_of(bits: Any) -> Any:
-    """Return the float32 that has the given bits, a uint32."""
-    return f32(u32(bits).view(np.float32))
 
 
 # ---- BF16: the upper half of a float32

@@ -25,21 +25,6 @@ Predicate = Callable[[Any, Any], Any]
 
 
 @scalar
-def _never(x: Any, y: Any) -> Any:
-    """Return False: the predicate "the result is exact" of functions with no exact result except at 0 and Inf.
-
-    x, y, the uint32 bits of operand and result, are not used.
-    """
-    return False
-
-
-@scalar
-def _one(x: Any, y: Any) -> Any:
-    """Return whether x, the uint32 bits of a float32, is 1; y is not used."""
-    return x == ONE_32
-
-
-@scalar
 def _is_power(magnitude: Any) -> Any:
     """Return whether the positive finite float32 with the uint32 bits `magnitude` is a power of two."""
     subnormal = magnitude < SMALLEST_NORMAL
@@ -100,10 +85,11 @@ def _cube(x: Any, y: Any) -> Any:
     return (u32(y & LONG_ROOT) == ZERO_32) & (times(times(root, root), root) == value)  # exact products
 
 
-# Operands other than 0 and Inf whose result is exact; no other function has one: docs/elementary.md.
+# Whether a result is exact, from the bits of an operand other than 0 and Inf and of the result: docs/elementary.md.
+_never: Predicate = scalar(lambda x, y: False)  # of the functions that are not listed
 EXACT: dict[str, Predicate] = {
-    "exp2": _integer, "log": _one, "log2": _power_of_two, "rsqrt": _power_of_four, "reciprocal": _inverse_of_power,
-    "cbrt": _cube,
+    "exp2": _integer, "log": scalar(lambda x, y: x == ONE_32), "log2": _power_of_two, "rsqrt": _power_of_four,
+    "reciprocal": _inverse_of_power, "cbrt": _cube,
 }  # fmt: skip
 
 

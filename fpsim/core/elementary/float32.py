@@ -2,8 +2,8 @@
 
 Each evaluates in float64, with products, sums, quotients and roots only, to a relative error below 2**-46, and rounds
 once; the few inputs that this rounds to the wrong side are in corrections.py. docs/elementary.md has the proof. NaN
-becomes the quiet NaN without a sign. In this file, `wide` is a function's float64 evaluation and `name` its key in
-CORRECTIONS.
+becomes the quiet NaN without a sign. In this file, `name` is a function's key in WIDE, the evaluations in float64, and
+in CORRECTIONS.
 """
 
 from __future__ import annotations
@@ -34,14 +34,23 @@ ZERO_32 = u32(0)
 
 Function = Callable[[Any], Any]
 
+WIDE: dict[str, Function] = {  # the evaluations in float64
+    "exp": exponentials.exp_wide, "exp2": exponentials.exp2_wide, "expm1": exponentials.expm1_wide,
+    "log": logarithms.log_wide, "log2": logarithms.log2_wide, "log1p": logarithms.log1p_of, "sin": circular.sin_wide,
+    "cos": circular.cos_wide, "tan": circular.tan_wide, "tanh": exponentials.tanh_wide,
+    "sigmoid": exponentials.sigmoid_wide, "erf": error_functions.erf_wide, "erfc": error_functions.erfc_wide,
+    "rsqrt": roots.rsqrt_wide, "reciprocal": roots.reciprocal_wide, "cbrt": roots.cbrt_wide,
+    "softplus": logarithms.softplus_wide, "gelu": error_functions.gelu_wide, "silu": exponentials.silu_wide,
+}  # fmt: skip
 
-def _of_any(wide: Function, name: str) -> Function:
+
+def _of_any(name: str) -> Function:
     """Return the compiled elementary function f of any float32 x, correctly rounded to float32.
 
-    wide: the evaluation of f in float64, for any x including infinities. name: f's key in CORRECTIONS, which lists the
-    inputs at which rounding `wide` to float32 is wrong. NaN becomes the quiet NaN without a sign.
+    name: the name of f, such as "exp". WIDE[name], the evaluation of f in float64, must take any x including
+    infinities. NaN becomes the quiet NaN without a sign.
     """
-    correct = replaced(CORRECTIONS[name])
+    wide, correct = WIDE[name], replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -52,13 +61,13 @@ def _of_any(wide: Function, name: str) -> Function:
     return rounded
 
 
-def _of_finite(wide: Function, name: str, below: float) -> Function:
+def _of_finite(name: str, below: float) -> Function:
     """Return the compiled elementary function f of any float32 x, correctly rounded to float32, with f(Inf) = Inf.
 
-    wide: the evaluation of f in float64, for finite x. name: f's key in CORRECTIONS, which lists the inputs at which
-    rounding `wide` to float32 is wrong. below: f(-Inf). NaN becomes the quiet NaN without a sign.
+    name: the name of f, such as "gelu". WIDE[name], the evaluation of f in float64, must take finite x. below: f(-Inf).
+    NaN becomes the quiet NaN without a sign.
     """
-    correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
+    wide, correct, at_minus_infinity = WIDE[name], replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -72,14 +81,13 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
     return rounded
 
 
-def _saturating(wide: Function, name: str, constant_from: float) -> Function:
+def _saturating(name: str, constant_from: float) -> Function:
     """Return the compiled odd elementary function f of any float32 x, correctly rounded to float32.
 
-    f(-x) = -f(x), and f is constant from x = constant_from on. wide: the evaluation of f in float64, for x from 0 to
-    constant_from. name: f's key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
-    NaN becomes the quiet NaN without a sign.
+    f(-x) = -f(x), and f is constant from x = constant_from on. name: the name of f, such as "tanh". WIDE[name], the
+    evaluation of f in float64, must take x from 0 to constant_from. NaN becomes the quiet NaN without a sign.
     """
-    correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
+    wide, correct, largest = WIDE[name], replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -91,14 +99,13 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
     return rounded
 
 
-def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
+def _odd(name: str, at_zero: int, at_infinity: int) -> Function:
     """Return the compiled odd elementary function f, f(-x) = -f(x), of any float32 x, correctly rounded to float32.
 
-    wide: the evaluation of f in float64, for finite x > 0. name: f's key in CORRECTIONS, which lists the inputs at
-    which rounding `wide` to float32 is wrong. at_zero, at_infinity: f(+0) and f(Inf), as float32 bits. NaN becomes the
-    quiet NaN without a sign.
+    name: the name of f, such as "sin". WIDE[name], the evaluation of f in float64, must take finite x > 0. at_zero,
+    at_infinity: f(+0) and f(Inf), as float32 bits. NaN becomes the quiet NaN without a sign.
     """
-    correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
+    wide, correct, zero, infinite = WIDE[name], replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -114,14 +121,13 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
     return rounded
 
 
-def _even(wide: Function, name: str, at_infinity: int) -> Function:
+def _even(name: str, at_infinity: int) -> Function:
     """Return the compiled even elementary function f, f(-x) = f(x), of any float32 x, correctly rounded to float32.
 
-    wide: the evaluation of f in float64, for finite x >= 0. name: f's key in CORRECTIONS, which lists the inputs at
-    which rounding `wide` to float32 is wrong. at_infinity: f(Inf), as float32 bits. NaN becomes the quiet NaN without a
-    sign.
+    name: the name of f, such as "cos". WIDE[name], the evaluation of f in float64, must take finite x >= 0.
+    at_infinity: f(Inf), as float32 bits. NaN becomes the quiet NaN without a sign.
     """
-    correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
+    wide, correct, infinite = WIDE[name], replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -151,14 +157,13 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
     return rounded
 
 
-def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
+def _of_positive(name: str, at_zero: int, at_infinity: int) -> Function:
     """Return the compiled elementary function f of any float32 x, correctly rounded to float32; NaN for x < 0.
 
-    wide: the evaluation of f in float64, for finite x > 0. name: f's key in CORRECTIONS, which lists the inputs at
-    which rounding `wide` to float32 is wrong. at_zero, at_infinity: f(0) and f(Inf), as float32 bits. f(-0) is at_zero
-    with the sign bit set.
+    name: the name of f, such as "log". WIDE[name], the evaluation of f in float64, must take finite x > 0. at_zero,
+    at_infinity: f(0) and f(Inf), as float32 bits. f(-0) is at_zero with the sign bit set.
     """
-    correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
+    wide, correct, zero, infinite = WIDE[name], replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -174,7 +179,7 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
 def _log1p() -> Function:
     """Return the compiled function log(1 + x) of any float32 x, correctly rounded to float32: NaN for x < -1."""
-    correct, wide, minus_one = replaced(CORRECTIONS["log1p"]), logarithms.log1p_of, u32(0xBF800000)
+    wide, correct, minus_one = WIDE["log1p"], replaced(CORRECTIONS["log1p"]), u32(0xBF800000)
 
     @scalar
     def rounded(x: Any) -> Any:
@@ -191,41 +196,29 @@ def _log1p() -> Function:
 
 _INF, _NAN, _MINUS_INF = 0x7F800000, 0x7FC00000, 0xFF800000
 
-exp = _of_any(exponentials.exp_wide, "exp")
-exp2 = _of_any(exponentials.exp2_wide, "exp2")
-expm1 = _of_any(exponentials.expm1_wide, "expm1")
-sigmoid = _of_any(exponentials.sigmoid_wide, "sigmoid")
-erfc = _of_any(error_functions.erfc_wide, "erfc")
-silu = _of_finite(exponentials.silu_wide, "silu", -0.0)
-gelu = _of_finite(error_functions.gelu_wide, "gelu", -0.0)
-softplus = _of_finite(logarithms.softplus_wide, "softplus", 0.0)
-tanh = _saturating(exponentials.tanh_wide, "tanh", 20.0)
-erf = _saturating(error_functions.erf_wide, "erf", 4.0)
-sin = _odd(circular.sin_wide, "sin", 0, _NAN)
-tan = _odd(circular.tan_wide, "tan", 0, _NAN)
-cbrt = _odd(roots.cbrt_wide, "cbrt", 0, _INF)
-reciprocal = _odd(roots.reciprocal_wide, "reciprocal", _INF, 0)
-cos = _even(circular.cos_wide, "cos", _NAN)
-log = _of_positive(logarithms.log_wide, "log", _MINUS_INF, _INF)
-log2 = _of_positive(logarithms.log2_wide, "log2", _MINUS_INF, _INF)
-rsqrt = _of_positive(roots.rsqrt_wide, "rsqrt", _INF, 0)
-log1p = _log1p()
-
 NEAR_FUNCTIONS: dict[str, Function] = {  # for |x| <= 2**20: see circular.py
     "sin": _near(circular.sin_near, "sin", SIGN_32),
     "cos": _near(circular.cos_near, "cos", ZERO_32),
     "tan": _near(circular.tan_near, "tan", SIGN_32),
 }
-WIDE: dict[str, Function] = {  # the evaluations in float64
-    "exp": exponentials.exp_wide, "exp2": exponentials.exp2_wide, "expm1": exponentials.expm1_wide,
-    "log": logarithms.log_wide, "log2": logarithms.log2_wide, "log1p": logarithms.log1p_of, "sin": circular.sin_wide,
-    "cos": circular.cos_wide, "tan": circular.tan_wide, "tanh": exponentials.tanh_wide,
-    "sigmoid": exponentials.sigmoid_wide, "erf": error_functions.erf_wide, "erfc": error_functions.erfc_wide,
-    "rsqrt": roots.rsqrt_wide, "reciprocal": roots.reciprocal_wide, "cbrt": roots.cbrt_wide,
-    "softplus": logarithms.softplus_wide, "gelu": error_functions.gelu_wide, "silu": exponentials.silu_wide,
-}  # fmt: skip
 FUNCTIONS: dict[str, Function] = {
-    "exp": exp, "exp2": exp2, "expm1": expm1, "log": log, "log2": log2, "log1p": log1p, "sin": sin, "cos": cos,
-    "tan": tan, "tanh": tanh, "sigmoid": sigmoid, "erf": erf, "erfc": erfc, "rsqrt": rsqrt, "reciprocal": reciprocal,
-    "cbrt": cbrt, "softplus": softplus, "gelu": gelu, "silu": silu,
-}  # fmt: skip
+    "exp": _of_any("exp"),
+    "exp2": _of_any("exp2"),
+    "expm1": _of_any("expm1"),
+    "log": _of_positive("log", _MINUS_INF, _INF),
+    "log2": _of_positive("log2", _MINUS_INF, _INF),
+    "log1p": _log1p(),
+    "sin": _odd("sin", 0, _NAN),
+    "cos": _even("cos", _NAN),
+    "tan": _odd("tan", 0, _NAN),
+    "tanh": _saturating("tanh", 20.0),
+    "sigmoid": _of_any("sigmoid"),
+    "erf": _saturating("erf", 4.0),
+    "erfc": _of_any("erfc"),
+    "rsqrt": _of_positive("rsqrt", _INF, 0),
+    "reciprocal": _odd("reciprocal", _INF, 0),
+    "cbrt": _odd("cbrt", 0, _INF),
+    "softplus": _of_finite("softplus", 0.0),
+    "gelu": _of_finite("gelu", -0.0),
+    "silu": _of_finite("silu", -0.0),
+}

@@ -11,13 +11,14 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.core.elementary.exponentials import exp_wide
-from fpsim.core.elementary.float32 import exp, log, rsqrt, sigmoid, silu
+from fpsim.core.elementary.float32 import FUNCTIONS
 from fpsim.core.elementary.logarithms import log_wide
 from fpsim.core.elementary.steps import bits_of
 from fpsim.runtime.compile import inner_loop, kernel
 from fpsim.runtime.processor import ieee_arithmetic
 
 f32, f64, u32 = np.float32, np.float64, np.uint32
+exp, log, rsqrt, sigmoid, silu = (FUNCTIONS[name] for name in ("exp", "log", "rsqrt", "sigmoid", "silu"))
 ONE, HALF, ZERO = f32(1), f32(0.5), f32(0)
 LEAST = f32(-np.inf)
 EXPONENT, EXPONENT_MASK = u32(23), u32(0xFF)
