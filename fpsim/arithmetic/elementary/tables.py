@@ -39,6 +39,7 @@ AT_INFINITY = {
 }  # fmt: skip
 KEEPS_ZERO = ("expm1", "log1p", "sin", "tan", "tanh", "erf", "cbrt", "gelu", "silu")
 POLE_AT_ZERO = ("log", "log2", "rsqrt", "reciprocal")
+SIGNED_AT_ZERO = (*KEEPS_ZERO, "rsqrt", "reciprocal")  # f(-0) has a sign, and is -f(+0)
 DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
@@ -65,15 +66,16 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
     """Return the exact results of function `name` for every code of a format, from memory, from disk, or computed.
 
     A computed table of a format of 10 bits or more is stored on disk, in the kernels' cache folder. fmt: a format of up
-    to 16 bits. input_subnormals: "keep", or "flush", which gives subnormal codes the results of zeros.
+    to 16 bits. input_subnormals: "keep", or "flush", which gives subnormal codes the results of zeros of their sign.
     """
     if input_subnormals == "flush" and fmt.has_zero:
         codes = np.arange(1 << fmt.bits)
-        subnormal = (codes & fmt.top_magnitude) < 1 << fmt.mantissa_bits
-        zeros = codes & fmt.sign_bit if fmt.negative_zero else codes * 0
-        index = np.where(subnormal & (codes != fmt.nan_code), zeros, codes)
-        significands, fields, states = exact_table(name, fmt, "keep")
-        return ExactTable(significands[index], fields[index], states[index])
+        subnormal = ((codes & fmt.top_magnitude) < 1 << fmt.mantissa_bits) & (codes != fmt.nan_code)
+        index = np.where(subnormal, codes & fmt.sign_bit if fmt.negative_zero else 0, codes)
+        significands, fields, states = (column[index] for column in exact_table(name, fmt, "keep"))
+        if not fmt.negative_zero and name in SIGNED_AT_ZERO:  # no code has the result for -0
+            states[subnormal & (codes & fmt.sign_bit != 0)] ^= NEGATIVE
+        return ExactTable(significands, fields, states)
     path = _path(name, fmt) if fmt.bits >= ON_DISK_FROM else None
     stored = None if path is None else read_whole(path)
     if stored is not None and len(stored) == 11 << fmt.bits:

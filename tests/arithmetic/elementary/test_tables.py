@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fpsim as fp
 from fpsim.arithmetic.elementary import entries, tables
+from fpsim.arithmetic.operation import ELEMENTARY
+from fpsim.testing import assert_bits_equal
+from tests.kit.sweeps import in_turn
 
 TEN = fp.Format("ten", 4, 5)
 
@@ -70,6 +74,16 @@ def test_flushed_operands_are_zeros_of_their_sign() -> None:
         source = code & 0x80 if 0 < magnitude < 4 else code
         assert flushed.significands[code] == kept.significands[source]
         assert flushed.states[code] == kept.states[source]
+
+
+@in_turn("name", ELEMENTARY)
+def test_flushed_operands_keep_a_sign_that_their_format_has_for_no_zero(name: str) -> None:
+    words: Any = {"out_fmt": "fp16", "input_subnormals": "flush", "flags": True}
+    codes, zeros = np.uint8([0x01, 0x81, 0x07, 0x87]), np.float16([0.0, -0.0, 0.0, -0.0])
+    got, raised = getattr(fp, name)(codes, fmt="e4m3fnuz", **words)
+    want, wanted = getattr(fp, name)(zeros, flags=True)
+    assert_bits_equal(got, want.view(np.uint16))
+    assert_bits_equal(raised, wanted)
 
 
 def test_entries_near_a_power_of_two_keep_what_is_below_it() -> None:
