@@ -85,12 +85,15 @@ class Format:
             object.__setattr__(self, field, int(value))
         if not isinstance(self.source, str) or not self.source.isprintable():
             raise ValueError(f"{self.name}: source must be a text of one line; got {shown(self.source)}.")
-        for field in ("signed", "infinities", "subnormals", "ties_to_even_code"):
-            if not isinstance(getattr(self, field), (bool, np.bool_)):
-                raise ValueError(f"{self.name}: {field} must be True or False; got {shown(getattr(self, field))}.")
-            object.__setattr__(self, field, bool(getattr(self, field)))
         if not isinstance(self.nan, str) or self.nan not in NAN_ENCODINGS:
             raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {shown(self.nan)}.")
+        for field in ("signed", "infinities", "subnormals", "ties_to_even_code", "negative_zero"):
+            value = getattr(self, field)
+            if field == "negative_zero" and value is None:
+                value = self.signed and self.subnormals and self.nan != "negative_zero"
+            if not isinstance(value, (bool, np.bool_)):
+                raise ValueError(f"{self.name}: {field} must be True or False; got {shown(value)}.")
+            object.__setattr__(self, field, bool(value))
         if self.exponent_bits < 1:
             raise ValueError(f"{self.name}: exponent_bits must be at least 1 to hold a normal number; got 0.")
         if self.bias is None:
@@ -98,11 +101,6 @@ class Format:
         if not isinstance(self.bias, (int, np.integer)) or isinstance(self.bias, bool):
             raise ValueError(f"{self.name}: bias must be an integer; got {shown(self.bias)}.")
         object.__setattr__(self, "bias", int(self.bias))
-        if self.negative_zero is None:
-            object.__setattr__(self, "negative_zero", self.signed and self.subnormals and self.nan != "negative_zero")
-        if not isinstance(self.negative_zero, (bool, np.bool_)):
-            raise ValueError(f"{self.name}: negative_zero must be True or False; got {shown(self.negative_zero)}.")
-        object.__setattr__(self, "negative_zero", bool(self.negative_zero))
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:

@@ -208,4 +208,3 @@ def _tile_plan(
     scales = scale_plan(scaling, element.max, fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
     encoder = element_plan(options, scales.width, integer=integer)
     return tile_jobs().TilePlan(source_fmt, scales, options, encoder, integer, back)
-

@@ -19,8 +19,7 @@ from fpsim.runtime.processor import ieee_arithmetic
 
 f32, f64, u32 = np.float32, np.float64, np.uint32
 exp, log, rsqrt, sigmoid, silu = (FUNCTIONS[name] for name in ("exp", "log", "rsqrt", "sigmoid", "silu"))
-ONE, HALF, ZERO = f32(1), f32(0.5), f32(0)
-LEAST = f32(-np.inf)
+ONE, HALF, ZERO, LEAST = f32(1), f32(0.5), f32(0), f32(-np.inf)
 EXPONENT, EXPONENT_MASK = u32(23), u32(0xFF)
 LANES = 32
 CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added in 32 partial sums again
