@@ -115,8 +115,8 @@ class Place:
         return [name for name in self.broken if not any(name in names for names in self.seen.values())]
 
     def concerns(self, item: pytest.Function) -> bool:
-        """Return whether a test may call the replaced fixture or function."""
-        return self.path is not None or self.fixture in item.funcargs
+        """Return whether a test takes the replaced fixture itself as an argument, or may call the replaced function."""
+        return self.path is not None or self.fixture in item._fixtureinfo.argnames
 
     def detected(self, item: pytest.Function) -> list[str] | None:
         """List the mutants with which a test that passes fails; None if it also fails again with the function itself.

@@ -17,6 +17,7 @@ from fpsim.core.layouts import decode_plan
 from fpsim.core.tile_scale import CLAMPED_LOW, COUNTERS, HAS_INFINITY
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import NAMED
+from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling import tile_jobs
@@ -63,7 +64,7 @@ def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
     tiling = job.tiling
     if not job.source.size:
         return
-    small = tiling.rows * tiling.columns < tile_jobs.FUSED
+    small = tiling.rows * tiling.columns < tile_jobs.FUSED or allows_general_loops()
     for batch in range(tiling.batch):
         if small:
             _run_at_once(job, grid, tensor, batch)
@@ -160,15 +161,22 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, of fewer than FUSED elements, by three loops: amax, scales, codes.
+    """Encode matrix number `batch` of a job, small or inside `general_loops`, by three loops: amax, scales, codes.
 
     Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
+<<<<<<< Updated upstream
     find_tops, settle, encode = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= tile_jobs.SHORT)
     word, real, _, infinity = float_words(how.width)
+=======
+    general = allows_general_loops()
+    short = general or job.source.size <= tile_jobs.SHORT
+    find_tops, settle, encode = _short_loops(how, tile[1] == 1, 0 if general else scales.size, short)
+    word, real, infinity = FLOATS[how.width]
+>>>>>>> Stashed changes
     tops, specials, factors = np.zeros(scales.shape, word), NO_SPECIALS, np.empty(scales.shape, real)
     with ieee_arithmetic(), wrapping():
         matrix = source if job.is_direct else load(job, source)

@@ -17,6 +17,7 @@ from fpsim.core.scaled_element import ElementChoices
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32, FP64, NAMED
+from fpsim.runtime.general_loops import allows_general_loops
 from fpsim.runtime.pipeline import PIECE, run_stages
 from fpsim.runtime.threads import over_spans
 from fpsim.scaling.kernels.amax import ANY, tile_shape
@@ -133,7 +134,8 @@ class TileJob(NamedTuple):
         freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
         back = decode_plan(fmt, self.width) if how.back else None
         frozen = (how.encoder.frozen, back.frozen if back else DecodeLayout(*[0] * 9)) if freeze else (None, None)
-        choices = None if self.source.size <= SHORT and careful else how.choices()
+        general = careful and (self.source.size <= SHORT or allows_general_loops())
+        choices = None if general else how.choices()
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:

@@ -106,8 +106,10 @@ def _values_and_ties(fmt: Format) -> Doubles:
         kept = {0, 1, 2, ones // 2, ones // 2 + 1, ones - 1, ones} | single | {ones ^ bit for bit in single}
         fields = np.arange((fmt.max_code >> fmt.mantissa_bits) + 1) << fmt.mantissa_bits
         codes = np.append(np.add.outer(fields, sorted(kept)).ravel(), fmt.max_code + np.arange(1, 3))
-    halves = distinct(np.concatenate([2 * codes, 2 * codes + 1]))  # twice the code; odd ones are ties
-    fields, fractions = halves >> (fmt.mantissa_bits + 1), halves & ((2 << fmt.mantissa_bits) - 1)
+    twice = 2 * codes.astype(np.uint64)  # those of FP64 exceed int64
+    halves = distinct(np.concatenate([twice, twice + np.uint64(1)]))  # odd ones are ties
+    fields = (halves >> np.uint64(fmt.mantissa_bits + 1)).astype(np.int64)
+    fractions = (halves & np.uint64((2 << fmt.mantissa_bits) - 1)).astype(np.int64)
     if fmt.subnormals:
         hidden = np.where(fields > 0, 2 << fmt.mantissa_bits, 0)
         exponents = np.maximum(fields, 1) - 1 + places - 1

@@ -58,8 +58,9 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     for size in shape:
         require_integer("shape", size, 0)
     require_integer("seed", seed, 0)
-    m, n, k = shape
-    rng = np.random.default_rng([seed, zlib.crc32(repr((name, shape, pair)).encode())])
+    m, n, k = (int(size) for size in shape)
+    pair = pair[0], pair[1]
+    rng = np.random.default_rng([seed, zlib.crc32(repr((name, (m, n, k), pair)).encode())])
     a, b = _cancelling(rng, (m, n, k), pair) if name == "cancelling" else _both(rng, (m, n, k), pair, name)
     return np.ascontiguousarray(a), np.ascontiguousarray(b)
 
@@ -154,7 +155,9 @@ def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int)
     specials = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
     specials[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
     chosen = specials[rng.integers(0, len(specials), size)]
-    return np.where(rng.random(size) < 0.7 / k, chosen, _encoded(rng.standard_normal(size), kind)).astype(fmt.storage)
+    return np.where(rng.random(size) < 0.7 / max(k, 1), chosen, _encoded(rng.standard_normal(size), kind)).astype(
+        fmt.storage
+    )
 
 
 def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
@@ -166,7 +169,8 @@ def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: in
     tiny = rng.uniform(1, 2, size) * 2.0 ** rng.integers(-6, -3, size) * rng.choice([-1.0, 1.0], size)
     large = 2.0**6 * (1 + rng.integers(0, 8, size) / 8)
     at = rng.random(k) < 0.01
-    at[rng.integers(0, k)] = True
+    if k:
+        at[rng.integers(0, k)] = True
     return _encoded(np.where(at[None, :], large, tiny), kind)
 
 

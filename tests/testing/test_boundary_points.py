@@ -74,6 +74,11 @@ def test_points_are_about_as_many_as_promised() -> None:
     assert fp.testing.points("bf16").size > 6 * 65280 - 1000
 
 
+def test_points_of_fp64_reach_its_largest_value() -> None:
+    assert np.isin([2.0**power * (1 + 2.0**-bit) for power in (-1000, 0, 1, 1000) for bit in (1, 52)],
+                   fp.testing.points("fp64", "float64")).all()  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

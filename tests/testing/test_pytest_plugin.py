@@ -273,6 +273,28 @@ def test_tests_that_pass_only_once_do_not_see_mutants(shell: Shell, tmp_path: Pa
     assert "seen by" not in summary
 
 
+def test_a_test_that_takes_a_quantizer_through_another_fixture_alone_meets_no_mutant(
+    shell: Shell, tmp_path: Path
+) -> None:
+    text = """
+        import numpy as np, pytest, fpsim as fp
+
+        @pytest.fixture
+        def quantizer():
+            return lambda x: fp.quantize(x, "e4m3").astype(np.float32)
+
+        @pytest.fixture
+        def result(quantizer):
+            return quantizer(np.float32([1.0]))
+
+        def test_of_the_result(result):
+            assert result[0] == 1
+    """
+    done = shell(tmp_path, "--fpsim-mutants", test_indirect=text)
+    assert "No test took the fixture 'quantizer', so none met a broken quantizer." in done.stdout
+    assert "failed when run again" not in done.stdout
+
+
 def test_a_run_where_no_test_meets_a_mutant_fails(shell: Shell, tmp_path: Path) -> None:
     done = shell(tmp_path, "--fpsim-mutants", test_none="def test_nothing(): pass")
     assert done.returncode == 1

@@ -316,7 +316,7 @@ def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
     if refusal.rule in ("runs", "leaves its input alone") and x.size > 1:
         x = narrowed(box.call, x.ravel())
     if x.size > 1:
-        return Broken(refusal.rule, refusal.sentence, paste=f"{box.name}(np.zeros({x.shape}, np.{x.dtype.name}))")
+        return Broken(refusal.rule, refusal.sentence, paste=f"{box.name}({pasted(np.zeros_like(x))})")
     fields = input_fields(x.ravel())
     why = f"{refusal.sentence} The smallest input that shows it: {fields['input']}."
     return Broken(refusal.rule, why, fields["input_bits"], paste=f"{box.name}({pasted(x.ravel())})")

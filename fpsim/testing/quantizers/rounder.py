@@ -188,11 +188,11 @@ class SplitInputs(NamedTuple):
         """Return step(self), from the cache if it was computed before with the same `parameters` of the step."""
         if self.steps is None:
             return step(self)
-        if parameters not in self.steps:
+        result: Made | None = self.steps.get(parameters)
+        if result is None:
             if len(self.steps) >= KEPT_STEPS:
-                self.steps.clear()
-            self.steps[parameters] = step(self)
-        result: Made = self.steps[parameters]
+                self.steps.clear()  # which another thread may do at any time
+            self.steps[parameters] = result = step(self)
         return result
 
     def part(self, chosen: Any) -> SplitInputs:

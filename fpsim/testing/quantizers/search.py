@@ -67,11 +67,12 @@ class KnownModels:
 
     def first_of(self, model: QuantizerModel) -> Words:
         """Return the results of `model` for `self.inputs`, as bit patterns of float64; cached."""
-        if model not in self._words:
+        words = self._words.get(model)
+        if words is None:
             if len(self._words) >= KEPT:
-                self._words.clear()
-            self._words[model] = model.run(self.inputs)
-        return self._words[model]
+                self._words.clear()  # which another thread may do at any time
+            self._words[model] = words = model.run(self.inputs)
+        return words
 
 
 class ModelSearch:

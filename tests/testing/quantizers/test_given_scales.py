@@ -152,6 +152,18 @@ def test_faults_are_named(fault: str) -> None:
     assert (checked.causes, checked.unexplained) == ((cause,), 0), checked
 
 
+@pytest.mark.parametrize("scale", [1000.0, 1e-7])
+def test_integer_casts_get_no_nan_where_multiples_of_the_scale_leave_the_range_of_their_dtype(scale: float) -> None:
+    assert report(lambda x: linear(x, scale), "int8", scale=scale, source="float16").ok
+
+
+def test_a_division_in_float64_is_named_for_float_formats_too() -> None:
+    def fn(x: Array) -> Array:
+        return fp.encode(x.astype(np.float64) / np.float32(0.1).astype(np.float64), "e4m3", overflow="saturate_finite")
+
+    assert report(fn, "e4m3", scale=0.1).causes == ("divides in float64",)
+
+
 @pytest.mark.usefixtures("of_a_million")
 @pytest.mark.parametrize("first", [1 << 14, 1 << 20])
 def test_what_is_wrong_beyond_an_index_is_found(first: int) -> None:

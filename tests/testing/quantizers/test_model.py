@@ -15,6 +15,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.testing.boundary_points import further_points, points
 from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.rounder import RULES, _rule_of, taken_apart, words_of
+from fpsim.testing.quantizers.search import KnownModels
 from tests.kit.sweeps import sweep
 from tests.oracles import casts
 
@@ -53,3 +54,16 @@ def test_the_rule_that_is_written_out_for_a_mode_is_that_of_its_row(mode: Roundi
     want = _rule_of(mode)(odd, rest, negative)
     assert RULES[mode.name.lower()](odd, rest, negative).tolist() == want.tolist()
     assert want.any() == (mode is not Rounding.TOWARD_ZERO)
+
+
+def test_steps_and_results_are_right_where_another_thread_empties_their_cache() -> None:
+    class Emptied(dict[object, object]):
+        def __setitem__(self, key: object, value: object) -> None:
+            super().__setitem__(key, value)
+            self.clear()
+
+    inputs = taken_apart(np.float32([1.0, 3.0]))._replace(steps=Emptied())
+    assert inputs.once(("sum",), lambda x: float(x.magnitude.sum())) == 4
+    known = KnownModels(inputs)
+    known._words = Emptied()  # type: ignore[assignment]
+    assert known.first_of(model_of(cast_options("e4m3"))).tolist() == np.float64([1.0]).view(np.uint64).tolist()

@@ -236,7 +236,7 @@ def test_bad_results_are_said() -> None:
         fp.testing.identify_scaling(abs, "e4m3", [1.0])
 
 
-def test_a_check_compiles_no_loop_for_a_single_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_compiles_no_loop_for_a_single_recipe_that_it_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tries hundreds, and a loop takes a second to compile."""
     from fpsim.scaling import plan, run_tiles
     from fpsim.scaling.kernels import elements as kernels
@@ -257,12 +257,19 @@ def test_a_check_compiles_no_loop_for_a_single_recipe(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run_tiles, "element_strips", element_strips)
     # a large matrix has the function under test, here fpsim's own, compile such a loop
     monkeypatch.setattr(ScaledCheck, "compare_large", lambda check, x: None)
+    run_tiles._short_loops.cache_clear()
     for scaling in (fp.scalings.MX, fp.scalings.NVFP4):
         assert fp.testing.check_quantizer(
             lambda x, how=scaling: fp.encode_scaled(x, "e4m3", how), "e4m3", scaling=scaling
         ).ok
     assert len(fixed) > 100
     assert set(fixed) == {None}
+
+    fixed.clear()  # matrices of such long tiles are large: loops are compiled for the promised recipe, and no other
+    scaling = fp.Scaling(block=(1, 1024))
+    assert fp.testing.check_quantizer(lambda x: fp.encode_scaled(x, "e4m3", scaling), "e4m3", scaling=scaling).ok
+    assert len(fixed) > 100
+    assert len(set(fixed)) <= 3
 
 
 def test_results_that_a_later_call_overwrites_are_a_fault_and_are_judged_as_they_were() -> None:

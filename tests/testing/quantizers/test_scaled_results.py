@@ -71,6 +71,11 @@ def test_a_wrong_tensor_scale_is_found(factor: float) -> None:
     assert "tensor scale" in {one.property for one in report(fn, "e2m1", "NVFP4").broken}
 
 
+def test_a_tensor_scale_of_nan_twice_is_no_difference_between_two_calls() -> None:
+    fn = two_levels(lambda q: (q.scale_codes, np.float32(np.nan)))
+    assert "calls" not in {one.property for one in report(fn, "e2m1", "NVFP4").broken}
+
+
 def test_scale_bytes_are_codes_of_the_scalings_own_format() -> None:
     as_e8m0 = two_levels(lambda q: (fp.encode(fp.decode(q.scale_codes, "e4m3"), "e8m0"), q.tensor_scale))
     assert "scales" in {one.property for one in report(as_e8m0, "e2m1", "NVFP4").broken}

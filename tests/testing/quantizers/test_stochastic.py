@@ -355,6 +355,20 @@ def test_a_recipe_of_one_scale_is_unbiased() -> None:
     assert report.held == ("mean", "averaging"), report
 
 
+def test_recipes_whose_results_are_exact_pass() -> None:
+    few = np.where(np.arange(64) == 5, np.float32(1.03), np.float32(1))  # one element decides the error of a mean
+    for x, bits in ((np.ones(64), np.inf), (np.zeros(64), np.inf), (few, None)):
+        report = check(seeded, x=x)
+        assert report.held == ("mean", "averaging"), report
+        assert bits is None or set(report.bits) == {bits}
+
+
+@pytest.mark.parametrize("x", [[], [1.0, np.nan], [np.inf]])
+def test_arrays_without_means_are_refused(x: list[float]) -> None:
+    with pytest.raises(ValueError, match="x must be an array of one or more finite floats; got"):
+        check(seeded, x=x)
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="random must be one of seed, generator, bits, uniform, own; got 'dice'"):
         check(seeded, random="dice")

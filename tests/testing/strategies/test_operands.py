@@ -172,3 +172,13 @@ def test_terms_that_cancel_have_no_nan(name: str) -> None:
 def test_arrays_to_scale_refuse_other_arguments(words: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         strategies.scaled_arrays("MX", **words)
+
+
+@pytest.mark.parametrize("name", fp.testing.OPERAND_SETS)
+def test_random_operands_may_be_empty_and_depend_on_sizes_and_names_alone(name: str) -> None:
+    a, b = fp.testing.product_operands(name, (2, 3, 0), ("e4m3", "bf16"))
+    assert (a.shape, b.shape) == ((2, 0), (0, 3))
+    one = fp.testing.product_operands(name, (2, 3, 4), ("e4m3", "bf16"))
+    other = fp.testing.product_operands(name, [np.int64(2), 3, 4], ["e4m3", "bf16"])  # type: ignore[arg-type]
+    for first, second in zip(one, other, strict=True):
+        fp.testing.assert_bits_equal(first, second)

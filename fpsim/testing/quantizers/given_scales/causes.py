@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -151,6 +150,5 @@ def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -
     if clauses:
         return {**explained(*clauses), "excluded": excluded}
     differ = int(differing(got, box.wanted(promise, x)).sum())
-    tried = math.comb(len(changes_of(promise)), 2)
-    text = f"none of the {tried:,} pairs of causes that were tried explains them"
+    text = f"none of the {excluded:,} causes and pairs of causes that were tried explains them"
     return {"diagnosis": text, "unexplained": differ, "excluded": excluded}

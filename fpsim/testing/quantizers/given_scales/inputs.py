@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, words
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.boundary_points import points
 from fpsim.testing.quantizers.given_scales.promise import GivenScale
@@ -80,9 +80,15 @@ def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _next(x: Array, steps: int) -> Array:
-    """Return floats moved by `steps` floats away from zero, or toward zero if `steps` is negative; zeros stay."""
-    word = x.view(f"i{x.dtype.itemsize}")
-    return np.where(x == 0, x, (word + word.dtype.type(steps)).view(x.dtype))
+    """Return floats moved by `steps` floats away from zero, at most to Inf, or toward zero if `steps` is negative.
+
+    Zeros stay zeros. x: floats of up to 32 bits without NaN.
+    """
+    patterns = words(x)
+    infinity = int(words(np.array(np.inf, x.dtype)))
+    magnitudes = patterns & (np.iinfo(patterns.dtype).max >> 1)
+    moved = np.clip(magnitudes.astype(np.int64) + steps, 0, infinity).astype(patterns.dtype)
+    return np.where(x == 0, x, np.copysign(moved.view(x.dtype), x))
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:

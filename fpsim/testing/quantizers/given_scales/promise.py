@@ -88,7 +88,7 @@ class GivenScale(NamedTuple):
         with np.errstate(all="ignore"):
             quotient = self._quotient(x)
             if isinstance(self.fmt, Format):
-                rounded = encode(quotient.astype(np.float32), self.fmt, rounding=self.rounding, **self.cast)
+                rounded = encode(quotient, self.fmt, rounding=self.rounding, **self.cast)
                 return np.asarray(decode(rounded, self.fmt, np.float64))
             offset = self.spread(self.zero_point, x.shape).astype(np.float64)
             moved = quotient.astype(np.float64)

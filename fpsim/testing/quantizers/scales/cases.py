@@ -17,7 +17,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles, spread_tiles
 
-BRIEF = 1 << 14  # elements below which a matrix needs no compiled loops of its recipe
+BRIEF = 1 << 14  # elements of a matrix if its tiles are not too large; hundreds of recipes are tried on each
 
 
 def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
@@ -144,10 +144,9 @@ def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Ge
 
 
 def _shape(scaling: Scaling) -> tuple[int, int]:
-    """Return a matrix shape with several whole tiles along both axes, and fewer than 2**14 elements if possible.
+    """Return a matrix shape with several whole tiles along both axes, and at most 2**14 elements if possible.
 
-    For matrices from 2**14 elements on, `encode_scaled` compiles separate loops for each recipe, and hundreds of
-    recipes are tried. scaling: the recipe that has these tiles.
+    Matrices of longer tiles have fewer of them, since hundreds of recipes are tried. scaling: the recipe of the tiles.
     """
     height, width = _block(scaling)
     if height < 2 and width < 2:
@@ -157,7 +156,7 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
         return count * height, count * width
     size = max(height, width)
     along = (3 if size <= 128 else 2) * size
-    across = 16 * max(1, min(3, BRIEF // (16 * along)))
+    across = 16 * min(3, BRIEF // (16 * along)) or max(4, min(16, 4 * BRIEF // along))
     return (across, along) if width == size else (along, across)
 
 

@@ -172,9 +172,10 @@ class ScaledComparison(NamedTuple):
 def same_parts(first: ReturnedParts, second: ReturnedParts) -> bool:
     """Return whether two results have the same elements, scales, tensor scale and zero points, bit for bit.
 
-    NaNs in elements and scales are equal to each other; scales must also have the same shape.
+    NaNs in elements and scales are equal to each other; scales of tiles must also have the same shape.
     """
-    if (first.elements != second.elements).any() or first.tensor_scale != second.tensor_scale:
+    tensor_scales = (np.array([parts.tensor_scale], np.float32) for parts in (first, second))  # None becomes NaN
+    if (first.elements != second.elements).any() or not np.array_equal(*tensor_scales, equal_nan=True):
         return False
     points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (first, second)]
     if not np.array_equal(points[0], points[1]):

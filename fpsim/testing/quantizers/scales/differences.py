@@ -10,6 +10,7 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
+from fpsim.runtime.general_loops import general_loops
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.rounder import Words, words_of
@@ -145,7 +146,8 @@ def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[s
     of elements for `encode_scaled`.
     """
     x, parts = result.x, result.parts
-    q = encode_scaled(x, fmt, scaling, **cast)
+    with general_loops():  # compiled loops of hundreds of recipes would take minutes
+        q = encode_scaled(x, fmt, scaling, **cast)
     if parts.scales is None:
         return CountedDifference(int(np.count_nonzero(parts.elements != values_of_scaled(q))), x.size, "values")
     codes, scales = q.codes.ravel(), q.scales

@@ -12,6 +12,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.errors import shown
+from fpsim.runtime.general_loops import general_loops
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.rounder import words_of
@@ -70,7 +71,7 @@ def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
     fault: function from (recipe, case) to the faulty result. recipe: the encoding that the quantizer promises.
     """
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), general_loops():
             got = fault(recipe, case)
             if case.scales is not None:
                 same = (got.scales == case.scales) | (np.isnan(got.scales) & np.isnan(case.scales))

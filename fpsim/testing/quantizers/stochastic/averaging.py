@@ -13,7 +13,7 @@ from fpsim.testing.quantizers.stochastic.chance import level_of_one_test
 from fpsim.testing.quantizers.stochastic.report import AVERAGED, StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.source import RandomSource
 
-ENOUGH = 64  # fewest elements of an array whose mean squared error is precise enough
+ENOUGH = 64  # fewest elements whose mean squared error is precise enough
 OF_RECIPE = 4096  # calls with the caller's array
 
 
@@ -21,19 +21,26 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
     """Return (correct bits of means of 1, 4, 16 and 64 calls with x, broken property "averaging" or None).
 
     source: the quantizer. Correct bits are -1/2 log2 of the relative squared error, sum((mean - x)**2) / sum(x**2).
-    From each mean to the next, of 4 times as many calls, they must grow by 1, within chance.
+    From each mean to the next, of 4 times as many calls, they must grow by 1, within chance. They are Inf if every
+    result is exact. If too few elements decide the error, chance allows every growth.
     """
     exact = x.astype(np.float64).ravel()
-    total = np.zeros(exact.size)
+    total, squares = np.zeros(exact.size), np.zeros(exact.size)
     bits, done = [], 0
     for count in AVERAGED:
         while done < count:
-            total += source(x, 1000 + done)
+            got = source(x, 1000 + done)
+            total += got
+            squares += (got - exact) ** 2
             done += 1
-        error = total / count - exact
-        bits.append(-0.5 * math.log2(max(float((error**2).mean() / (exact**2).mean()), 1e-300)))
+        error = ((total / count - exact) ** 2).sum()
+        with np.errstate(divide="ignore"):
+            bits.append(-0.5 * math.log2(error / (exact**2).sum()) if error else math.inf)
+    deciding = squares.sum() ** 2 / max((squares**2).sum(), 1e-300)  # elements, weighted by their share of the error
+    if deciding < ENOUGH:
+        return tuple(bits), None
     gains = np.diff(bits)
-    spread = 6 * math.sqrt(2 / exact.size) / (2 * math.log(2)) * 2  # 6 sigma of half a log2 of a mean square, both ends
+    spread = 6 * math.sqrt(2 / deciding) / (2 * math.log(2)) * 2  # 6 sigma of half a log2 of a mean square, both ends
     if (gains < 1 - spread).any():
         worst = int(np.argmin(gains))
         why = (

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
@@ -72,8 +73,8 @@ def check_stochastic(
 
     Raises:
       AssertionError: a property does not hold, with the report as its text.
-      ValueError: the format or `random` is unknown; or, without x, the format has more than 16 bits or values that
-        float32 cannot represent.
+      ValueError: the format or `random` is unknown; x is empty, or has an Inf or a NaN; or, without x, the format has
+        more than 16 bits or values that float32 cannot represent.
       TypeError: fn cannot be called.
 
     Example:
@@ -92,7 +93,7 @@ def check_stochastic(
     try:
         properties = (
             _cast(source, target_fmt, measured) if x is None
-            else recipe_means(source, np.array(x, np.float32), measured)
+            else recipe_means(source, _finite(x), measured)
         )  # fmt: skip
         for name, broken in properties:
             findings.record(name, broken)
@@ -107,6 +108,14 @@ def check_stochastic(
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
+
+
+def _finite(x: npt.ArrayLike) -> Array:
+    """Return the argument x of `check_stochastic` as float32; raise a ValueError if it is empty or not finite."""
+    array = np.array(x, np.float32)
+    if not array.size or not np.isfinite(array).all():
+        raise ValueError(f"x must be an array of one or more finite floats; got {shown(x)}.")
+    return array
 
 
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
