@@ -168,15 +168,10 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
     scales, codes = grid.scales[batch], grid.codes[batch].reshape(-1) if grid.codes.size else NO_CODES
-<<<<<<< Updated upstream
-    find_tops, settle, encode = _short_loops(how, tile[1] == 1, scales.size, job.source.size <= tile_jobs.SHORT)
-    word, real, _, infinity = float_words(how.width)
-=======
     general = allows_general_loops()
     short = general or job.source.size <= tile_jobs.SHORT
     find_tops, settle, encode = _short_loops(how, tile[1] == 1, 0 if general else scales.size, short)
-    word, real, infinity = FLOATS[how.width]
->>>>>>> Stashed changes
+    word, real, _, infinity = float_words(how.width)
     tops, specials, factors = np.zeros(scales.shape, word), NO_SPECIALS, np.empty(scales.shape, real)
     with ieee_arithmetic(), wrapping():
         matrix = source if job.is_direct else load(job, source)
