@@ -68,10 +68,10 @@ class IntegerRule(NamedTuple):
         starts = list(range(0, n, group))
         total = np.zeros_like(terms[..., 0])
         for start in starts[::-1] if self.backwards else starts:
-            part = terms[..., start : start + group].sum(axis=-1)
+            part = np.asarray(terms[..., start : start + group].sum(axis=-1), terms.dtype)
             if self.inner:
                 part = cut(part, self.inner, self.inner_saturates)
-            total = total + part
+            total = np.asarray(total + part, terms.dtype)
             if self.saturates:
                 total = cut(total, self.out, saturates=True)
         return np.asarray(cut(total, self.out, self.saturates), self.out)
