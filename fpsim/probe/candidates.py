@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
 from fpsim.errors import shown
@@ -92,15 +93,18 @@ class AdderCandidate(NamedTuple):
         """
         return _tree(self, k, n)
 
-    def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
+    def matmul(
+        self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None, fmt: Formats = None
+    ) -> Array:
         """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format.
 
         a, b: arrays of the operands' dtypes, or codes. scale_a, scale_b: scale codes of block-scaled units, else None.
+        fmt: for accumulators, the format of operands that are codes, as for `fp.matmul`.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings that a library would choose another kernel
             if isinstance(self.how, Accumulator):
-                return self._cast(matmul(a, b, accumulate=self.how))
+                return self._cast(matmul(a, b, accumulate=self.how, fmt=fmt))
             uncast = self.how.d.fmt if self.schedule in (None, FLAT) else FP32
             return np.asarray(
                 matmul(
@@ -109,18 +113,21 @@ class AdderCandidate(NamedTuple):
                 )
             )  # fmt: skip
 
-    def sum(self, x: Array) -> Array:
+    def sum(self, x: Array, fmt: Formats = None) -> Array:
         """Return the sums (R,) of rows (R, n) of terms, in the dtype of the candidate's result format.
 
-        The candidate must be an accumulator.
+        The candidate must be an accumulator. fmt: the format of terms that are codes.
         """
         assert isinstance(self.how, Accumulator)
-        return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
+        return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1, fmt=fmt)))
 
-    def dot(self, a: Array, b: Array) -> Array:
-        """Return the dot products (R,) of rows (R, n) of both operands, in the dtype of the candidate's result."""
+    def dot(self, a: Array, b: Array, fmt: Formats = None) -> Array:
+        """Return the dot products (R,) of rows (R, n) of both operands, in the dtype of the candidate's result.
+
+        fmt: for accumulators, the format of operands that are codes, as for `fp.dot`.
+        """
         if isinstance(self.how, Accumulator):
-            return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
+            return self._cast(np.asarray(dot(a, b, accumulate=self.how, fmt=fmt)))
         if not len(a):
             return np.zeros(0, DTYPES.get(self.out, self.out.storage))
         k = a.shape[1]

@@ -14,7 +14,7 @@ from fpsim.arrays import Array, as_array
 from fpsim.display.optional import Axes
 from fpsim.files import path_of, write_whole
 from fpsim.formats.float_format import DTYPES
-from fpsim.formats.named import Format
+from fpsim.formats.named import Format, find_by_name
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.candidates import AdderCandidate, order_of
 from fpsim.probe.operands import ProbedCall
@@ -269,7 +269,7 @@ class Model:
         if named is not None:
             first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
-            return self._passed(named.matmul(first, np.ascontiguousarray(second), *scales))
+            return self._passed(named.matmul(first, np.ascontiguousarray(second), *scales, fmt=self._codes))
         assert self.program is not None
         return self._passed(self.program.run_product(x, y))
 
@@ -298,7 +298,13 @@ class Model:
         if self.program is not None:
             return self._passed(self.program.run(*values))
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
-        return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
+        first, codes = self.alike[0], self._codes
+        return self._passed(first.sum(*passed, fmt=codes[0]) if len(codes) == 1 else first.dot(*passed, fmt=codes))
+
+    @property
+    def _codes(self) -> tuple[Format | None, ...]:
+        """Format of each operand that is passed as codes, None for the others."""
+        return tuple(operand.code_format for operand in self.operands)
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
         """Return the argument x of a call as float64 (..., n); raise a ValueError if the model cannot take it.
@@ -331,9 +337,14 @@ class Model:
           path: the file to write.
 
         Raises:
-          ValueError: no arithmetic was found.
+          ValueError: no arithmetic was found, or an operand has a format that `fp.format` does not find by its name.
         """
         self._refuse_nothing()
+        for operand in self.operands:
+            if find_by_name(operand.fmt.name) != operand.fmt:
+                raise ValueError(
+                    f"a saved model names its formats; got {operand.fmt}, which fp.format does not find by its name."
+                )
         fields: dict[str, Any] = {
             "what": KIND, "kind": self.kind, "n": self.n, "shape": list(self.shape), "out": self.out.name,
             "returned": self.returned.name,

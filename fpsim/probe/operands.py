@@ -40,6 +40,11 @@ class ProbedOperand(NamedTuple):
         """Exponents of the smallest positive value and of the largest power of two of the operand's format."""
         return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
 
+    @property
+    def code_format(self) -> Format | None:
+        """Format of the codes that `passed` returns; None if it returns numbers of a dtype."""
+        return None if self.integer or self.fmt == TF32 or self.fmt in DTYPES else self.fmt
+
     def passed(self, values: Array) -> Array:
         """Return float64 values of the operand's format as the array to pass to a function.
 

@@ -74,7 +74,7 @@ def load(path: str | Path) -> Model:
             call, out, order=order, alike=alike, program=program, unknown=tuple(fields["unknown"]),
             calls=fields["calls"], returned=find_format(fields.get("returned", fields["out"])),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError) as reason:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as reason:
         raise ValueError(f"path must be a model that Model.save wrote; got {shown(str(path))}: {reason}") from None
 
 

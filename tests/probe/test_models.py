@@ -204,7 +204,8 @@ def test_a_model_comes_back_from_its_file(which: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    for text in ("", "{}", '{"what": "fpsim model of a sum"}', "[1]"):
+    model = '{"what": "fpsim model of a sum", "order": 5}'
+    for text in ("", "{}", '{"what": "fpsim model of a sum"}', "[1]", model, "[" * 100_000):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(ValueError, match=r"must be a model that Model\.save wrote"):
             fp.probe.load(tmp_path / "x.json")
@@ -236,3 +237,24 @@ def test_a_model_refuses_what_it_was_not_made_of() -> None:
     product = fp.probe.matmul(np.matmul, 12, rows=2, columns=2)
     with pytest.raises(ValueError, match=r"b must be a matrix \(12, N\); got shape \(12,\)"):
         product.matmul(np.ones((2, 12), np.float32), np.ones(12, np.float32))
+
+
+@in_turn("fmt", [fp.format("p3109_k8p4sf"), fp.Format("Wide", exponent_bits=10, mantissa_bits=5)])
+def test_operands_of_a_format_without_a_dtype_are_probed_as_codes(fmt: fp.Format, tmp_path: Path) -> None:
+    how = fp.Sequential("fp32")
+    terms = fp.encode(normal(0, 3, 12), fmt)
+    of_sum = fp.probe.sum(lambda x: fp.sum(x, accumulate=how, fmt=fmt), 12, dtype=fmt)
+    assert "Sequential(FP32)" in of_sum.names
+    assert_bits_equal(of_sum.sum(terms), fp.sum(terms, accumulate=how, axis=-1, fmt=fmt))
+    of_dot = fp.probe.dot(lambda a, b: fp.dot(a, b, accumulate=how, fmt=fmt), 12, dtype=fmt)
+    assert "Sequential(FP32)" in of_dot.names
+    assert_bits_equal(of_dot.dot(terms, terms), fp.dot(terms, terms, accumulate=how, fmt=fmt))
+    of_product = fp.probe.matmul(lambda a, b: fp.matmul(a, b, accumulate=how, fmt=fmt), 12, a=fmt)
+    assert "Sequential(FP32)" in of_product.names
+    assert_bits_equal(of_product.matmul(terms, terms.T), fp.matmul(terms, terms.T, accumulate=how, fmt=fmt))
+    if fmt.name == "Wide":
+        with pytest.raises(ValueError, match=r"a saved model names its formats; got Wide, which fp\.format does not"):
+            of_product.save(tmp_path / "model.json")
+    else:
+        of_product.save(tmp_path / "model.json")
+        assert fp.probe.load(tmp_path / "model.json").names == of_product.names
