@@ -225,7 +225,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
     both = [(product, operands_of(product, row, column)) for product in (first, second)]
     k = first.a.source.shape[1]
     # 0 * Inf is NaN: with Inf or NaN in b, each sum needs zeros in both operands
-    finite = all(np.isfinite(product.b.source[:, column]).all() for product in (first, second))
+    finite = all((np.abs(product.b.values[:, column]) <= float(FP32.max)).all() for product in (first, second))
     step = AT_ONCE if finite else 1
     starts = range(0, k, step)
     if k > LONGEST:
@@ -297,7 +297,8 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
         for product, name in pairs if (unit := product.adds.unit) is not None
     ]  # fmt: skip
     with np.errstate(all="ignore"):
-        exact = math.fsum(first.a.values[row].astype(np.float64) * first.b.values[:, column].astype(np.float64))
+        products = first.a.values[row].astype(np.float64) * first.b.values[:, column].astype(np.float64)
+        exact = math.fsum(products) if np.isfinite(products).all() else float(products.sum())
     known = [(name, result_of(product, row, column, finished=False)) for product, name in pairs if product.is_emulated]
     sentences.append(_sums_sentence(first, column, known, exact))
     return "arithmetic", "\n".join(sentences)
