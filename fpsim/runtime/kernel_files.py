@@ -160,10 +160,11 @@ def read_whole(path: Path) -> bytes | None:
     """
     try:
         stored = path.read_bytes()
-        if time.time() - path.stat().st_mtime > TOUCH_AFTER:
-            os.utime(path)
     except OSError:
         return None
+    with contextlib.suppress(OSError):  # of another user, or on a read-only disk
+        if time.time() - path.stat().st_mtime > TOUCH_AFTER:
+            os.utime(path)
     content = stored[DIGEST_BYTES:]
     return content if hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() == stored[:DIGEST_BYTES] else None
 

@@ -106,6 +106,18 @@ def test_the_least_used_kernels_go_where_all_take_too_much_room(
     assert [path.name for path in kernels(tmp_path)] == ["f-0.kernel", "f-1.kernel"]
 
 
+def test_old_files_that_may_only_be_read_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f.kernel"
+    kernel_files.write_whole(path, b"code")
+    os.utime(path, (0, 0))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(f"{path} belongs to another user")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert kernel_files.read_whole(path) == b"code"
+
+
 def test_no_flipped_bit_is_believed(tmp_path: Path) -> None:
     path, content = tmp_path / "f.kernel", np.random.default_rng(0).bytes(50)
     kernel_files.write_whole(path, content)
