@@ -12,7 +12,7 @@ from fpsim.errors import is_integer, shown
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.limits import remarks
-from fpsim.schedules.schedule import Chain, Lanes, Schedule
+from fpsim.schedules.schedule import Lanes, Schedule, Slicing
 from fpsim.schedules.trees.tree import LARGEST_K, Tree, tree, unit_of
 
 Heuristic = Callable[[int, int, int], Schedule]
@@ -172,17 +172,18 @@ class _Choice:
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
         """Return the smallest K, from 1 on, at which the tree of a product is another one than with K in one slice.
 
-        None if there is no such K.
-        rows, columns: numbers of rows and of columns of the products; only the first and the last number of columns
-        are tried. k: the largest K to try. If one schedule is used for all shapes, it is tried with the last number of
-        columns alone, and for K up to FURTHEST (16384) at least.
+        None if there is no such K. rows, columns: numbers of rows and of columns of the products; only the first and
+        the last number of columns are tried. k: the largest K to try. If one schedule is used for all shapes, it is
+        tried with the last number of columns alone, and for K up to FURTHEST (16384) at least, but for k alone if its
+        slices have listed lengths, which add up to k.
         """
-        shapes = (
-            [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
-        )
-        if self.is_fixed and not _is_split(self(*shapes[0], k)):
-            return None
-        for terms in range(1, max(k, FURTHEST if self.is_fixed else k) + 1):
+        shapes, sizes = [(i, j) for i in rows for j in {columns[0], columns[-1]}], range(1, k + 1)
+        if isinstance(self.of, Schedule):
+            if not _is_split(self.of):
+                return None
+            shapes = [(rows[0], columns[-1])]
+            sizes = range(k, k + 1) if self.of.slicing.rule == "listed" else range(1, max(k, FURTHEST) + 1)
+        for terms in sizes:
             chosen = {(self(i, j, terms), j == 1): j for i, j in shapes}
             for (schedule, _), j in chosen.items():
                 if _is_split(schedule) and self.tree(schedule, j, terms) != self.tree(_in_one(schedule), j, terms):
@@ -198,10 +199,10 @@ def _is_split(schedule: Schedule) -> bool:
 
 def _in_one(schedule: Schedule) -> Schedule:
     """Return a copy of the schedule with K in one slice, otherwise unchanged."""
-    sums: Chain | Lanes = schedule.sums
+    sums = schedule.sums
     if isinstance(sums, Lanes) and sums.blocks > 1:
         sums = replace(sums, blocks=1)
-    return replace(schedule, sums=sums, slicing=replace(schedule.slicing, count=1))
+    return replace(schedule, sums=sums, slicing=Slicing())
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
@@ -214,7 +215,7 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
     """
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several
-        values = [value] if isinstance(value, int) else [*value]
+        values = [value] if is_integer(value) else [*value]  # type: ignore[misc]
     if not values or any(not is_integer(x) or x < 1 for x in values):
         raise ValueError(f"{name} must be a positive integer or several; got {shown(value)}.")
     return tuple(sorted({int(x) for x in values}))
