@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from fpsim.errors import shown, unknown
+from fpsim.errors import is_integer, shown, unknown
 from fpsim.matrix_units.chips import CHIPS, Chip, resolve
 from fpsim.schedules.schedule import ScaleOrder
 
@@ -18,7 +16,7 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
     Raises:
       ValueError: the value is not a positive integer, or it is larger than `largest`.
     """
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
+    if not is_integer(value) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     if value > largest:
         raise ValueError(f"{name} must be at most {largest}; got 2**{int(value).bit_length() - 1} or more.")
@@ -58,15 +56,15 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
 def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> str:
     """Return the Python text of a call of the function `maker`, without keywords that have their default value.
 
-    values: positional arguments. fields: keyword -> (value, default).
+    values: positional arguments. fields: keyword -> (value, default). NumPy integers are written as Python's.
 
     Example:
       >>> from fpsim.schedules.arguments import call_text
       >>> call_text("onednn", "amx", threads=(2, 1), layout=("nn", "nn"))
       "onednn('amx', threads=2)"
     """
-    keywords = (f"{name}={shown(value)}" for name, (value, usual) in fields.items() if value != usual)
-    words = [*map(shown, values), *keywords]
+    passed = [("", value) for value in values] + [(f"{name}=", x) for name, (x, usual) in fields.items() if x != usual]
+    words = (f"{name}{shown(int(value) if is_integer(value) else value)}" for name, value in passed)  # type: ignore[call-overload]
     return f"{maker}({', '.join(words)})"
 
 

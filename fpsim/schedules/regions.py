@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from fpsim.errors import require_integer, require_kind, require_word
+from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.reload import reloadable
 from fpsim.schedules.plan import Span
 
@@ -168,6 +168,7 @@ class Regions:
 
     Raises:
       ValueError: an element is in no region or in two, or an order is for another K.
+      TypeError: a field has another type than those above.
 
     Example:
       >>> import fpsim as fp
@@ -187,6 +188,10 @@ class Regions:
         require_kind("regions", self.regions, tuple, "a tuple of fp.schedules.ResultRegion")
         for region in self.regions:
             require_kind("a region", region, ResultRegion, "an fp.schedules.ResultRegion")
+            require_kind("the order of a region", region.order, SegmentLanes, "an fp.schedules.SegmentLanes")
+            for spans in region[:2]:
+                if not isinstance(spans, tuple) or not all(isinstance(span, Span) for span in spans):
+                    raise TypeError(f"rows and columns of a region must be tuples of Span; got {shown(spans)}.")
             if region.order.k != self.k:
                 raise ValueError(f"{region.order} is for K = {region.order.k}; got a product of K = {self.k}.")
         _refuse_gaps(self.regions, self.m, self.n)

@@ -126,6 +126,9 @@ class Lanes:
         then lane l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS (docs/schedules.md).
       lanes_from_zero: True if a "forward" merge starts at +0, False if at the first lane.
       blocks: for "blocks": number of blocks of 128 threads. A thread has one lane, or two if the result has one column.
+
+    Raises:
+      ValueError: blocks without the merge "blocks", or this merge without blocks.
     """
 
     count: int
@@ -144,6 +147,11 @@ class Lanes:
         for flag in ("chunks_from_zero", "lanes_from_zero"):
             require_kind(flag, getattr(self, flag), bool, "True or False")
         require_word("merge", self.merge, get_args(LaneMerge))
+        if (self.merge == "blocks") != (self.blocks > 0):
+            raise ValueError(
+                f"lanes that are merged as 'blocks' have one or more blocks, and others have none; got "
+                f"merge={self.merge!r} and blocks={self.blocks}."
+            )
 
 
 @reloadable

@@ -284,3 +284,15 @@ def test_tail_loss_is_part_of_the_choice() -> None:
     got = choice("H100", 1, 8, 11528, fields=Fields(66, 0, 9, 2, 0, 0, 35, 0, 0))
     assert got.schedule is not None
     assert plan_of(got.schedule, fp.unit("hopper_f16_f32"), 11528).lost.terms == 8
+
+
+def test_fields_are_integers_of_any_kind_and_nothing_else() -> None:
+    same = fp.schedules.cublas(family=np.int64(13), option=np.int32(10), split_k=np.int64(2))
+    assert (same, same.name) == (
+        fp.schedules.cublas(family=13, option=10, split_k=2), "cublas('sm_90', family=13, split_k=2, option=10)",
+    )  # fmt: skip
+    loose: Any = fp.schedules.cublas
+    for field, family in (("option", "gemv"), ("option", "gemm_sn"), ("merge", "cutlass"), ("stages", "cutlass")):
+        for value in ([2], 2.0, np.array([2, 2])):
+            with pytest.raises(ValueError, match=rf"^{field}.* must be "):
+                loose(family=family, **{field: value})

@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import require_kind, shown, unknown
+from fpsim.errors import is_integer, require_kind, shown, unknown
 from fpsim.matrix_units.chips import Chip
 from fpsim.schedules.arguments import call_text, chip_of, order_of, positive
 from fpsim.schedules.schedule import Chain, Epilogue, LaneMerge, Lanes, Merge, Rule, ScaleOrder, Schedule, Slicing
@@ -28,24 +26,13 @@ TE = "TransformerEngine, tests/pytorch/references/blockwise_fp8_gemm_reference.p
 ALGORITHMS = {66: "nvjet", 12: "cutlass", 21: "cutlass", 23: "cutlass", 24: "cutlass", 11: "gemm_sn", 16: "magma",
               13: "gemv", 14: "dot"}  # fmt: skip
 ALIASES = {"simt": "gemm_sn"}
-FAMILIES = (
-    "nvjet",
-    "cutlass",
-    "cutlass_tf32",
-    "cutlass_fp32",
-    "gemm_sn",
-    "magma",
-    "gemv",
-    "dot",
-    "block_scaled",
-    "xmma",
-)
 # The families that are known on an architecture, the default first
 ON = {
     "ada": ("xmma",),
     "hopper": ("nvjet", "cutlass", "cutlass_tf32", "cutlass_fp32", "gemm_sn", "magma", "gemv", "dot", "block_scaled"),
     "blackwell": ("nvjet", "cutlass", "gemm_sn", "magma", "gemv", "dot"),
 }
+FAMILIES = (*ON["hopper"], *ON["ada"])
 
 # How slices are merged, by CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME or by name
 MERGES: dict[int | str, Merge] = {
@@ -171,7 +158,6 @@ def cublas(
         if passed is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
             raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {shown(passed)}. They have {has}.")
-    name = call_text("cublas", known.sm, **{field: (x, None) for field, x in {"family": family, **fields}.items()})
     make = {
         "nvjet": lambda: _nvjet(arch, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
         "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
@@ -183,6 +169,7 @@ def cublas(
         "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
     schedule: Schedule = make[kind]()
+    name = call_text("cublas", known.sm, **{field: (x, None) for field, x in {"family": family, **fields}.items()})
     operands = OPERANDS.get(kind, "f16")
     options = schedule.options if family is None else (*schedule.options, (NAMED, 1))
     return replace(
@@ -212,7 +199,7 @@ def _family(family: str | int | None, arch: str) -> str:
     """
     if family is None:
         return ON[arch][0]
-    number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
+    number = ALGORITHMS.get(int(family)) if is_integer(family) else None
     word = family.lower() if isinstance(family, str) else shown(family)
     name = number or ALIASES.get(word, word)
     if name not in FAMILIES:
@@ -306,10 +293,10 @@ def blocks_of(stages: int) -> tuple[int, int]:
       >>> blocks_of(0), blocks_of(13)
       ((32, 8), (64, 16))
     """
-    if not isinstance(stages, bool) and stages == 0:
-        return UNDEFINED_STAGES
-    if isinstance(stages, bool) or not isinstance(stages, (int, np.integer)) or stages not in KNOWN_STAGES:
+    if not is_integer(stages) or stages not in (0, *KNOWN_STAGES):
         raise ValueError(f"stages must be a STAGES_ID of a CUTLASS kernel, 0, 7 to 20 or 25; got {shown(stages)}.")
+    if stages == 0:
+        return UNDEFINED_STAGES
     block = 32 if stages == 25 else 16 << (int(stages) - 1) // 6
     return block, INSTRUCTION
 
@@ -328,7 +315,7 @@ def _gemm_sn(option: int | None) -> Schedule:
     option: the kernel's CUSTOM_OPTION, 0 or 1, which decides the number of threads and the terms of a sub-block; None
     for 0.
     """
-    if isinstance(option, bool) or option not in (None, *GEMM_SN):
+    if option is not None and not (is_integer(option) and option in GEMM_SN):
         raise ValueError(f"option must be a CUSTOM_OPTION of gemmSN, 0 or 1; got {shown(option)}.")
     threads, block = GEMM_SN[option or 0]
     return _threads(Lanes(threads, 0, block, chunks_from_zero=True, lanes_from_zero=True))
@@ -341,14 +328,14 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
     slices of K.
     """
     rows = GEMV[chip.sm]
+    if option is None or not is_integer(option) or option not in (*rows, GEMV_SLICES):
+        known = [str(number) for number in sorted([*rows, GEMV_SLICES])]
+        raise unknown("option of gemv", option, known, listing="fp.schedules.ROWS")
     if option == GEMV_SLICES:
         if count > 1:
             raise ValueError(f"option {GEMV_SLICES} of gemv was seen without split-K only; got split_k={count}.")
         lanes, chunk = GEMV_SLICES_ROW
         return replace(_threads(Lanes(lanes, 0, chunk)), options=(("option", option),))
-    if option is None or isinstance(option, bool) or option not in rows:
-        known = [str(number) for number in sorted([*rows, GEMV_SLICES])]
-        raise unknown("option of gemv", option, known, listing="fp.schedules.ROWS")
     row = rows[option]
     merge: LaneMerge = "butterfly" if row.butterfly else "forward"
     schedule = _threads(Lanes(row.lanes, row.run, row.chunk * max(row.run, 1), merge=merge), count)
@@ -373,6 +360,6 @@ def _merge(method: str | int, accepted: tuple[str | int, ...]) -> Merge:
     Raises:
       ValueError: the method is not in `accepted`.
     """
-    if isinstance(method, bool) or method not in accepted:
+    if not (isinstance(method, str) or is_integer(method)) or method not in accepted:
         raise unknown("merge", method, [str(value) for value in accepted])
     return MERGES[method]

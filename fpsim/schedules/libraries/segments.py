@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fpsim.errors import require_integer, require_kind
+from fpsim.schedules.arguments import call_text
 from fpsim.schedules.schedule import Chain, Evidence, Schedule, Slicing
 
 
@@ -38,10 +39,10 @@ def segments(
         require_integer("length", length, 1)
     require_integer("step", step, 0)
     require_kind("odd_first", odd_first, bool, "True or False")
-    words = [*map(str, lengths), *([f"step={step}"] if step else []), *(["odd_first=True"] if odd_first else [])]
+    name = call_text("segments", *lengths, step=(step, 0), odd_first=(odd_first, False))
     slicing = Slicing(len(lengths), rule="listed", lengths=tuple(map(int, lengths)))
     return Schedule(
-        f"segments({', '.join(words)})", library, "segments", sums=Chain(step=step, odd_first=odd_first),
+        name, library, "segments", sums=Chain(step=step, odd_first=odd_first),
         slicing=slicing, source=source, evidence=evidence, operands="bf16",
     )  # fmt: skip
 

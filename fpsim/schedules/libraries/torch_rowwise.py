@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fpsim.errors import require_kind
 from fpsim.formats.named import E5M2
+from fpsim.schedules.arguments import call_text
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import Chain, Epilogue, Schedule
 
@@ -31,7 +32,7 @@ def torch_rowwise(fast_accum: bool = False) -> Schedule:
     """
     require_kind("fast_accum", fast_accum, bool, "True or False")
     return Schedule(
-        f"torch_rowwise({'fast_accum=True' if fast_accum else ''})", "PyTorch", "rowwise", "hopper",
+        call_text("torch_rowwise", fast_accum=(fast_accum, False)), "PyTorch", "rowwise", "hopper",
         Chain(0 if fast_accum else 128), epilogue=Epilogue("a_first"), fast_accum=fast_accum, source=SOURCE,
         evidence="source",
     )  # fmt: skip

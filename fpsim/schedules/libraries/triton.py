@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, TF32
-from fpsim.schedules.arguments import positive
+from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.call import Call, Library
 from fpsim.schedules.schedule import Chain, Schedule
 
@@ -37,21 +37,19 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
       triton(64, max_num_imprecise_acc=32)
     """
     block_k = positive(block_k, "block_k")
-    name, options = f"triton({block_k}", (("block_k", block_k),)
-    if max_num_imprecise_acc is None:
-        return Schedule(
-            f"{name})", "Triton", "tl.dot", sums=Chain(), options=options, source=TRITON, evidence="source"
-        )  # fmt: skip
-    limit = positive(max_num_imprecise_acc, "max_num_imprecise_acc")
-    if not LEAST_IMPRECISE <= limit <= block_k:
-        raise ValueError(
-            f"max_num_imprecise_acc must be between {LEAST_IMPRECISE} and block_k, {block_k} (Triton's own rules); "
-            f"got {limit}."
-        )
-    interval = -(-limit // LEAST_IMPRECISE) * LEAST_IMPRECISE
+    sums, limit = Chain(), max_num_imprecise_acc
+    if limit is not None:
+        limit = positive(limit, "max_num_imprecise_acc")
+        if not LEAST_IMPRECISE <= limit <= block_k:
+            raise ValueError(
+                f"max_num_imprecise_acc must be between {LEAST_IMPRECISE} and block_k, {block_k} (Triton's own rules); "
+                f"got {limit}."
+            )
+        interval = -(-limit // LEAST_IMPRECISE) * LEAST_IMPRECISE
+        sums = Chain(interval, short_sums_only=True, restart=block_k)
     return Schedule(
-        f"{name}, max_num_imprecise_acc={limit})", "Triton", "tl.dot",
-        sums=Chain(interval, short_sums_only=True, restart=block_k), options=options, source=TRITON, evidence="source",
+        call_text("triton", block_k, max_num_imprecise_acc=(limit, None)), "Triton", "tl.dot", sums=sums,
+        options=(("block_k", block_k),), source=TRITON, evidence="source",
     )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
     else:
         interval = interval_of(sums, unit)
         parts = slicing.count + (k // interval if interval else 0) + (k // sums.restart if sums.restart else 0)
+        parts += k // 2 if sums.odd_first else 0
     refuse_parts(parts + tiles, f"{schedule} with k={shown(k)}")
 
 
