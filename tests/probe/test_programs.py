@@ -19,6 +19,7 @@ from fpsim.probe.order import Order
 from fpsim.probe.own_unit import own_unit
 from fpsim.probe.programs.program import MODES, Program, _holds_products
 from fpsim.probe.programs.rules import FLUSHES, AdditionRule
+from fpsim.probe.programs.specification import _integers
 from fpsim.schedules.schedule import FLAT
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
@@ -159,3 +160,12 @@ def test_a_unit_of_its_own_has_the_bits_of_the_program(terms: int, fraction_bits
         a, b = drawn(rng, kind, (20, n), np.float16), drawn(rng, kind, (n, 20), np.float16)
         got = adder.matmul(a.astype(np.float16), b.astype(np.float16))
         assert_bits_equal(got, program.run_product(a, b).view(np.float32))
+
+
+def test_numbers_next_to_half_of_the_last_bit_are_rounded_down() -> None:
+    unit = fp.FP16.smallest_subnormal
+    x = np.array([0.5 - 2.0**-54, 0.5, 1.5 - 2.0**-52, -0.5 + 2.0**-54]) * unit
+    program = Program(Order.of((0, 1)), AdditionRule(fp.FP16, "nearest_away", zeros="kept"), fp.FP16, 2)
+    want = fp.encode(x, fp.FP16, rounding="nearest_away")
+    assert_bits_equal(program.run(np.stack([x, np.full(4, -0.0)], axis=1)), want)
+    assert_bits_equal(_integers(x / unit, "nearest_away"), fp.decode(want, fp.FP16, np.float64) / unit)

@@ -18,6 +18,7 @@ f64, i64 = np.float64, np.int64
 SUMS_AT_ONCE = 256  # sums that are computed together
 NEAREST_EVEN, TOWARD_ZERO, NEAREST_AWAY, DOWN, UP = range(5)
 NOTHING = -(1 << 20)  # the exponent of a zero, which aligns nothing
+ALMOST_HALF = 0.5 - 2.0**-54  # to add before rounding down: 1/2 would round the number below it up, and large odd ones
 LOWEST = -900  # the lowest exponent of a grid, so that powers of two stay normal
 BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
@@ -92,6 +93,12 @@ def _power(exponent: Any) -> Any:
     return i64((i64(exponent) + BIAS) << FRACTION).view(f64)
 
 
+@scalar
+def _away(x: Any) -> Any:
+    """Return a float64 rounded to the nearest integer, as float64, ties away from zero."""
+    return np.copysign(np.floor(abs(x) + ALMOST_HALF), x)
+
+
 @inner_loop
 def _make_integers(line: Any, rounding: Any) -> None:
     """Round float64 `line` to integers in place; rounding: NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, DOWN or UP."""
@@ -103,19 +110,13 @@ def _make_integers(line: Any, rounding: Any) -> None:
             line[r] = np.trunc(line[r])
     elif rounding == NEAREST_AWAY:
         for r in range(line.size):
-            line[r] = np.copysign(np.floor(abs(line[r]) + 0.5), line[r])
+            line[r] = _away(line[r])
     elif rounding == DOWN:
         for r in range(line.size):
             line[r] = np.floor(line[r])
     else:
         for r in range(line.size):
             line[r] = np.ceil(line[r])
-
-
-@scalar
-def _away(x: Any) -> Any:
-    """Return a float64 rounded to the nearest integer, as float64, ties away from zero."""
-    return np.copysign(np.floor(abs(x) + 0.5), x)
 
 
 def _rounder(integer: Any) -> Any:
@@ -288,13 +289,6 @@ def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> Non
 
 
 @inner_loop
-def _fill(line: Any, x: Any) -> None:
-    """Fill the row `line` with the number x."""
-    for r in range(line.size):
-        line[r] = x
-
-
-@inner_loop
 def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
     """Write the terms x, or the products x * y if y is not empty, to the stack row `line`, float64, rounded by `rule`.
 
@@ -387,7 +381,7 @@ def node_rows(
             if step >= 0:
                 x = same[:size]
                 if of_matrices:
-                    _fill(x, a[row, step])
+                    x[:] = a[row, step]
                 else:
                     x[:] = a[step, start:end]
                 y = b[step, start:end] if b.shape[0] > 0 else x[:0]

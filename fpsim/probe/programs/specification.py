@@ -11,6 +11,7 @@ from fpsim.arithmetic.functions import add
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.named import FP64, Format
+from fpsim.probe.kernels.node_rows import ALMOST_HALF
 from fpsim.probe.order import Order
 from fpsim.probe.programs.rules import AdditionRule
 from fpsim.products.reduce import sum as sum_of
@@ -125,7 +126,7 @@ class Specification(NamedTuple):
 def _integers(x: Array, rounding: str) -> Array:
     """Return floats rounded to integers, as floats; rounding: a name of ROUNDINGS, such as "nearest_even"."""
     if rounding == "nearest_away":
-        return np.copysign(np.floor(np.abs(x) + 0.5), x)
+        return np.copysign(np.floor(np.abs(x) + ALMOST_HALF), x)
     by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
     return np.asarray(by[rounding](x))
 
