@@ -89,6 +89,9 @@ WITHOUT_UNITS = {
     "cdna4": ("MI350", "MI350X", "MI355X", "gfx950"),
 }
 # fmt: on
+# Words of names of products that have fewer multiprocessors than the rest of their row (NVIDIA, Hopper whitepaper;
+# inclusionAI/humming, pull request 76) -> their number.
+FEWER = {("h20",): 78, ("h100", "pcie"): 114, ("h800", "pcie"): 114}
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
 # Libraries that may follow the name of a chip; `fpsim.schedules.hardware` has their schedules.
 LIBRARIES = ("cuBLAS", "cuBLAS fast", "CUTLASS", "DeepGEMM", "PyTorch")
@@ -114,6 +117,18 @@ class NamedChip(NamedTuple):
     chip: Chip
     library: str
     name: str
+
+    @property
+    def multiprocessors(self) -> int | None:
+        """Number of streaming multiprocessors of the product that `name` means; None if not known.
+
+        Example:
+          >>> from fpsim.matrix_units.chips import resolve
+          >>> [resolve(name).multiprocessors for name in ("H100", "NVIDIA H100 PCIe", "H20", "hopper", "MI300")]
+          [132, 114, 78, 132, None]
+        """
+        words = set(re.split(BETWEEN, self.name.lower()))
+        return next((count for some, count in FEWER.items() if words.issuperset(some)), self.chip.multiprocessors)
 
 
 def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> NamedChip:

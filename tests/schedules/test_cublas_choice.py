@@ -164,12 +164,14 @@ def test_operands_that_no_recorded_kernel_takes_are_declined(pair: Any) -> None:
         assert got.reason.startswith("choices are known for FP16, BF16, and FP8 except E5M2 by E5M2; got ")
 
 
-@pytest.mark.parametrize("chip", ["H20", "h20 cuBLAS", "H100 PCIe"])
-def test_chips_with_fewer_multiprocessors_are_declined(chip: str) -> None:
+@pytest.mark.parametrize(
+    ("chip", "count"), [("H20", 78), ("h20 cuBLAS", 78), ("H100 PCIe", 114), ("NVIDIA H800-PCIe-80GB", 114)]
+)
+def test_chips_with_fewer_multiprocessors_are_declined(chip: str, count: int) -> None:
     """The heuristic depends on their number."""
     got = choice(chip, 64, 4096, 14336, fmt="bf16", layout="nt")
-    assert got.reason.startswith(f"cuBLAS's choices were recorded with 132 multiprocessors, and {chip} has fewer.")
-    for same in ("H200", "GH200", "H100", "sm_90"):
+    assert got.reason.startswith(f"cuBLAS's choices were recorded with 132 multiprocessors, and {chip} has {count}.")
+    for same in ("H200", "GH200", "H100", "sm_90", "H100 NVL", "H200 NVL PCIe"):
         assert choice(same, 64, 4096, 14336, fmt="bf16", layout="nt").schedule is not None
 
 

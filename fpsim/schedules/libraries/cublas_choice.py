@@ -13,6 +13,7 @@ from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, Format, format_argument
 from fpsim.formats.named import format as find_format
+from fpsim.matrix_units.chips import resolve
 from fpsim.schedules.arguments import chip_of
 from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
 from fpsim.schedules.libraries.cublas_table import recorded_kernel, table
@@ -21,8 +22,6 @@ from fpsim.schedules.schedule import Schedule
 
 LAYOUTS = ("nn", "nt", "tn")  # both operands row-major; both contiguous along K; a along M and b along N
 NVJET = 66
-# Words in names of Hopper's chips that have fewer multiprocessors than the recorded GPUs; an H200 has as many.
-FEWER = ("h20", "pcie")
 STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
 # Outputs up to which the order of gemv's option 10 was seen: threads of the GPU that has them, by lane (EQUIV).
 GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2048 // 32, "sm_103": 152 * 2048 // 32}
@@ -175,13 +174,14 @@ def cublas_choice(
             require_integer(f"fields.{name}", value, 0)
         return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "nt" if narrow else layout, fast_accum)
-    if known.sm == "sm_90" and any(word in chip.lower().replace("h200", "") for word in FEWER):
-        return CublasChoice(
-            None,
-            f"cuBLAS's choices were recorded with 132 multiprocessors, and {chip} has fewer. Pass fields=, which "
-            "fp.gpu.hardware.lt_fields reads on the GPU.",
-        )
     if known.sm == "sm_90":
+        count = resolve(chip).multiprocessors
+        if count != known.multiprocessors:
+            return CublasChoice(
+                None,
+                f"cuBLAS's choices were recorded with {known.multiprocessors} multiprocessors, and {chip} has {count}. "
+                "Pass fields=, which fp.gpu.hardware.lt_fields reads on the GPU.",
+            )
         for row in RECORDED:
             if row[:-1] == wanted:
                 return CublasChoice(cublas(known.sm, **row.options), source=RECORDING)
