@@ -10,7 +10,7 @@ import typer
 import fpsim
 from fpsim.cli.functions import exit_refused, function_at
 from fpsim.cli.terminal import echo_lines, shown
-from fpsim.errors import unknown
+from fpsim.errors import require_integer, unknown
 from fpsim.files import require_file
 
 PROBES = ("sum", "dot", "matmul")
@@ -29,6 +29,11 @@ def probe(
     """Reveal how a function adds: its order, rounding, unit or schedule. The exit code is 1 if no known order fits."""
     if kind not in PROBES:
         raise unknown("kind", kind, PROBES)
+    require_integer("terms", terms, 1)
+    if kind == "sum" and b is not None:
+        raise ValueError(f"b is the format of the second operand of dot and matmul; got {b!r} for a sum. Leave it out.")
+    for name, fmt in (("a", a), ("b", a if b is None else b)):
+        fpsim.probe.operands.operand_of(fmt, name, integers=True)  # raises errors with the names of options
     if out is not None:
         require_file(out)
     fn = function_at(function)
@@ -37,7 +42,7 @@ def probe(
             model = fpsim.probe.sum(fn, terms, a)
         else:
             make = fpsim.probe.dot if kind == "dot" else fpsim.probe.matmul
-            model = make(fn, terms, a=a, b=a if b is None else b)
+            model = make(fn, terms, a=a, b=b)
     echo_lines(model.explain())
     if not model.found:
         raise typer.Exit(1)

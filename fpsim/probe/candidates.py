@@ -94,7 +94,7 @@ class AdderCandidate(NamedTuple):
         return _tree(self, k, n)
 
     def matmul(
-        self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None, fmt: Formats = None
+        self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None, *, fmt: Formats = None
     ) -> Array:
         """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format.
 
@@ -113,7 +113,7 @@ class AdderCandidate(NamedTuple):
                 )
             )  # fmt: skip
 
-    def sum(self, x: Array, fmt: Formats = None) -> Array:
+    def sum(self, x: Array, *, fmt: Format | None = None) -> Array:
         """Return the sums (R,) of rows (R, n) of terms, in the dtype of the candidate's result format.
 
         The candidate must be an accumulator. fmt: the format of terms that are codes.
@@ -121,7 +121,7 @@ class AdderCandidate(NamedTuple):
         assert isinstance(self.how, Accumulator)
         return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1, fmt=fmt)))
 
-    def dot(self, a: Array, b: Array, fmt: Formats = None) -> Array:
+    def dot(self, a: Array, b: Array, *, fmt: Formats = None) -> Array:
         """Return the dot products (R,) of rows (R, n) of both operands, in the dtype of the candidate's result.
 
         fmt: for accumulators, the format of operands that are codes, as for `fp.dot`.

@@ -283,10 +283,10 @@ def _result(
             codes = model.run_product(*values) if box.kind == "matmul" else model.run(*values)
             return codes.view(DTYPES.get(box.fmt, codes.dtype))
         passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
-        codes = tuple(operand.code_format for operand in box.operands)
+        formats = tuple(operand.code_format for operand in box.operands)
         if box.kind == "matmul":
-            return model.matmul(*passed, *scales, fmt=codes)
-        return model.sum(*passed, fmt=codes[0]) if box.kind == "sum" else model.dot(*passed, fmt=codes)
+            return model.matmul(*passed, *scales, fmt=formats)
+        return model.sum(*passed, fmt=formats[0]) if box.kind == "sum" else model.dot(*passed, fmt=formats)
 
 
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:

@@ -178,21 +178,22 @@ def test_later_terms_that_are_infinite_hide_no_earlier_difference() -> None:
 
 def test_terms_that_become_infinite_by_their_cast_hide_no_earlier_difference() -> None:
     a, b = draw(1, 256), draw(256, 1, seed=1)
-    a[0, 100], b[100] = 0.0, 1e9  # Inf in E5M2
-    same = [product(operand(a, fp.E5M2), operand(b, fp.E5M2), adds(f"{arch}_e5m2_f32")) for arch in ("hopper", "ada")]
-    assert first_term(*same, 0, 0) is None
-    first, second = same[0], same[1]._replace(adds=adds("blackwell_e5m2_f32"))
-    b[100] = 0.0
-    want = first_term(*(each._replace(b=operand(b, fp.E5M2)) for each in (first, second)), 0, 0)
+    a[0, 100], b[100] = 0.0, 0.0
+    first, second = (product(operand(a, fp.E5M2), operand(b, fp.E5M2), adds(f"{arch}_e5m2_f32"))
+                     for arch in ("hopper", "blackwell"))  # fmt: skip
+    want = first_term(first, second, 0, 0)
     assert want is not None
     assert want.k < 100
+    b[100] = 1e9  # Inf in E5M2
+    first, second = (each._replace(b=operand(b, fp.E5M2)) for each in (first, second))
     assert first_term(first, second, 0, 0) == want
 
 
 def test_a_sum_of_both_infinities_is_explained() -> None:
-    a, b = operand(np.float32([[np.inf, 1.0]]), fp.FP16), operand(np.float32([[1.0], [-np.inf]]), fp.FP16)
-    first = product(a, b, adds("hopper_f16_f32"))._replace(result=np.float32([[1.0]]))
-    second = first._replace(adds=adds(), result=np.float32([[2.0]]))
+    a = operand(np.array([[np.inf, 1.0]], np.float32), fp.FP16)
+    b = operand(np.array([[1.0], [-np.inf]], np.float32), fp.FP16)
+    first = product(a, b, adds("hopper_f16_f32"))._replace(result=np.array([[1.0]], np.float32))
+    second = first._replace(adds=adds(), result=np.array([[2.0]], np.float32))
     text = str(found_in(first, second))
     assert "left's result, 1.0, is not what the emulator gives for it, nan." in text
     assert "in float64 it is nan" in text

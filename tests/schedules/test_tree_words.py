@@ -187,12 +187,13 @@ def test_split_k_begins_to_matter_where_a_tree_changes(schedule: Schedule, unit:
 
 
 def test_listed_slices_matter_for_their_own_k() -> None:
-    assert s.depends_on_batch(s.segments(100, 100), k=200, m=np.int64(4)).split_matters_from == 200
+    rows: Any = np.int64(4)
+    assert s.depends_on_batch(s.segments(100, 100), k=200, m=rows).split_matters_from == 200
     assert s.depends_on_batch(s.segments(200), k=200).split_matters_from is None
-    cpu = s.onednn("avx512_bf16")
+    cpu: Any = s.onednn("avx512_bf16")
     report = s.depends_on_batch(
         lambda m, n, k: cpu.at(m, n, k).schedule, k=1100, m=[2, 4], n=[2, 8], accumulate="x86_avx512_bf16_f32"
-    )  # type: ignore[arg-type,return-value]
+    )
     assert (report.on_m, report.split_matters_from) == (False, 513)
 
 

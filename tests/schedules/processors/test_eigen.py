@@ -257,6 +257,7 @@ def test_regions_take_out_a_result_format_and_no_other_arguments() -> None:
 
 X = np.ones((20, 30), np.float32)
 ONE = s.ResultRegion((Span(0, 20),), (Span(0, 20),), s.SegmentLanes((30,)))
+LOOSE: Any = ONE
 PLAIN = s.Regions(20, 20, 30, (ONE,))
 
 
@@ -272,8 +273,8 @@ PLAIN = s.Regions(20, 20, 30, (ONE,))
         (lambda: s.Regions(20, 20, 30, (ONE, ONE)), "every element must be in one region; (0, 0) is in 2."),
         (lambda: s.Regions(20, 19, 30, (ONE,)), "regions must lie in the result of 20 x 19"),
         (lambda: s.Regions(20, 20, 31, (ONE,)), "is for K = 30; got a product of K = 31."),
-        (lambda: s.Regions(20, 20, 30, (ONE._replace(order=5),)), "order of a region must be an fp.schedules.Segm"),
-        (lambda: s.Regions(20, 20, 30, (ONE._replace(rows=((0, 20),)),)), "of a region must be tuples of Span; got"),
+        (lambda: s.Regions(20, 20, 30, (LOOSE._replace(order=5),)), "order of a region must be an fp.schedules.Segm"),
+        (lambda: s.Regions(20, 20, 30, (LOOSE._replace(rows=((0, 20),)),)), "of a region must be tuples of Span; got"),
         (lambda: s.Lanes(128, merge="blocks"), "got merge='blocks' and blocks=0."),
         (lambda: s.Lanes(128, blocks=1), "got merge='forward' and blocks=1."),
         (lambda: s.tree(s.segments(1 << 22, odd_first=True), 1 << 22), "which has about 2097153. Take a smaller k."),
