@@ -68,8 +68,13 @@ class Method(NamedTuple):
         """Return the sums of `terms` along the axis, whose length becomes 1, rounded to the intermediate format.
 
         squares: add the squares of the terms instead.
+
+        Raises:
+          ValueError: the accumulator is a LaneSum, and float32 does not hold the terms' format.
         """
         if isinstance(self.accumulate, LaneSum):
+            if not FP32.holds(terms.fmt):
+                raise ValueError(f"fp.LaneSum adds in float32, which does not hold {terms.fmt}. Pass fp.Exact('fp32').")
             sums = self.backend.lane_sums(self.accumulate, terms, self.axis, squares)
         else:
             sums = self.backend.sums(self.accumulate, terms, self.axis, squares)
@@ -140,7 +145,7 @@ def read(
     along = _checked_axis(name, x, axis)
     result = cast_options(x.fmt if out_fmt is None else format_argument("out_fmt", out_fmt), **rest)
     between = _checked_intermediate(name, intermediate)
-    return Method(backend, x, along, between, _checked_accumulate(accumulate, x.fmt), result, typed), values
+    return Method(backend, x, along, between, _checked_accumulate(accumulate), result, typed), values
 
 
 def _checked_axis(name: str, x: Values, axis: Any) -> int:
@@ -170,20 +175,17 @@ def _checked_intermediate(name: str, intermediate: FormatLike) -> Format:
     return fmt
 
 
-def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
-    """Return `accumulate` unchanged, after checking that it can add terms of the format `fmt`.
+def _checked_accumulate(accumulate: Any) -> LaneSum | Accumulator:
+    """Return `accumulate` unchanged, after checking that it is one and that its sums have at most 32 bits.
 
     Raises:
       TypeError: accumulate is neither a LaneSum nor an Accumulator.
-      ValueError: accumulate is a LaneSum, and float32 does not hold the values of `fmt`; or accumulate is an
-        Accumulator, and its result format has more than 32 bits.
+      ValueError: accumulate is an Accumulator, and its result format has more than 32 bits.
     """
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(
             f"accumulate must be {KINDS}; got {shown(accumulate)}. Pass fp.Pairwise(fp.FP32), for instance."
         )
-    if isinstance(accumulate, LaneSum) and not FP32.holds(fmt):
-        raise ValueError(f"fp.LaneSum adds in float32, which does not hold {fmt}; pass another accumulator.")
     if isinstance(accumulate, Accumulator) and accumulate.result_format.bits > 32:
         raise ValueError(
             f"accumulate must have sums of up to 32 bits; got {accumulate.result_format}. Pass fp.Exact(fp.FP32), say."

@@ -26,6 +26,7 @@ ORDERS = [
 NAMES = ("softmax", "log_softmax", "rms_norm", "layer_norm")
 FORMATS = [fp.BF16, fp.FP16, fp.E4M3, fp.FP32]
 SPECIAL = np.array([[0.0, -0.0, 1e-7, 3, -700], [np.inf, 1, 2, -np.inf, 0], [-np.inf] * 5, [np.nan, 1, 2, 3, 4]])
+HUGE = fp.Format("huge", 10, 5)  # which float32 does not hold
 
 
 def rows(fmt: fp.Format, shape: tuple[int, int], seed: int) -> Array:
@@ -148,10 +149,15 @@ def test_results_are_as_near_to_float64_as_their_roundings_allow() -> None:
     assert (np.abs(fp.layer_norm(x, weight, bias) - layer) <= half_ulp * bound).all()
 
 
+def test_lanes_add_what_float32_holds_whatever_the_operand_is() -> None:
+    codes = fp.encode(np.array([-1e100, 0.0, 1.0]), HUGE)
+    want = fp.softmax(np.array([-np.inf, 0.0, 1.0], np.float32), out_fmt="fp16")
+    assert np.array_equal(fp.softmax(codes, fmt=HUGE, out_fmt="fp16"), want.view(np.uint16))
+
+
 # ---- bad input
 
 X = np.ones((2, 3), np.float16)
-HUGE = fp.Format("huge", 10, 5)
 FP: Any = fp  # without its types
 
 
@@ -175,7 +181,9 @@ FP: Any = fp  # without its types
         (lambda: FP.rms_norm(X, eps="small"), r"eps must be a finite number >= 0; got 'small'"),
         (lambda: FP.softmax(X, rounding="stochastic"), r"stochastic rounding needs a seed"),
         (lambda: FP.LaneSum(12), r"lanes must be a power of two from 1 to 1024; got 12"),
-        (lambda: FP.softmax(np.zeros(3, np.uint16), fmt=HUGE), r"fp.LaneSum adds in float32, which"),
+        (lambda: FP.rms_norm(np.zeros(3, np.uint16), fmt=HUGE), r"fp.LaneSum adds in float32, which"),
+        (lambda: FP.softmax(X, intermediate=HUGE), r"fp.LaneSum adds in float32, which"),
+        (lambda: FP.layer_norm(X, intermediate=HUGE), r"fp.LaneSum adds in float32, which"),
     ],
 )
 def test_calls_that_make_no_sense_are_refused(call: Any, message: str) -> None:
