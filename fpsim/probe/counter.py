@@ -166,11 +166,12 @@ class Counter:
     def _bits(self) -> int:
         """Return the precision, in bits, with which the result shows the sum of the first and the last included term.
 
-        It is d + 1 for the largest d up to which the sum of 2**(self.small + d) and 2**self.small is exact.
+        It is d + 1 for the largest d up to which the sum of 2**(self.small + d) and 2**self.small is exact. With a
+        single included term, return the precision of the results' format.
         """
-        most = max(min(self.large - self.small, 60), 1)
         if self.alive.size == 1:
-            return most
+            return self.box.fmt.precision
+        most = max(min(self.large - self.small, 60), 1)
         rows = np.zeros((most, self.box.n))
         first, _, last = self._ends()
         rows[:, first], rows[:, last] = 2.0 ** (self.small + np.arange(1, most + 1)), 2.0**self.small

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.probe.order import Order
+from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import case, in_turn, sweep
 from tests.probe.planted import Tree, added, blocks_of_blocks, chain, cut, lanes, odd_pairs, once, pairwise, random_tree
 
@@ -209,3 +211,14 @@ def test_float64_sums_of_half_products_rounded_to_half_are_told() -> None:
 
     model = fp.probe.dot(fn, 8, np.float16)  # four of the smallest terms that the result counts would survive beside M
     assert (model.tree, model.rounding, model.names) == (pairwise(range(8)), "nearest_even", ("Pairwise(FP64)",)), model
+
+
+@in_turn("place", [0, -1])
+def test_a_sum_of_a_single_term_of_several_is_found(place: int, tmp_path: Path) -> None:
+    model = fp.probe.sum(lambda x: np.float16(x[place]), 5)
+    x = np.random.default_rng(0).standard_normal((9, 5)).astype(np.float32)
+    assert_bits_equal(model.sum(x), x[:, place].astype(np.float16))
+    assert (model.unknown, len(model.lost)) == ((), 4)
+    model.save(tmp_path / "model.json")
+    assert fp.probe.load(tmp_path / "model.json").explain() == model.explain()
+    assert fp.probe.dot(lambda a, b: a[place] * b[place], 5).lost == model.lost
