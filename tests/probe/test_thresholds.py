@@ -62,7 +62,8 @@ def test_products_of_one_row_or_column_are_told_apart() -> None:
 
 
 def test_where_nothing_changes_nothing_is_found() -> None:
-    limits = fp.probe.thresholds(two_kernels(lambda m, n, k: False), [9, 40], largest=20)
+    largest: Any = np.int64(20)
+    limits = fp.probe.thresholds(two_kernels(lambda m, n, k: False), [9, 40], largest=largest)
     assert (limits.edges, limits.measure, limits.single) == ((), None, ())
     assert str(limits) == "No shape that was tried changes the bits (K = 9, 40)."
 

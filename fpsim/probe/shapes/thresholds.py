@@ -146,6 +146,7 @@ def thresholds(
       Products with M x N <= 32 add in another order or arithmetic than larger ones (K = 9, 20).
     """
     require_integer("largest", largest, 2)
+    largest = int(largest)
     require_kind("lengths", lengths, Iterable, "sizes K, such as [8, 128]")
     lengths = tuple(lengths)
     for k in lengths:
