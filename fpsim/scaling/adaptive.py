@@ -133,11 +133,8 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
     errors = np.zeros(tiles.tiles)
     matrices, size = values.reshape(tiles.shape), (tiles.tile_rows, tiles.tile_columns)
     with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
-        for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiles):
-            part = matrices[batch, row : row + matrix.shape[0]]
-            stop = band + -(-matrix.shape[0] // tiles.tile_rows)
-            kind = KINDS[scaling.adaptive]
-            error_kernel()(matrix.view(real), part, errors[batch, band:stop], *size, kind)
+        for here, rows, matrix in bands_of(words(source), source_fmt, width, tiles):
+            error_kernel()(matrix.view(real), matrices[rows], errors[here], *size, KINDS[scaling.adaptive])
     return errors
 
 

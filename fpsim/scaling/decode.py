@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from fpsim.scaling.kernels.affine import decode_integers_kernel
 from fpsim.scaling.kernels.log import decode_kernel as decode_log_kernel
 from fpsim.scaling.run_tiles import decode_tiles
 from fpsim.scaling.scaled_arrays import ScaledArrays
-from fpsim.scaling.tiling import tile_sizes, tiling
+from fpsim.scaling.tiling import spread, tile_sizes, tiling
 
 
 def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
@@ -112,20 +111,6 @@ def _singles(scaled: ScaledArrays[Array]) -> Array:
     return values
 
 
-def scale_of_elements(scaled: ScaledArrays[Array], index: tuple[Any, ...] = (...,)) -> Array:
-    """Return the decode scale of every element of `scaled`, as float32 of the array's shape.
-
-    index: slices and integers for the first axes, to return only the elements that they select; an axis with an integer
-    stays, with length 1. The default selects all.
-    """
-    shape = scaled.shape
-    if not shape:
-        return scaled.scales
-    sizes = tile_sizes(shape, scaled.scaling.block)
-    named = () if index == (...,) else index
-    axes = []
-    for axis, (length, size) in enumerate(zip(shape, sizes, strict=True)):
-        places = np.arange(length)[named[axis]] if axis < len(named) else np.arange(length)
-        axes.append(np.atleast_1d(places) // size)
-    scales: Array = scaled.scales[np.ix_(*axes)]
-    return scales
+def scale_of_elements(scaled: ScaledArrays[Array]) -> Array:
+    """Return the decode scale of every element of `scaled`, as float32 of the array's shape."""
+    return spread(scaled.scales, tile_sizes(scaled.shape, scaled.scaling.block), scaled.shape)

@@ -52,12 +52,10 @@ def encode_hif4(fill: EncodedTargets, source: Array, source_fmt: Format) -> Arra
     loop, layouts = hif4_kernel(width, to_bf16.kind, to_scale.kind), as_rows(to_bf16.layout, to_scale.layout)
     specials = np.zeros(tiles.tiles, np.uint8)
     size = (tiles.tile_rows, tiles.tile_columns)
-    for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiles):
-        stop = band + -(-matrix.shape[0] // tiles.tile_rows)
+    for here, rows, matrix in bands_of(words(source), source_fmt, width, tiles):
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             loop(
-                matrix, codes[batch, row : row + matrix.shape[0]], scale_codes[batch, band:stop],
-                levels[batch, band:stop], inverses(), *size, layouts, specials[batch, band:stop],
+                matrix, codes[rows], scale_codes[here], levels[here], inverses(), *size, layouts, specials[here],
             )  # fmt: skip
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (fill.scaling.nan == "tile")

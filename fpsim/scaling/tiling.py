@@ -99,5 +99,5 @@ def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> A
     per_tile: one entry per tile, with as many axes as `shape`. sizes: the size of a tile along each axis.
     """
     for axis, (size, length) in enumerate(zip(sizes, shape, strict=True)):
-        per_tile = np.repeat(per_tile, size, axis=axis).take(range(length), axis=axis)
+        per_tile = np.repeat(per_tile, size, axis=axis)[(slice(None),) * axis + (slice(length),)]
     return per_tile

@@ -31,20 +31,22 @@ from fpsim.scaling.tiling import Tiling
 from fpsim.scaling.tiling import tiling as tiling_of
 
 
-def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
+def bands_of(
+    source: Array, source_fmt: Format, width: int, tiling: Tiling
+) -> Iterator[tuple[tuple[int, slice], tuple[int, slice], Array]]:
     """Cut an array into pieces of whole rows of tiles that fit the cache.
 
-    Yield for each piece the index of its matrix in the batch, its first row of tiles, its first row, and its elements
-    as a matrix of contiguous bit patterns of floats of `width` bits, 32 or 64. source: bit patterns of an array of
-    format source_fmt. tiling: the size of the array and of its tiles.
+    Yield for each piece the indices (matrix of the batch, slice of rows) of its tiles and those of its elements, and
+    the elements as a matrix of contiguous bit patterns of floats of `width` bits, 32 or 64. source: bit patterns of an
+    array of format source_fmt. tiling: the size of the array and of its tiles.
     """
     matrices = source.reshape(tiling.shape)
     bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)
     for batch in range(tiling.batch if source.size else 0):
         for band in range(0, tiling.tiles[1], bands_at_once):
-            row = band * tiling.tile_rows
-            part = matrices[batch, row : row + bands_at_once * tiling.tile_rows]
-            yield batch, band, row, widened(part, source_fmt, width)
+            tiles = batch, slice(band, band + bands_at_once)
+            rows = batch, slice(band * tiling.tile_rows, (band + bands_at_once) * tiling.tile_rows)
+            yield tiles, rows, widened(matrices[rows], source_fmt, width)
 
 
 def encode_affine(
@@ -72,36 +74,31 @@ def encode_affine(
     nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
     encoder = encode_plan(OFFSETS, width, options.rounding, "saturate", "keep", options.random_bits)
     largest = np.finfo(real).max
-    for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiling):
-        stop = band + -(-matrix.shape[0] // tiling.tile_rows)
-        tiles = (stop - band, tiling.tiles[2])
-        low, high = np.zeros(tiles, real), np.zeros(tiles, real)
-        specials = np.zeros(tiles, np.uint8)
+    for tiles, rows, matrix in bands_of(words(source), source_fmt, width, tiling):
+        shape = scales[tiles].shape
+        low, high = np.zeros(shape, real), np.zeros(shape, real)
+        specials = np.zeros(shape, np.uint8)
         size = (tiling.tile_rows, tiling.tile_columns)
-        factors = np.empty(tiles, real)
+        factors = np.empty(shape, real)
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             range_kernel(width)(matrix, low, high, specials, *size)
             if tile_scales is None:
                 ranges = np.minimum(high - low, largest)
-                target_codes = np.empty(0, np.uint8)
-                if scale_codes is not None:
-                    target_codes = scale_codes[batch, band:stop].reshape(-1)
+                target_codes = np.empty(0, np.uint8) if scale_codes is None else scale_codes[tiles].reshape(-1)
                 plan.settle(ranges.size)(
-                    ranges.view(word).reshape(-1), specials.reshape(-1), scales[batch, band:stop].reshape(-1),
+                    ranges.view(word).reshape(-1), specials.reshape(-1), scales[tiles].reshape(-1),
                     target_codes, factors.reshape(-1), counts, *plan.arguments(TensorScale()),
                 )  # fmt: skip
             else:
-                scales[batch, band:stop] = tile_scales[batch, band:stop]
-                set_nan_scales(scaling, scales[batch, band:stop], high - low, specials, counts)
-                factors = plan.factors(scales[batch, band:stop])
+                scales[tiles] = tile_scales[tiles]
+                set_nan_scales(scaling, scales[tiles], high - low, specials, counts)
+                factors = plan.factors(scales[tiles])
             zero_point_kernel(width, nearest.kind, plan.applied)(
-                low.reshape(-1), factors.reshape(-1), zero_points[batch, band:stop].reshape(-1), lowest, highest,
-                nearest.layout,
-            )  # fmt: skip
+                low.reshape(-1), factors.reshape(-1), zero_points[tiles].reshape(-1), lowest, highest, nearest.layout
+            )
             affine_kernel(width, int(options.rounding), encoder.kind, plan.applied)(
-                matrix, codes[batch, row : row + matrix.shape[0]], factors, zero_points[batch, band:stop], *size,
-                (lowest, highest), encoder.layout,
-                _random_words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
+                matrix, codes[rows], factors, zero_points[tiles], *size, (lowest, highest), encoder.layout,
+                _random_words(options, (rows[0] * tiling.rows + rows[1].start) * tiling.columns, matrix),
             )  # fmt: skip
     return counts
 
@@ -139,12 +136,10 @@ def encode_log(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array
     steps, lows = fill.scales.reshape(tiling.tiles), fill.zero_points.reshape(tiling.tiles)
     width = 64 if source_fmt == FP64 else 32
     _, real, _, _ = float_words(width)
-    for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiling):
-        stop = band + -(-matrix.shape[0] // tiling.tile_rows)
+    for tiles, rows, matrix in bands_of(words(source), source_fmt, width, tiling):
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             log.encode_kernel(width)(
-                matrix.view(real), codes[batch, row : row + matrix.shape[0]], steps[batch, band:stop],
-                lows[batch, band:stop], counts, tiling.tile_rows, tiling.tile_columns, element.level_count,
-                fill.scaling.nan == "element",
+                matrix.view(real), codes[rows], steps[tiles], lows[tiles], counts, tiling.tile_rows,
+                tiling.tile_columns, element.level_count, fill.scaling.nan == "element",
             )  # fmt: skip
     return counts
