@@ -95,6 +95,17 @@ def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
+def texts_of(name: str, value: object, wanted: str = "a text or several") -> tuple[str, ...]:
+    """Return one str or several, in a list or another sequence, as a tuple; raise a TypeError for anything else.
+
+    name: the argument's name, for the message. wanted: the message's words for what is accepted.
+    """
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
+    return tuple(texts)
+
+
 def require_same(
     nouns: str, first: object, second: object, names: Iterable[str], text: Callable[[Any], str] = str
 ) -> None:

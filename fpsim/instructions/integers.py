@@ -34,8 +34,7 @@ def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, sca
     """
     refuse_scales(unit, scale_a, scale_b)
     left, right, start = row_operands(a, b, c, unit, integer_operand)
-    out = np.ascontiguousarray(start.reshape(-1), np.int64)
-    out = out.copy() if out.base is not None else out
+    out = np.array(start.reshape(-1), np.int64)
     rows = (np.ascontiguousarray(x.reshape(start.size, x.shape[-1]), np.int64) for x in (left, right))
     integer_rows()(*rows, out, facts_of(unit))
     return out.reshape(start.shape).astype(unit.d.dtype)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fpsim.errors import require_integer, require_kind, shown, unknown
+from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.reload import reloadable
 
 LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow or shrink without limit
@@ -104,13 +105,11 @@ class LossScalingPolicy:
             require_kind(word, getattr(self, word), bool, "True or False")
         if self.rule not in RULES:
             raise unknown("rule", self.rule, list(RULES))
-        for number in ("scale", "growth", "backoff", "threshold", "lowest", "highest"):
-            value = getattr(self, number)
-            bound = number in ("lowest", "highest")
-            fits = isinstance(value, (int, float)) and (0 <= value <= math.inf if bound else 0 < value < math.inf)
-            if isinstance(value, bool) or not fits:
-                kind = "number >= 0, or inf" if bound else "positive finite number"
-                raise ValueError(f"{number} must be a {kind}; got {shown(value)}.")
+        for number in ("scale", "growth", "backoff", "threshold"):
+            require_number(number, getattr(self, number), positive=True)
+        require_number("lowest", self.lowest)
+        if self.highest != math.inf:
+            require_number("highest", self.highest)
         if self.lowest > self.highest:
             raise ValueError(f"lowest must be at most highest; got {self.lowest} and {self.highest}.")
         if isinstance(self.decay, bool) or not isinstance(self.decay, float) or not 0 < self.decay < 1:

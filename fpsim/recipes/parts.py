@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fpsim.casts.cast import refuse_unless_held
-from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.errors import require_integer, require_kind, require_word, shown, texts_of
 from fpsim.formats import named
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import ElementLike, element_format
@@ -59,7 +58,7 @@ class Override:
 
     def __post_init__(self) -> None:
         require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
-        object.__setattr__(self, "products", words_of("products", self.products))
+        object.__setattr__(self, "products", texts_of("products", self.products))
         for product in self.products:
             require_word("product", product, PRODUCTS)
         if not self.products:
@@ -221,17 +220,3 @@ def _without_scales(attention: LinearRecipe) -> LinearRecipe:
             "or 'FP16', or leave attention out."
         )
     return attention
-
-
-def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:
-    """Return one str or several as a tuple of str.
-
-    name: the argument's name, for the message.
-
-    Raises:
-      TypeError: the value is neither a str nor a list or tuple of str.
-    """
-    words = (value,) if isinstance(value, str) else value
-    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-        raise TypeError(f"{name} must be a text or several; got {shown(value)}.")
-    return tuple(words)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from os import PathLike
 from typing import Any
 
-from fpsim.errors import require_kind, require_word, shown
+from fpsim.errors import require_kind, require_word, shown, texts_of
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format_argument
 from fpsim.recipes import written
@@ -17,7 +17,7 @@ from fpsim.recipes.linear import FP32, linear_recipe
 from fpsim.recipes.linear_recipe import LinearRecipe
 from fpsim.recipes.loss_scaling import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.recipes.optimizer_recipe import OptimizerRecipe, kept_format, require_number
-from fpsim.recipes.parts import Controller, Numerics, Override, Stored, words_of
+from fpsim.recipes.parts import Controller, Numerics, Override, Stored
 from fpsim.reload import reloadable
 
 ADAMW, FLOAT32 = OptimizerRecipe(), Numerics()
@@ -77,7 +77,7 @@ class Recipe:
         for text in ("name", "source"):
             require_kind(text, getattr(self, text), str, "a text")
         object.__setattr__(self, "linear", linear_recipe(self.linear))
-        object.__setattr__(self, "keep", words_of("keep", self.keep))
+        object.__setattr__(self, "keep", texts_of("keep", self.keep))
         for name, kind in (("overrides", Override), ("stored", Stored)):
             rows = getattr(self, name)
             if not isinstance(rows, (list, tuple)) or not all(isinstance(row, kind) for row in rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fpsim.analysis.tensors.writing.report import ExportReport
+from fpsim.deprecation import former_modules
 from fpsim.lazy import face
 from fpsim.recipes.linear import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, TE_DELAYED, TE_HYBRID
 from fpsim.recipes.linear import LINEAR as RECIPES
@@ -28,3 +29,5 @@ __all__ = [
 ]  # fmt: skip
 
 __getattr__, __dir__ = face(__name__, __all__)
+
+former_modules(__name__, {"chips": "fpsim.recipes.chips", "recipe": "fpsim.recipes.linear_recipe"})

@@ -23,7 +23,7 @@ from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME, WORD
 from fpsim.analysis.tensors.writing.export import ExportJob, write_checkpoint
 from fpsim.analysis.tensors.writing.misfits import keep_advice
 from fpsim.analysis.tensors.writing.report import ExportReport
-from fpsim.errors import require_kind, shown
+from fpsim.errors import require_kind, shown, texts_of
 from fpsim.files import path_of
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def export(
     """
     full = layout_named(layout)
     options = checked_options(full, group_size, bits, symmetric)
-    patterns = [keep] if isinstance(keep, str) else keep
-    if not isinstance(patterns, Sequence):
-        raise TypeError(f"keep must be shell patterns such as ['lm_head'], [] for none; got {shown(keep)}.")
+    patterns: Sequence[str] = texts_of("keep", keep, "shell patterns such as ['lm_head'], [] for none")
     target = path_of(out, "out")
     wanted = ".gguf" if full.startswith(GGUF) else ".safetensors"
     if target.suffix in {".gguf", ".safetensors"} - {wanted}:
@@ -179,8 +177,7 @@ def _chosen(
     """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
 
     linear: names of linear layers' weights, or None without a model. keep: shell patterns of layers or tensors that are
-    not to be quantised. layout: the layout's name. A pattern raises a TypeError if it is not a str, and a ValueError if
-    it matches nothing (except "lm_head").
+    not to be quantised; one that matches nothing (except "lm_head") raises a ValueError. layout: the layout's name.
     """
     quantised: list[str] = []
     kept: dict[str, str] = {}
@@ -214,14 +211,11 @@ def _chosen(
     return quantised, kept
 
 
-def _matches(pattern: Any, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     """Return whether a shell pattern equals or matches one of the names of a tensor.
 
-    These are the tensor's name ("mlp.up.weight"), its layer's name ("mlp.up"), and the last part of that ("up"). A
-    pattern that is not a str raises a TypeError.
+    These are the tensor's name ("mlp.up.weight"), its layer's name ("mlp.up"), and the last part of that ("up").
     """
-    if not isinstance(pattern, str):
-        raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")
     module = name.removesuffix(".weight")
     return any(word == pattern or fnmatchcase(word, pattern) for word in (module, name, module.rpartition(".")[2]))
 
@@ -326,13 +320,12 @@ class _Run:
         modes = {module: module.training for module in self._model.modules()}
         self._model.eval()
         try:
+            batch = self._batch
             with torch.no_grad():
-                if isinstance(self._batch, Mapping):
-                    result = self._model(**self._batch)
-                elif isinstance(self._batch, (tuple, list)):
-                    result = self._model(*self._batch)
+                if isinstance(batch, Mapping):
+                    result = self._model(**batch)
                 else:
-                    result = self._model(self._batch)
+                    result = self._model(*(batch if isinstance(batch, (tuple, list)) else (batch,)))
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -349,11 +342,8 @@ def _floats(result: Any) -> Iterator[Any]:
     if isinstance(result, torch.Tensor):
         if result.is_floating_point():
             yield result
-    elif isinstance(result, Mapping):
-        for value in result.values():
-            yield from _floats(value)
-    elif isinstance(result, (list, tuple)):
-        for value in result:
+    elif isinstance(result, (Mapping, list, tuple)):
+        for value in result.values() if isinstance(result, Mapping) else result:
             yield from _floats(value)
     elif hasattr(result, "logits"):
         yield result.logits

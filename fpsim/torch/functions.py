@@ -1,4 +1,4 @@
-"""Low precision in torch: casts of tensors, fake quantisation with gradients, and quantised linear layers.
+"""Casts of tensors by fpsim's formats, and fake quantisation with gradients.
 
 All functions take and return tensors on the CPU. torch.compile keeps the casts, with the bits of eager mode.
 """
@@ -17,14 +17,9 @@ from fpsim.formats.element import ElementLike
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding
 from fpsim.recipes.cast_text import spec_from, spec_text
-from fpsim.recipes.linear import DEEPSEEK_V3, DEEPSEEK_V3_POW2, MXFP8, NVFP4, TE_DELAYED, TE_HYBRID
-from fpsim.recipes.linear import LINEAR as RECIPES
-from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.recipes import TILE_1X128
 from fpsim.scaling.scaling import Scaling
-from fpsim.torch.linear import QuantLinear
-from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import (
     FLOAT_DTYPES,
     Tensor,
@@ -41,12 +36,6 @@ from fpsim.torch.operators import (
     torch,
 )
 from fpsim.torch.seeds import Seed, constant_in_graphs, is_stochastic, seed_tensor
-
-__all__ = [
-    "DEEPSEEK_V3", "DEEPSEEK_V3_POW2", "MXFP8", "NVFP4", "RECIPES", "TE_DELAYED", "TE_HYBRID", "Delayed",
-    "LinearRecipe", "Product", "QuantLinear", "ScaledTensors", "decode", "encode", "encode_scaled", "fake_quantize",
-    "quantize", "quantize_linears", "quantize_scaled", "view_as_dtype",
-]  # fmt: skip
 
 
 class CastOfTensor(AnyCastKeywords, total=False):

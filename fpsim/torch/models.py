@@ -7,13 +7,15 @@ import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from fpsim.errors import SHOWN, shown
+from fpsim.errors import SHOWN, texts_of
 from fpsim.recipes.blocks import STRICT, block_of
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import LinearLike, find_either
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.linear import QuantLinear, layer_plan
 from fpsim.torch.operators import torch
+
+PATTERNS = "a shell pattern or several, such as 'blocks.*.mlp.*'"
 
 
 def quantize_linears(
@@ -61,7 +63,7 @@ def quantize_linears(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
+    included, excluded = texts_of("pattern", pattern, PATTERNS), texts_of("exclude", exclude, PATTERNS)
     followed = find_either(recipe)
     overrides, kept = (followed.overrides, followed.keep) if isinstance(followed, Recipe) else ((), ())
     names: dict[torch.nn.Module, list[str]] = {}
@@ -143,19 +145,8 @@ def _refuse_overrides(recipe: Recipe, names: Sequence[str]) -> None:
             )
 
 
-def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
-    """Return one shell pattern or several as a list; raise a TypeError for anything else.
-
-    label: the argument's name, for the message.
-    """
-    globs = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-        raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
-    return list(globs)
-
-
 def _nothing_matches(
-    model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
+    model: torch.nn.Module, names: list[str], included: Sequence[str], excluded: Sequence[str], kept: Sequence[str]
 ) -> str:
     """Return the text of an error: no layer matches the patterns.
 

@@ -14,7 +14,7 @@ from fpsim.arrays import Array, from_torch
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import install
 from fpsim.formats.float_format import Format
-from fpsim.formats.named import DTYPES, FP16, FP32, FP64
+from fpsim.formats.named import DTYPES
 from fpsim.recipes.cast_text import spec_from
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.clipping import kept as kept_elements
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 
-FLOAT_DTYPES = frozenset(
-    {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-    | {getattr(torch, dtype.name) for dtype in DTYPES.values() if hasattr(torch, dtype.name)}
-)
+FLOAT_DTYPES = frozenset(getattr(torch, dtype.name) for dtype in DTYPES.values() if hasattr(torch, dtype.name))
 
 
 @contextlib.contextmanager
@@ -171,18 +168,13 @@ def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDe
     custom_op = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
     functions = getattr(custom_op, "_backend_fns", {})
     for device, guarded in functions.items():
-        functions[device] = _unguarded_at_first(guarded)
+
+        def run(*arguments: Any, guarded: Any = guarded, **keywords: Any) -> Any:
+            plain = getattr(guarded, "__wrapped__", guarded)
+            return (guarded if "torch._dynamo" in sys.modules else plain)(*arguments, **keywords)
+
+        functions[device] = run
     return custom_op
-
-
-def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `guarded` without its compiler guard until torch's compiler is imported."""
-    plain = getattr(guarded, "__wrapped__", guarded)
-
-    def run(*arguments: Any, **keywords: Any) -> Any:
-        return (guarded if "torch._dynamo" in sys.modules else plain)(*arguments, **keywords)
-
-    return run
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
@@ -304,7 +296,4 @@ decode_op.register_fake(
 
 def dtype_of(fmt: Format) -> torch.dtype | None:
     """Return the torch float dtype that stores a format's codes, such as torch.float8_e4m3fn; None if there is none."""
-    if fmt in (FP16, FP32, FP64):
-        return {FP16: torch.float16, FP32: torch.float32, FP64: torch.float64}[fmt]
-    dtype = DTYPES.get(fmt)
-    return None if dtype is None else getattr(torch, dtype.name, None)
+    return None if fmt.dtype is None else getattr(torch, fmt.dtype.name, None)

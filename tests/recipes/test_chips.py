@@ -11,7 +11,7 @@ import pytest
 import fpsim as fp
 
 torch = pytest.importorskip("torch")
-ft: Any = importlib.import_module("fpsim.torch.functions")
+ft: Any = importlib.import_module("fpsim.torch")
 chips: Any = importlib.import_module("fpsim.recipes.chips")
 
 

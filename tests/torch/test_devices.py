@@ -16,7 +16,7 @@ from fpsim.gpu.lab.lab import unit_name
 from fpsim.recipes.hardware import placed
 
 torch = pytest.importorskip("torch")
-ft: Any = importlib.import_module("fpsim.torch.functions")
+ft: Any = importlib.import_module("fpsim.torch")
 
 SIZE = 128  # tokens, inputs and outputs
 SHAPES: dict[str, Any] = {  # of scales of a and b

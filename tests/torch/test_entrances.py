@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -142,3 +143,28 @@ def test_dtypes_that_numpy_has_not_are_refused() -> None:
     packed = torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with pytest.raises(TypeError, match=r"x must have elements that NumPy or ml_dtypes knows; got torch\.float4"):
         fp.encode(packed, "e4m3")
+
+
+# ---- what the functions of fp.torch take
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_and_proxies_of_a_tracer_are_refused_with_what_to_do() -> None:
+    layer = fp.torch.QuantLinear(4, 4, recipe=fp.torch.MXFP8)
+    for call in (lambda x: fp.torch.encode(x, "e4m3"), layer):
+        with pytest.raises(TypeError, match=r"must be a dense tensor; got a nested one. Pass the tensors of .*unbind"):
+            call(torch.nested.nested_tensor([torch.ones(2, 4)]))
+        with pytest.raises(TypeError, match=r"torch.fx.symbolic_trace passes no tensors: use torch.export.export"):
+            torch.fx.symbolic_trace(call)
+
+
+def test_scales_and_seeds_may_be_any_arrays_and_integers_of_numpy() -> None:
+    x, scales = torch.randn(2, 4), np.float32([[0.5], [2.0]])
+    fixed = scales.copy()
+    fixed.flags.writeable = False
+    want = fp.torch.fake_quantize(x, "e4m3", "ROW", scales=torch.from_numpy(scales))
+    for each in (fixed, scales[::-1].copy()[::-1], scales.astype(ml_dtypes.bfloat16), np.asfortranarray(scales)):
+        assert torch.equal(fp.torch.fake_quantize(x, "e4m3", "ROW", scales=each), want)
+    for seed in (2**63 + 5, 7):
+        drawn = [fp.torch.quantize(x, "e4m3", rounding="SR", seed=kind(seed)) for kind in (int, np.uint64)]
+        assert torch.equal(*drawn)

@@ -13,7 +13,7 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 
 
-ft: Any = importlib.import_module("fpsim.torch.functions")
+ft: Any = importlib.import_module("fpsim.torch")
 
 
 # Small layers stand for large ones here, though few of their features are whole blocks.

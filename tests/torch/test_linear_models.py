@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 torch_linear: Any = importlib.import_module("fpsim.torch.linear_products")
 
 
-ft: Any = importlib.import_module("fpsim.torch.functions")
+ft: Any = importlib.import_module("fpsim.torch")
 
 
 # Small layers stand for large ones here, though few of their features are whole blocks.

@@ -13,7 +13,7 @@ from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 
-ft: Any = importlib.import_module("fpsim.torch.functions")
+ft: Any = importlib.import_module("fpsim.torch")
 trace: Any = importlib.import_module("fpsim.torch.trace")
 mixing: Any = importlib.import_module("fpsim.torch.hadamard")
 

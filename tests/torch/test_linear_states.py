@@ -15,7 +15,7 @@ from tests.kit.sweeps import in_turn
 torch = pytest.importorskip("torch")
 checkpoint: Any = pytest.importorskip("torch.utils.checkpoint").checkpoint
 
-ft: Any = importlib.import_module("fpsim.torch.functions")
+ft: Any = importlib.import_module("fpsim.torch")
 DELAYED = ft.TE_DELAYED.replace(delayed=ft.Delayed(history=3))
 SR = ft.DEEPSEEK_V3.replace(rounding="stochastic", grad_rounding="stochastic")
 
