@@ -60,12 +60,11 @@ def attention(
     require_kind("causal", causal, (bool, np.bool_), "True or False")
     heads, shape = heads_of(q, k, v, mask, causal, scale)
     traced, rows = [], []
-    sums = HeadSums(chosen)
+    sums = HeadSums(chosen, heads)
     for head in heads:
-        result, reference = attend(head, chosen), exact_attention(head)
-        sums.add(head, result, reference)
+        result = attend(head, chosen)
+        rows.append(sums.add(head, result, exact_attention(head)))
         traced.append(result.output)
-        rows.append(np.linalg.norm(result.output - reference[0], axis=-1) / np.linalg.norm(reference[0], axis=-1))
     output = np.stack(traced)
     values = {field.name: getattr(chosen, field.name) for field in fields(AttentionRecipe)}
     texts = {name: str(getattr(value, "name", value)) for name, value in values.items()}

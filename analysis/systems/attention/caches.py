@@ -11,7 +11,7 @@ from fpsim.analysis.systems.attention.computing import cached, exact_attention
 from fpsim.analysis.systems.attention.heads import heads_of
 from fpsim.analysis.systems.attention.recipe import KVCache
 from fpsim.analysis.systems.attention.results import CacheReport, CacheRow
-from fpsim.analysis.systems.attention.sums import mean_of
+from fpsim.analysis.systems.attention.sums import exponent_of, mean_of
 from fpsim.errors import require_kind
 
 # Caches that `kv_caches` compares by default.
@@ -70,6 +70,8 @@ def kv_caches(
         raise ValueError("caches must have one or more fp.analysis.KVCache objects; got none.")
     heads, _ = heads_of(q, k, v, None, causal, scale)
     exact = [exact_attention(head) for head in heads]
+    sizes = zip(*((head.k, head.v, head.q @ head.k.T, head.v) for head in heads), strict=True)
+    exponents = list(map(exponent_of, sizes))  # of keys, values, scores and outputs, so that no square overflows
     rows = []
     for cache in chosen:
         sums = np.zeros((4, 2))  # squares of (error, exact value) of keys, values, scores and outputs
@@ -79,12 +81,15 @@ def kv_caches(
             values = cached(head.v, cache, cache.scales).astype(np.float64)
             stored = exact_attention(head._replace(k=keys, v=values))
             pairs = ((keys, head.k), (values, head.v), (head.q @ keys.T, head.q @ head.k.T), (stored[0], output))
-            sums += [[((a - b) ** 2).sum(where=~np.isnan(b)), (b**2).sum(where=~np.isnan(b))] for a, b in pairs]
+            sums += [
+                [(np.ldexp(x, -exponent) ** 2).sum(where=~np.isnan(b)) for x in (a - b, b)]
+                for (a, b), exponent in zip(pairs, exponents, strict=True)
+            ]
             both = (stored[1] > 0) & (weights > 0)
             ratio = np.where(both, stored[1], 1.0) / np.where(both, weights, 1.0)
             divergences.append((stored[1] * np.log(ratio)).sum(axis=-1))
         errors = np.sqrt(sums[:, 0] / np.where(sums[:, 1] > 0, sums[:, 1], np.nan))
-        bits = cache.bits(*heads[0].k.shape)
+        bits = cache.bits(*heads[0].k.shape, heads[0].v.shape[1])
         kl = mean_of(np.concatenate(divergences))
         key, value, score, result = (float(x) for x in errors)
         rows.append(CacheRow(cache.name, bits, key, value, score, result, kl))

@@ -160,14 +160,15 @@ def attend(head: Head, recipe: AttentionRecipe) -> Traced:
 def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
     """Return a (m, k) @ b (k, n) as float32, added by the matrix unit or accumulator `recipe.accumulate`.
 
-    left, right: formats to which a and b are rounded first.
+    left, right: the formats whose values a and b hold.
     """
-    codes = encode(np.ascontiguousarray(a), left), encode(np.ascontiguousarray(b), right)
     how = recipe.accumulate
     assert isinstance(how, (MatrixUnit, Accumulator))  # recipes store objects, never names
-    formats = None if isinstance(how, MatrixUnit) else (left, right)
-    product = matmul(*codes, accumulate=how, fmt=formats, strict=False)
-    if isinstance(how, Accumulator) and product.dtype.kind == "u":
+    of_unit = isinstance(how, MatrixUnit)
+    formats = (how.a.carrier, how.b.carrier) if of_unit else (left, right)
+    codes = (encode(np.ascontiguousarray(x), fmt) for x, fmt in zip((a, b), formats, strict=True))
+    product = matmul(*codes, accumulate=how, fmt=None if of_unit else formats, strict=False)
+    if not of_unit and product.dtype.kind == "u":
         product = decode(product, how.result_format, np.float32)
     return np.asarray(product, np.float32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import repeat
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from fpsim.analysis.systems.attention.computing import Head
 from fpsim.arrays import Array, float_array, format_of, without_gradient
 from fpsim.errors import shown
+from fpsim.formats.named import FP32
 
 
 def heads_of(
@@ -57,9 +59,10 @@ def heads_of(
 
 
 def checked_scale(scale: Any) -> float:
-    """Return a scale rounded to float32; raise ValueError unless it is a finite number > 0."""
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
-        raise ValueError(f"scale must be a positive number, such as 0.125; got {shown(scale)}.")
+    """Return a scale rounded to float32; raise ValueError unless it is a number > 0 in the range of float32."""
+    number = isinstance(scale, Real) and not isinstance(scale, bool)
+    if not number or not FP32.smallest_subnormal <= scale <= FP32.max:
+        raise ValueError(f"scale must be a positive number of float32, such as 0.125; got {shown(scale)}.")
     return float(np.float32(scale))
 
 

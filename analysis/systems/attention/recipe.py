@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any
 
 from fpsim.errors import require_integer, require_word, shown, unknown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import ElementLike, element_format
-from fpsim.formats.named import FP64, Format, format_argument
+from fpsim.formats.named import FP32, FP64, Format, format_argument
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -69,20 +70,20 @@ class KVCache:
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 
-    def bits(self, tokens: int, channels: int) -> float:
+    def bits(self, tokens: int, channels: int, value_channels: int | None = None) -> float:
         """Return the bits stored per element of a head's keys and values (tokens, channels): codes and scales.
 
-        If keys and values need different numbers of bits, the result is their mean.
+        value_channels: channels of the values; None for as many as the keys have.
         """
         assert isinstance(self.scale_format, Format)
-        total = 0.0
-        for word in (self.keys or self.scales, self.scales):
-            scales = {
-                "token": tokens, "head": 1, "channel": channels, "none": 0,
-                "block": -(-tokens // self.block[0]) * -(-channels // self.block[1]),
+        of_values = channels if value_channels is None else value_channels
+        scales = 0
+        for word, width in ((self.keys or self.scales, channels), (self.scales, of_values)):
+            scales += {
+                "token": tokens, "head": 1, "channel": width, "none": 0,
+                "block": -(-tokens // self.block[0]) * -(-width // self.block[1]),
             }[word]  # fmt: skip
-            total += element_format(self.fmt).bits + self.scale_format.bits * scales / (tokens * channels)
-        return total / 2
+        return element_format(self.fmt).bits + self.scale_format.bits * scales / (tokens * (channels + of_values))
 
     @property
     def name(self) -> str:
@@ -105,8 +106,9 @@ class AttentionRecipe:
       probabilities: format of the left operand of the product with v.
       unnormalised: format of the product with v, and in flash order of the running output.
       output: format of the attention's output.
-      accumulate: the arithmetic of both products: a matrix unit or its name, an accumulator such as
-        fp.FusedMultiplyAdd("fp32"), or a format for fused multiply-adds in that format.
+      accumulate: the arithmetic of both products: a matrix unit without block scales or its name, whose operands can
+        hold the values of `inputs` and `probabilities`; an accumulator such as fp.FusedMultiplyAdd("fp32"); or a format
+        for fused multiply-adds in that format.
       probability_scale: a power of two by which probabilities are multiplied before they are rounded, and outputs are
         divided.
       block: number of keys of a block in flash order, where exponentials are relative to the running maximum and the
@@ -139,16 +141,35 @@ class AttentionRecipe:
                 raise ValueError(f"{name} must be a signed format of up to 32 bits; got {fmt}. Take BF16 or FP32.")
             object.__setattr__(self, name, fmt)
         object.__setattr__(self, "accumulate", _accumulate(self.accumulate))
+        if isinstance(self.accumulate, MatrixUnit):
+            self._require_operands(self.accumulate)
         if self.block is not None:
             require_integer("block", self.block, 1)
         scale = self.probability_scale
-        number = not isinstance(scale, bool) and isinstance(scale, (int, float)) and 0 < scale < math.inf
-        if not number or math.frexp(scale)[0] != 0.5:
-            raise ValueError(f"probability_scale must be a power of two, such as 256.0; got {shown(scale)}.")
+        number = isinstance(scale, Real) and not isinstance(scale, bool)
+        if not number or not FP32.smallest_normal <= scale <= FP32.max or math.frexp(scale)[0] != 0.5:
+            raise ValueError(
+                f"probability_scale must be a power of two in 2**-126 .. 2**127, such as 256.0; got {shown(scale)}."
+            )
+        object.__setattr__(self, "probability_scale", float(scale))
         if not isinstance(self.scaled_inputs, bool):
             raise TypeError(f"scaled_inputs must be True or False; got {shown(self.scaled_inputs)}.")
         if self.cache is not None and not isinstance(self.cache, KVCache):
             raise TypeError(f"cache must be an fp.analysis.KVCache or None; got {shown(self.cache)}.")
+
+    def _require_operands(self, unit: MatrixUnit) -> None:
+        """Raise ValueError unless a unit's operands hold all values of `inputs` and `probabilities`, without scales."""
+        if unit.scale is not None:
+            raise ValueError(
+                f"accumulate must be a unit without block scales; got {unit.name}. Take 'hopper_e4m3_f32', for example."
+            )
+        for name, element in (("inputs", unit.a), ("inputs", unit.b), ("probabilities", unit.a)):
+            fmt = find_format(getattr(self, name))
+            if not element.carrier.holds(fmt):
+                raise ValueError(
+                    f"{name} must be in a format that the operands of {unit.name}, {element.fmt}, can hold; got {fmt}. "
+                    f"Pass {name}={str(element.fmt)!r}, or another accumulate."
+                )
 
     def replace(self, **changes: Any) -> AttentionRecipe:
         """Return a copy of the recipe in which the fields named in `changes`, field -> value, have these values.

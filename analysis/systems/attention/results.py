@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
@@ -114,8 +115,9 @@ class AttentionReport:
         require_word("by", by, ("report", "head"))
         if by == "report":
             return frame([asdict(self.figures)])
-        rows = [{"head": i, "mean_row_error": float(np.nanmean(errors))} for i, errors in enumerate(self.row_errors)]
-        return frame(rows)
+        known = (errors[~np.isnan(errors)] for errors in self.row_errors)
+        means = (float(errors.mean()) if errors.size else math.nan for errors in known)
+        return frame([{"head": head, "mean_row_error": mean} for head, mean in enumerate(means)])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the relative error of each query's row, median and range over heads; return the matplotlib axes.
@@ -291,5 +293,5 @@ class CacheReport(SavedReport):
 
     def __str__(self) -> str:
         """Return a sentence that names the cache with the smallest output error."""
-        best = min(self.rows, key=lambda row: row.output_error)
+        best = min(self.rows, key=lambda row: (math.isnan(row.output_error), row.output_error))
         return f"of {len(self.rows)} caches, {best.cache} has the smallest output error, {best.output_error:.2g}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,18 +18,19 @@ from fpsim.formats.named import Format
 class HeadSums:
     """Running sums over the heads of an attention: `add` each head, then read the metrics from `figures`.
 
-    recipe: the formats in which the attention was computed.
+    recipe: the formats in which the attention was computed. heads: all heads that will be added.
     """
 
-    def __init__(self, recipe: AttentionRecipe) -> None:
+    def __init__(self, recipe: AttentionRecipe, heads: Sequence[Head]) -> None:
         self.recipe = recipe
+        self._exponent = exponent_of(head.v for head in heads)
         self.squares = self.errors = self.input_errors = self.largest = 0.0
         self.signed = self.magnitudes = self.score_max = 0.0
         self.overflowed = self.scores = self.lost = self.counted = 0
         self.rows: dict[str, list[Array]] = defaultdict(list)  # values of each row, a query of one head
 
-    def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
-        """Add the errors of one head.
+    def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> Array:
+        """Add the errors of one head; return norm(error) / norm(exact output) of each query, (queries,).
 
         head: q, k, v, mask and scale. result: output, scores and weights in the recipe's formats. reference: the head's
         (outputs (queries, dv), softmax weights (queries, keys)) in float64.
@@ -38,12 +40,14 @@ class HeadSums:
         rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]
         by_inputs = exact_attention(head._replace(q=rounded[0], k=rounded[1], v=rounded[2]))[0]
         known = np.isfinite(error)
-        self.squares += float((exact[known] ** 2).sum())
-        self.errors += float((error[known] ** 2).sum())
-        self.input_errors += float(((by_inputs - exact)[known] ** 2).sum())
+        # sums are of elements divided by a power of two near the largest |v|, so that no square over- or underflows
+        sizes, errors, by_inputs = (np.ldexp(x, -self._exponent) for x in (exact, error, by_inputs - exact))
+        self.squares += float((sizes[known] ** 2).sum())
+        self.errors += float((errors[known] ** 2).sum())
+        self.input_errors += float((by_inputs[known] ** 2).sum())
         self.largest = max(self.largest, float(np.abs(error[known]).max(initial=0.0)))
-        self.signed += float((error[known] * np.sign(exact[known])).sum())
-        self.magnitudes += float(np.abs(exact[known]).sum())
+        self.signed += float((errors[known] * np.sign(exact[known])).sum())
+        self.magnitudes += float(np.abs(sizes[known]).sum())
         self.score_max = max(self.score_max, result.largest)
         counts = weights > 0
         self.overflowed += int(result.overflowed.sum())
@@ -70,6 +74,7 @@ class HeadSums:
         self.rows["lost_mass"].append(np.where(zeroed, weights, 0.0).sum(axis=-1))
         self.rows["repeated"].append((result.scores == top[:, None]).sum(axis=-1) > 1)
         self.rows["ulps"].append(ulps.mean(axis=-1))
+        return np.asarray(np.linalg.norm(errors, axis=-1) / np.linalg.norm(sizes, axis=-1))
 
     def figures(self) -> AttentionFigures:
         """Return the metrics over all heads that were added; NaN where a metric has nothing to average."""
@@ -93,6 +98,11 @@ class HeadSums:
             bias_repeated=mean_of(ulps[repeated]),
             bias_single=mean_of(ulps[~repeated]),
         )
+
+
+def exponent_of(arrays: Iterable[Array]) -> int:
+    """Return the e for which the largest finite magnitude in several arrays is in 2**(e - 1) .. 2**e; 0 for zeros."""
+    return math.frexp(max(float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in arrays))[1]
 
 
 def mean_of(x: Array) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from statistics import NormalDist
 
 import numpy as np
@@ -73,30 +74,29 @@ def attention_underflow(
     if not widths or not all(0 < width < math.inf for width in widths):
         raise ValueError(f"spreads must be positive numbers of nats; got {shown(spreads)}.")
     smallest = element.smallest_subnormal if element.subnormals else element.smallest_normal
-    threshold = smallest / 2 / factor
+    threshold, nats = smallest / 2 / factor, math.log(2) + math.log(factor) - math.log(smallest)
     normal = NormalDist()
     top = normal.inv_cdf((keys - 0.375) / (keys + 0.25)) if keys > 1 else 0.0
-    if sink is not None and (isinstance(sink, bool) or not isinstance(sink, (int, float)) or not math.isfinite(sink)):
+    if sink is not None and (isinstance(sink, bool) or not isinstance(sink, Real) or not math.isfinite(sink)):
         raise ValueError(f"sink must be a number of nats, or None; got {shown(sink)}.")
+    sink = None if sink is None else float(sink)
     draws = np.random.default_rng(seed).standard_normal((trials, keys))
     rows = []
     for width in widths:
         scores = width * draws
         if sink is not None:
-            scores = np.concatenate([scores, np.full((trials, 1), float(sink))], axis=1)
+            scores = np.concatenate([scores, np.full((trials, 1), sink)], axis=1)
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         sums = weights.sum(axis=1, keepdims=True)
         weights = weights / sums if normalised else weights
         kept = np.asarray(quantize(weights * factor, element, overflow="saturate"))
         zeroed = (kept == 0) & (weights > 0)
         mass = np.where(zeroed, weights, 0.0).sum(axis=1) / (1.0 if normalised else sums[:, 0])
-        nats = -math.log(threshold)
         highest = top if sink is None else max(top, sink / width)
-        total = np.logaddexp(math.log(keys) + width**2 / 2, -math.inf if sink is None else sink)
+        total = np.logaddexp(math.log(keys) + width * width / 2, -math.inf if sink is None else sink)
         at = float(total - nats) / width if normalised else highest - nats / width
         below = float((weights < threshold).mean())
         rows.append(WeightUnderflowRow(width, below, normal.cdf(at), float(zeroed.mean()), float(mass.mean())))
     return WeightUnderflow(
-        tuple(rows), element.name, factor, int(keys), int(trials), bool(normalised), int(seed), threshold,
-        None if sink is None else float(sink),
+        tuple(rows), element.name, factor, int(keys), int(trials), bool(normalised), int(seed), threshold, sink,
     )  # fmt: skip

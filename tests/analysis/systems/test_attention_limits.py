@@ -1,0 +1,107 @@
+"""Attention with matrix units of other formats than the inputs', and with numbers near the limits of float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+
+A = fp.analysis
+
+
+def draws() -> list[Any]:
+    """Return q, k and v of two heads with 16 tokens."""
+    source = np.random.default_rng(0)
+    return [source.standard_normal((2, 16, 32)) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("unit", "fmt"),
+    [
+        ("ampere_tf32_f32", "tf32"), ("cdna3_xf32_f32", "tf32"), ("ampere_f64_f64", "fp32"), ("hopper_bf16_f32", "e4m3"),
+        ("hopper_f16_f32", "e5m2"), ("cdna3_fp8_f32", "e4m3fnuz"),
+    ],
+)  # fmt: skip
+def test_a_unit_whose_operands_hold_the_inputs_multiplies_their_values(unit: str, fmt: str) -> None:
+    changes: dict[str, Any] = {"inputs": fmt, "probabilities": fmt}
+    exact = A.attention(*draws(), "fp32", **changes).output
+    assert np.allclose(A.attention(*draws(), "fp32", accumulate=unit, **changes).output, exact, atol=1e-5)
+
+
+def test_a_unit_multiplies_the_inputs_values_bit_for_bit() -> None:
+    q, k, v = draws()
+    got = A.attention(q, k, v, "fp32", inputs="e4m3", probabilities="bf16", accumulate="hopper_bf16_f32", scale=1.0)
+    cast = [fp.quantize(x[0].astype(np.float32), "e4m3").astype("bfloat16") for x in (q, k, v)]
+    scores = fp.matmul(cast[0], cast[1].T.copy(), accumulate="hopper_bf16_f32")
+    exps = np.exp((scores - scores.max(axis=1, keepdims=True)).astype(np.float64)).astype(np.float32)
+    weights = fp.cast(exps / fp.sum(exps, accumulate=fp.Sequential("fp32"), axis=1)[:, None], "bf16")
+    assert np.array_equal(got.output[0], fp.matmul(weights, cast[2], accumulate="hopper_bf16_f32"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"inputs": "e5m2", "probabilities": "e4m3", "accumulate": "hopper_e4m3_f32"},
+            "inputs must be in a format that",
+        ),
+        ({"inputs": "bf16", "probabilities": "bf16", "accumulate": "hopper_f16_f32"}, "Pass inputs='FP16'"),
+        ({"inputs": "e4m3", "probabilities": "e5m2", "accumulate": "hopper_e4m3_f32"}, "probabilities must be in"),
+        ({"accumulate": "blackwell_mxfp8_e4m3_f32"}, "a unit without block scales"),
+        ({"probability_scale": 2.0**200}, "in 2\\*\\*-126"),
+        ({"scale": 1e40}, "positive number of float32"),
+        ({"scale": 1e-50}, "positive number of float32"),
+    ],
+)
+def test_what_a_unit_or_float32_cannot_hold_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        A.attention(*draws(), "bf16", **changes)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    plain = A.attention(*draws(), "bf16", scale=0.125, probability_scale=256.0)
+    numbers: Any = {"scale": np.float32(0.125), "probability_scale": np.float32(256)}
+    assert A.attention(*draws(), "bf16", **numbers) == plain
+    few: Any = {"scale": np.int64(2), "sink": np.float32(6)}
+    assert A.attention_underflow(**few).rows == A.attention_underflow(scale=2, sink=6.0).rows
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e300])
+def test_errors_of_tiny_and_huge_values_are_relative_to_them(size: float) -> None:
+    q, k, v = draws()
+    report = A.attention(q, k, size * v, "bf16")
+    if size < 1:
+        assert report.relative_error == report.input_error == 1 == report.bias * -1
+        assert (report.row_errors == 1).all()
+    caches = [A.KVCache("bf16", "none"), A.KVCache("e4m3", "none")]
+    for row in A.kv_caches(q, k * (size if size < 1 else 1e-160), size * v, caches).rows:
+        assert (row.key_error, row.value_error, row.score_error, row.output_error) == pytest.approx((1, 1, 1, 1))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_head_without_known_errors_has_none() -> None:
+    q, k, v = draws()
+    assert A.attention(q, k, 0 * v, "bf16").to_frame("head")["mean_row_error"].isna().all()
+
+
+def test_values_with_other_channels_than_keys_have_their_own_share_of_scales() -> None:
+    q, k, v = draws()
+    (row,) = A.kv_caches(q, k, v[..., :8], A.KVCache("int4", "token")).rows
+    assert row.bits_per_value == 4 + 16 * (16 + 16) / (16 * 32 + 16 * 8)  # a scale of 16 bits a token, for k and for v
+
+
+def test_the_best_of_several_caches_is_one_with_an_error() -> None:
+    row = A.kv_caches(*draws(), A.KVCache("int8")).rows[0]
+    broken = row.__class__(**row.__dict__ | {"cache": "broken", "output_error": math.nan})
+    report = A.CacheReport((broken, row), 2, 16, 16, 32)
+    assert "INT8, token has the smallest output error" in str(report)
+
+
+def test_underflow_is_measured_in_float64_and_for_scores_far_apart() -> None:
+    assert A.attention_underflow("fp64", spreads=(1,)).rows[0].law == 0
+    assert A.attention_underflow("e4m3", spreads=(1e200,), normalised=True).rows[0].law == 1
