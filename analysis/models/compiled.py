@@ -104,15 +104,15 @@ class HiddenProducts:
 
         args, kwargs: positional and keyword arguments of the call.
         """
-        leaves = _pytree.tree_leaves((args, kwargs))
-        key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
+        leaves, places = _pytree.tree_flatten((args, kwargs))
+        key = repr([places, *(tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves)])
         if key not in self._known:
             try:
                 if self._copy is None:
                     self._copy = _on_meta(self._module)
-                places, names = _pytree.tree_map(_meta, (args, kwargs))
+                empty, named = _pytree.tree_map(_meta, (args, kwargs))
                 with torch.no_grad(), stance("force_eager"), counting(self._copy) as tally:
-                    self._copy(*places, **names)
+                    self._copy(*empty, **named)
                 self._known[key] = tally.coverage
             except Exception:  # the forward pass reads values, which the copy on the meta device does not have
                 self._known[key] = None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fpsim as fp
-from fpsim.analysis.models.compiled import compiled_modules, coverage_of_call
+from fpsim.analysis.models.compiled import HiddenProducts, compiled_modules, coverage_of_call
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -164,3 +164,20 @@ def test_a_model_that_is_compiled_as_a_whole() -> None:
     assert not divergence
     assert divergence.coverage.multiplications == 0
     assert "The model" not in str(coverage_of_call(made("", None), batch()))
+
+
+class Branching(torch.nn.Module):
+    """A module whose keyword decides which of two layers runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large = torch.nn.Linear(4, 4), torch.nn.Linear(4, 40)
+
+    def forward(self, x: Any, small: Any = None, large: Any = None) -> Any:
+        return self.large(large) if small is None else self.small(small)
+
+
+def test_calls_of_equal_shapes_under_other_names_are_counted_apart() -> None:
+    counter, x = HiddenProducts(Branching()), torch.ones(2, 4)
+    counts = [counter.of((x,), {name: x}) for name in ("small", "large", "small")]
+    assert [sum(part.multiplications for part in count.parts) for count in counts if count] == [32, 320, 32]
