@@ -72,7 +72,7 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
     `torch.autograd.graph.saved_tensors_hooks` inside the model intercept are not counted.
 
     Args:
-      model: a torch.nn.Module; its mode, training or evaluation, is not changed.
+      model: a torch.nn.Module, also on torch's "meta" device; its mode, training or evaluation, is not changed.
       batch: the model's input, or a tuple of inputs; if the loss is a torch criterion, (inputs..., target).
       loss: a function of (model, batch), or a torch criterion; None runs the model without a loss.
 
@@ -91,18 +91,17 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
     """
     require_kind("model", model, torch.nn.Module, "a torch.nn.Module")
     function = None if loss is None else loss_of(loss)
-    held = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
+    held = {_storage(x) for x in (*model.parameters(), *model.buffers())}
     kept: dict[int, tuple[SavedTensor, Any]] = {}  # holds the tensors as well, so that no address is reused
     inputs: dict[int, tuple[str, Any]] = {}
     stack: list[str] = []
 
     def pack(x: Any) -> Any:
-        storage = x.untyped_storage()
-        address = storage.data_ptr()
-        if address not in held and address not in kept and storage.nbytes():
+        address, size = _storage(x), x.untyped_storage().nbytes()
+        if address not in held and address not in kept and size:
             dtype = str(x.dtype).removeprefix("torch.")
             module = stack[-1] if stack else ""
-            kept[address] = SavedTensor(module, tuple(x.shape), dtype, storage.nbytes()), x
+            kept[address] = SavedTensor(module, tuple(x.shape), dtype, size), x
         return x
 
     with _named_calls(model, stack, inputs), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -114,6 +113,14 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
         replace(row, input_of=inputs[address][0]) if address in inputs else row for address, (row, _) in kept.items()
     ]
     return SavedTensors(tuple(rows))
+
+
+def _storage(x: torch.Tensor) -> int:
+    """Return the address of the object of torch that holds a tensor's elements, which views of one storage share.
+
+    Tensors on torch's meta device have such an object too, although they have no elements.
+    """
+    return int(x.untyped_storage()._cdata)
 
 
 @contextlib.contextmanager
@@ -129,7 +136,7 @@ def _named_calls(model: Any, stack: list[str], inputs: dict[int, tuple[str, Any]
         def hook(_: Any, arguments: tuple[Any, ...]) -> None:
             stack.append(name)
             if linear and arguments and isinstance(arguments[0], torch.Tensor):
-                inputs.setdefault(arguments[0].untyped_storage().data_ptr(), (name, arguments[0]))
+                inputs.setdefault(_storage(arguments[0]), (name, arguments[0]))
 
         return hook
 

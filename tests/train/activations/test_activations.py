@@ -280,3 +280,12 @@ def test_a_plan_for_many_layers_measures_few_candidates(monkeypatch: pytest.Monk
     plan = fp.analysis.recompute_plan(Config(96, layers=40), "BF16", tokens=512, budget=6e7)
     assert 0 < plan.recompute.share < 1
     assert len(calls) < 120  # some 1,000 if every share of the blocks were cut into 1, 2, 4, ... slices
+
+
+def test_saved_tensors_of_a_model_without_elements_have_their_sizes() -> None:
+    def saved(device: str) -> tuple[Any, ...]:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).to(device)
+        return fp.analysis.saved_tensors(model, torch.ones(3, 4, device=device)).rows
+
+    assert saved("meta") == saved("cpu")
+    assert [(row.layer, row.bytes, row.input_of) for row in saved("meta")] == [("0", 48, "0"), ("1", 96, "2")]
