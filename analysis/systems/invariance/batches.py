@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -165,8 +166,9 @@ def _same(a: list[Array], b: list[Array]) -> bool:
 
 
 def _relative(a: list[Array], b: list[Array]) -> float:
-    """Return norm(a - b) / norm(b) over all elements of the arrays that are finite in both; 0 if norm(b) is 0."""
+    """Return norm(a - b) / norm(b) over all elements of the arrays that are finite in both; 0 / 0 is 0."""
     x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
     known = np.isfinite(x) & np.isfinite(y)
     norm = float(np.linalg.norm(y[known]))
-    return float(np.linalg.norm(x[known] - y[known])) / norm if norm else 0.0
+    apart = float(np.linalg.norm(x[known] - y[known]))
+    return apart / norm if norm else math.inf if apart else 0.0

@@ -202,7 +202,7 @@ class RandomDecoder:
             self._tokens, self._caches = np.zeros(0, np.int64), [[] for _ in self._blocks]
             raise
         self._tokens = read.copy()
-        return self._logits
+        return self._logits.copy()  # callers may change theirs
 
     def _next(self, token: int) -> Array:
         """Append one token to the caches, and return the logits of the token after it."""

@@ -67,7 +67,8 @@ def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
             ax.set_yscale("log")
         ax.set_xlabel("tokens before")
         ax.set_ylabel("nats")
-        ax.legend(frameon=False, fontsize=7, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+        if ax.get_lines():
+            ax.legend(frameon=False, fontsize=7, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
         plain_axes(ax)
         ax.tick_params(axis="x", labelcolor=QUIET)
         return ax

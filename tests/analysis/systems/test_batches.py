@@ -317,3 +317,19 @@ def test_a_product_that_fails_leaves_no_keys_behind() -> None:
     with pytest.raises(RuntimeError, match="interrupted"):
         decoder([1, 2, 3])
     fp.testing.assert_bits_equal(decoder([1, 2, 3]), A.RandomDecoder(np.matmul, width=32, layers=2)([1, 2, 3]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_decoder_keeps_its_logits_and_equal_ones_are_drawn() -> None:
+    first, second = A.RandomDecoder(np.matmul, width=32, layers=1), A.RandomDecoder(np.matmul, width=32, layers=1)
+    logits = first([1, 2])
+    kept = logits.copy()
+    logits[:] = 0
+    assert np.array_equal(first([1, 2]), kept)
+    pytest.importorskip("matplotlib")
+    assert not A.decoding(first, second, [1, 2], steps=2).plot().get_lines()
+
+
+def test_a_difference_from_zeros_is_infinite() -> None:
+    report = A.batch_invariance(lambda x: np.full((len(x), 2), float(len(x) > 1)), np.ones((9, 3)), batches=(1, 2))
+    assert [row.relative for row in report.rows] == [0.0, math.inf]
