@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ def compare_runs(
       KL of the outputs (head output): 0.011 nats; 0 of 2 tokens would change.
     """
     require_word("steps", steps, ("number", "order"))
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not tolerance >= 0:
         raise ValueError(f"tolerance must be a number >= 0; got {shown(tolerance)}.")
     first, second = _run(a, "a"), _renamed(_run(b, "b"), rename)
     if steps == "order":

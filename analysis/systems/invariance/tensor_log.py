@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.tensors.files import no_floats, read_stored
+from fpsim.analysis.tensors.tensor import dtype_of
 from fpsim.arrays import Array, as_array, float_array, format_of, without_gradient, words
 from fpsim.display.optional import load as load_package
 from fpsim.display.wording import plural
@@ -138,23 +140,22 @@ class TensorLog:
           ValueError: the file has another ending, or holds no floats.
         """
         where = path_of(path)
-        if where.suffix.lower() == ".npz":
-            with np.load(where, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        elif where.suffix.lower() == ".safetensors":
-            arrays = load_package("safetensors.numpy", "reading .safetensors").load_file(where)
-        else:
+        if where.suffix.lower() not in (".npz", ".safetensors"):
             raise ValueError(f"a file of tensors must end in .npz or .safetensors; got {shown(where.name)}.")
+        where.stat()  # raises the error of a missing file
+        stored, notes = read_stored(where)
         log = TensorLog()
-        for name, x in arrays.items():
-            parts = name.split("/")
-            step = int(parts[0]) if len(parts) > 2 and parts[0].isdigit() else 1
-            rest = parts[1:] if len(parts) > 2 and parts[0].isdigit() else parts
-            layer, tensor = ("/".join(rest[:-1]), rest[-1]) if len(rest) > 1 else (rest[0], "output")
-            if format_of(x.dtype) is not None:
-                log.add(step, layer, tensor, x)
+        for x in stored:
+            parts = x.name.split("/")
+            step = int(parts.pop(0)) if len(parts) > 2 and parts[0].isdecimal() else 1
+            layer, tensor = ("/".join(parts[:-1]), parts[-1]) if len(parts) > 1 else (parts[0], "output")
+            if x.left_out:
+                notes.append(x.left_out)
+            else:
+                chunks = [np.zeros(0, dtype_of(x.dtype)), *x.chunks()]
+                log.add(step, layer, tensor, np.concatenate(chunks).reshape(x.shape))
         if not log.tensors:
-            raise ValueError(f"{where}: wanted arrays of floats; got {', '.join(list(arrays)[:3]) or 'none'}.")
+            raise no_floats(where, notes)
         return log
 
     def __len__(self) -> int:

@@ -363,3 +363,15 @@ def test_layers_that_get_one_name_are_refused() -> None:
     both = {(1, layer, "output"): np.ones((1, 2)) for layer in ("x", "y")}
     with pytest.raises(ValueError, match=r"rename must give .* names both 'x' and 'y'"):
         A.compare_runs(head(1, 1), both, rename=lambda layer: "head")
+
+
+def test_files_of_other_programs_may_hold_fp8_and_bf16(tmp_path: Path) -> None:
+    save = pytest.importorskip("safetensors.torch").save_file
+    x = torch.arange(12.0).reshape(3, 4)
+    stored = {"1/a/output": x.bfloat16(), "²/b/output": x.to(torch.float8_e4m3fn), "count": torch.arange(3)}
+    save(stored, tmp_path / "a.safetensors")
+    log = A.TensorLog.of_file(tmp_path / "a.safetensors")
+    assert {key: x.dtype.name for key, x in log.tensors.items()} == {
+        (1, "a", "output"): "bfloat16", (1, "²/b", "output"): "float8_e4m3fn",
+    }  # fmt: skip
+    assert not A.compare_runs(log, tmp_path / "a.safetensors", tolerance=np.float32(0.5))  # type: ignore[arg-type]
