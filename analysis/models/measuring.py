@@ -41,7 +41,7 @@ class Measure:
                 raise ValueError(f"formats must be float formats, such as 'e4m3'; got {element.name}.")
         if sample is not None:
             require_integer("sample", sample, BLOCK)
-        self.sample = sample
+        self.sample = None if sample is None else int(sample)
         self.names = tuple(dict.fromkeys(element.name for element in elements))
         self._ways = [
             RoundingWay(element, "amax" if element.bits <= SMALL else None, "nearest_even")

@@ -82,8 +82,11 @@ class Monitors:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield a dictionary for each step: step, gradient_norm, update_ratio and lost_updates, over all parameters."""
-        for step in self.steps:
-            yield {"step": step, **_metrics([update for update in self.updates if update.step == step])}
+        by_step: dict[int, list[Update]] = {}
+        for update in self.updates:
+            by_step.setdefault(update.step, []).append(update)
+        for step, updates in sorted(by_step.items()):
+            yield {"step": step, **_metrics(updates)}
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -95,8 +95,8 @@ def record(
     measure = Measure(formats, sample)
     parameters = repr([(name, tuple(p.shape)) for name, p in model.named_parameters()])
     described = f"{type(model).__name__} {hashlib.sha256(parameters.encode()).hexdigest()[:12]}"
-    recording = Recording(described, measure.names, sample, keep, seed)
-    return _recording(model, recording, selection, measure, is_recorded, start, scaler, outputs)
+    recording = Recording(described, measure.names, measure.sample, int(keep), int(seed))
+    return _recording(model, recording, selection, measure, is_recorded, int(start), scaler, outputs)
 
 
 @contextmanager

@@ -296,7 +296,8 @@ class Recording:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the range of magnitudes of each operand over all steps, and the ranges of the recorded formats.
 
-        If there are more than 24 operands, those with the lowest SQNR in the first format are drawn.
+        If there are more than 24 operands, those with the lowest SQNR in the first format are drawn; without formats,
+        the first ones.
 
         Args:
           ax: matplotlib axes; None for those of a new figure.
@@ -324,8 +325,8 @@ class Recording:
         formats = tuple(name for name in self.formats if isinstance(element_format(name), Format))
         ax = exponent_axes(rows, formats, ax=ax)
         if len(rows) < len(rows_of):
-            ax.set_title(f"{len(rows)} of {len(rows_of)} operands, the lowest SQNR in {self.formats[0]}",
-                         loc="left", fontsize=7)  # fmt: skip
+            which = f"the lowest SQNR in {self.formats[0]}" if self.formats else "the first"
+            ax.set_title(f"{len(rows)} of {len(rows_of)} operands, {which}", loc="left", fontsize=7)
         return ax
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from fpsim.display.optional import DataFrame, frame
 from fpsim.display.tables import html_paragraphs, html_table
 from fpsim.errors import shown
@@ -92,14 +94,14 @@ class SavedReport:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return a nested value for JSON: tuples inside become lists, and dataclasses become dicts."""
+    """Return a nested value for JSON: tuples become lists, dataclasses dicts, and NumPy's numbers Python's."""
     if is_dataclass(value):
         value = asdict(value)  # type: ignore[arg-type]
     if isinstance(value, dict):
         return {key: _as_lists(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_lists(item) for item in value]
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _as_tuples(value: Any) -> Any:

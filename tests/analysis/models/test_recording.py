@@ -165,3 +165,14 @@ def test_what_was_not_recorded_is_not_drawn() -> None:
         r.plot()
     with pytest.raises(ValueError, match=r"no step of an optimizer was seen\. Call optimizer\.step\(\) in the block"):
         r.monitors.plot()
+
+
+def test_numbers_of_numpy_are_saved_and_operands_are_drawn_without_formats(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(40, 40) for _ in range(13)))
+    numbers: Any = {"keep": np.int64(1), "seed": np.int64(3), "sample": np.int64(4096), "start": np.int64(2)}
+    with fp.analysis.record(model, formats=(), **numbers) as r:
+        model(torch.ones(64, 40))
+    r.save(tmp_path / "r.npz")
+    assert fp.analysis.Recording.load(tmp_path / "r.npz").steps == (2,)
+    pytest.importorskip("matplotlib")
+    assert r.plot().get_title(loc="left") == "24 of 26 operands, the first"

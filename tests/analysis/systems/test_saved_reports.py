@@ -32,3 +32,10 @@ def test_a_file_without_one_of_its_parts_is_refused(name: str, tmp_path: Path) -
         file.write_text(json.dumps({key: value for key, value in contents.items() if key != part}))
         with pytest.raises(ValueError, match=r"report\.json: wanted "):
             type(report).load(file)
+
+
+def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path: Path) -> None:
+    number: Any = np.int64(2)
+    report = fp.analysis.collectives.report(X, "bf16", ["ring"], permutations=number)
+    report.save(tmp_path / "report.json")
+    assert type(report).load(tmp_path / "report.json") == report
