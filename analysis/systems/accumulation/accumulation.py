@@ -30,6 +30,7 @@ DIVIDE = ("after", "before")
 Gradients = Any
 
 
+@np.errstate(all="ignore")  # the report counts overflows
 def accumulation(
     gradients: Gradients, batches: Sequence[object] | None = None, loss: Callable[..., Any] | None = None, *,
     ways: Mapping[str, tuple[Any, Any]] | None = None, weights: Sequence[float] | None = None, divide: str = "after",
@@ -41,7 +42,8 @@ def accumulation(
     accumulates in its `.grad`. The mean is the sum divided by the sum of `weights`, in float32.
 
     Args:
-      gradients: array (micro-batches, ...) of floats, or a torch.nn.Module whose parameters have the gradients.
+      gradients: array (micro-batches, ...) of floats, which are first rounded to float32, or a torch.nn.Module whose
+        parameters have the gradients.
       batches: with a module, the micro-batches: each a tensor, or a tuple or dict of tensors whose first axis is the
         batch. The report gets one more way of adding, "large batch": the gradient of all of them as one batch.
       loss: with a module, a function of (model, batch) that returns a mean over the batch, or a torch criterion.
@@ -79,8 +81,7 @@ def accumulation(
         terms, _ = float_array(gradients, "gradients")
     if terms.ndim < 1 or not terms.size:
         raise ValueError(f"gradients must be an array (micro-batches, ...) with elements; got shape {terms.shape}.")
-    with np.errstate(over="ignore"):
-        terms = terms.astype(np.float32)
+    terms = terms.astype(np.float32)
     factors = _checked_weights(shares, len(terms))
     flat = terms.reshape(len(terms), -1)
     rows: list[AccumulationRow] = []
@@ -146,8 +147,7 @@ def _added(total: Array, term: Array, fmt: Any, sums: Format) -> Array:
     All values of `total` are values of `sums`, and those of `term` are values of `fmt` (None: any float32).
     """
     if sums == FP32:
-        with np.errstate(all="ignore"):
-            return np.asarray(total + term)
+        return np.asarray(total + term)
     if fmt == sums:
         codes = add(encode(total, sums), encode(term, sums), fmt=sums)
     else:
@@ -160,8 +160,7 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
     total = np.asarray(sum_of(terms, accumulate=adds, axis=0))
     if total.dtype == np.float32:
         return total
-    with np.errstate(over="ignore"):
-        return np.asarray(decode(words(total), adds.result_format, np.float64), np.float32)
+    return np.asarray(decode(words(total), adds.result_format, np.float64), np.float32)
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
@@ -296,7 +295,7 @@ def _joined(batches: Sequence[Any]) -> Any:
     """Join micro-batches to one batch: concatenate their tensors along the first axis.
 
     batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items. Items that
-    are not tensors come from the first micro-batch.
+    are not tensors with an axis come from the first micro-batch.
     """
     import torch
 
@@ -305,4 +304,4 @@ def _joined(batches: Sequence[Any]) -> Any:
         return {name: _joined([batch[name] for batch in batches]) for name in first}
     if isinstance(first, (tuple, list)):
         return tuple(_joined(parts) for parts in zip(*batches, strict=True))
-    return torch.cat([torch.as_tensor(batch) for batch in batches]) if hasattr(first, "shape") else first
+    return torch.cat([torch.as_tensor(batch) for batch in batches]) if len(getattr(first, "shape", ())) else first

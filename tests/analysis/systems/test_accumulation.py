@@ -210,3 +210,16 @@ def loose(value: Any) -> Any:
 def test_what_cannot_be_added_is_refused(call: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call()
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_that_overflow_are_counted_without_warnings() -> None:
+    report = fp.analysis.accumulation(np.full((3, 4), 1e38, np.float32), weights=[1e3, 1e3, 1e3])
+    assert [row.overflowed for row in report.rows] == [1.0] * len(report.rows)
+
+
+def test_tensors_without_axes_in_batches_are_taken_from_the_first() -> None:
+    model, scale = torch.nn.Linear(4, 1), torch.tensor(0.5)
+    batches = [(torch.randn(2, 4), scale) for _ in range(3)]
+    report = fp.analysis.accumulation(model, batches, lambda model, batch: (model(batch[0]) * batch[1]).mean())
+    assert report.final("float32").drift < 1e-6
