@@ -118,7 +118,7 @@ def bits_per_value(
         bits = stored_bits(
             element, scaling, shape, padded=padded, swizzled=swizzled and scaling is not None and is_swizzled(scaling)
         )
-        lengths = tuple(shape) if isinstance(shape, (tuple, list)) else (int(shape),)  # type: ignore[call-overload]
+        lengths = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
         rows.append(BitsRow(element.name, "" if scaling is None else repr(scaling), lengths, bits))
     return BitsTable(tuple(rows))
 
@@ -136,8 +136,8 @@ def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
             element = LogFMT(8) if name == "LogFMT-8" else element_format(name)
             known += [(element, SCALINGS[one] if isinstance(one, str) else one) for one in usual]
         return known
-    listed = list(formats) if isinstance(formats, (list, tuple)) else [formats]
-    others = list(scalings) if isinstance(scalings, (list, tuple)) else [scalings] * len(listed)
+    listed = list(formats) if _is_several(formats) else [formats]
+    others = list(scalings) if _is_several(scalings) else [scalings] * len(listed)
     if not listed or len(listed) != len(others):
         raise ValueError(
             f"formats and scalings must be lists of one length, at least 1; got {len(listed)} and {len(others)}."
@@ -146,3 +146,8 @@ def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
         (element_format(fmt), None if one is None else scaling_of(one, "scalings"))
         for fmt, one in zip(listed, others, strict=True)
     ]  # fmt: skip
+
+
+def _is_several(x: Any) -> bool:
+    """Return whether x is an iterable of formats or scalings, and not one of them, such as a name."""
+    return isinstance(x, Iterable) and not isinstance(x, str)

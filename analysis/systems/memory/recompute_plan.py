@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
 from fpsim.analysis.systems.memory.model_activations import blockwise
 from fpsim.display.wording import bytes_in_words, percent
@@ -76,7 +77,7 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
     """
     require_kind("config", config, Config, "an fpsim.train.model.Config")
     chosen = find_recipe(recipe)
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget < math.inf:
+    if isinstance(budget, bool) or not isinstance(budget, Real) or not 0 < budget < math.inf:
         raise ValueError(f"budget must be a number of bytes > 0; got {shown(budget)}.")
     require_integer("tokens", tokens, 1)
 

@@ -381,3 +381,9 @@ def loose(value: Any) -> Any:
 def test_what_cannot_be_counted_is_refused(call: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call()
+
+
+def test_formats_and_scalings_may_come_from_any_iterable() -> None:
+    pairs = {"e4m3": "MX", "e5m2": "TENSOR"}
+    table = fp.analysis.bits_per_value((64, 64), iter(pairs), pairs.values())
+    assert table == fp.analysis.bits_per_value((64, 64), ["e4m3", "e5m2"], ["MX", "TENSOR"])
