@@ -22,8 +22,8 @@ def draws() -> list[Any]:
 @pytest.mark.parametrize(
     ("unit", "fmt"),
     [
-        ("ampere_tf32_f32", "tf32"), ("cdna3_xf32_f32", "tf32"), ("ampere_f64_f64", "fp32"), ("hopper_bf16_f32", "e4m3"),
-        ("hopper_f16_f32", "e5m2"), ("cdna3_fp8_f32", "e4m3fnuz"),
+        ("ampere_tf32_f32", "tf32"), ("cdna3_xf32_f32", "tf32"), ("ampere_f64_f64", "fp32"),
+        ("hopper_bf16_f32", "e4m3"), ("hopper_f16_f32", "e5m2"), ("cdna3_fp8_f32", "e4m3fnuz"),
     ],
 )  # fmt: skip
 def test_a_unit_whose_operands_hold_the_inputs_multiplies_their_values(unit: str, fmt: str) -> None:
