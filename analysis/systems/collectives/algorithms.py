@@ -373,8 +373,8 @@ def _brief(value: Any) -> str:
     """
     if isinstance(value, Flat):
         return name_of(value)
-    text = repr(value)
-    return text if isinstance(value, (int, str)) or len(text) < 24 else f"{len(value)} of {len(value[0])} ranks"
+    text = repr(int(value) if is_integer(value) else value)
+    return text if isinstance(value, str) or len(text) < 24 else f"{len(value)} of {len(value[0])} ranks"
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fpsim.analysis.systems.collectives.contributions import CodeRows, Source
@@ -11,7 +9,7 @@ from fpsim.analysis.systems.collectives.loops import add_rows_kernel, round_to_o
 from fpsim.analysis.systems.collectives.rounding import SEND, Adder
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode
-from fpsim.formats.named import FP64
+from fpsim.formats.named import FP32, FP64
 from fpsim.products.reduce import sum as sum_of
 from fpsim.runtime.threads import over_spans
 from fpsim.sums.accumulators import Exact
@@ -25,14 +23,16 @@ class Sums:
 
     `lost` is 0 where the two numbers are the exact sum, NaN after a term of Inf or NaN, and positive otherwise.
 
-    Args:
-      size: number of sums.
-      dtype: dtype of the terms, float32 or float64.
+    Terms are float32, after `widen` float64. size: number of sums.
     """
 
-    def __init__(self, size: int, dtype: Any = np.float32) -> None:
+    def __init__(self, size: int) -> None:
         self.high, self.low, self.lost = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._rows, self._waiting = np.empty((AT_ONCE, size), dtype), 0
+        self._rows, self._waiting = np.empty((AT_ONCE, size), np.float32), 0
+
+    def widen(self) -> None:
+        """Make the arrays that `next_row` returns float64; terms written before keep their values."""
+        self._rows = self._rows.astype(np.float64, copy=False)
 
     def next_row(self) -> Array:
         """Return an array (size,) for the next terms: the caller must fill it before any other call."""
@@ -75,8 +75,8 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
         the significand bits that this float64 has in addition to the format's, 29 for FP32.
       start, stop: the elements start .. stop - 1 are added.
     """
-    if adder.fmt == FP64:
-        return _by_columns(rows, adder, members, np.arange(start, stop), Exact(FP64, **adder.options(0, SEND)))
+    if not FP32.holds(adder.fmt):
+        return _by_columns(rows, adder, members, np.arange(start, stop), Exact(adder.fmt, **adder.options(0, SEND)))
     sums = Sums(stop - start)
     for member in members:
         decode(rows.row(member, start, stop), adder.fmt, np.float32, out=sums.next_row())
@@ -118,8 +118,11 @@ def exact_values(source: Source) -> tuple[Array, Array]:
 
     A sum is high + low, which is exact where two float64 numbers suffice.
     """
-    sums = Sums(source.size, np.float64 if source.values(0).dtype == np.float64 else np.float32)
+    sums = Sums(source.size)
     for rank in range(source.count):
-        sums.next_row()[...] = source.values(rank)
+        values = source.values(rank)
+        if values.dtype == np.float64:
+            sums.widen()
+        sums.next_row()[...] = values
     sums.flush()
     return sums.high, sums.low

@@ -52,7 +52,9 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
         return  # a contribution was infinite or NaN already
     if adder.overflowed:
         sentence = next(filter(None, (where(int(e), source, rows, algorithm, adder) for e in beyond[finite])), "")
-        raise CollectiveOverflowError(f"{sentence or f'a sum overflowed {adder.fmt}.'} {ways_out(adder.fmt)}")
+        if sentence or finite.all() or adder.is_stochastic:  # else an element with an infinite contribution overflowed
+            raise CollectiveOverflowError(f"{sentence or f'a sum overflowed {adder.fmt}.'} {ways_out(adder.fmt)}")
+        return
     element = int(beyond[finite][0])
     share = int(finite.sum())
     sentence = where(element, source, rows, algorithm, adder)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fpsim.arithmetic.conversion import convert
 from fpsim.arithmetic.functions import add, divide, multiply
-from fpsim.arrays import Array
+from fpsim.arrays import Array, format_of, words
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.ieee import Flags
@@ -126,10 +126,14 @@ class Adder:
         `overflowed`. rank: the rank that rounds. stage: ADD, SEND, CAST or AVERAGE, as for `step_seed`. Both determine
         the seed, and matter for stochastic rounding only.
         """
-        if self.watches and not self.overflowed and values.size:
-            largest = float(np.nanmax(np.abs(values.astype(np.float64))))
-            self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
-        return encode(values, self.fmt, **self.options(rank, stage))
+        options = self.options(rank, stage)
+        if not self.watches:
+            return encode(values, self.fmt, **options)
+        source = format_of(values.dtype)
+        rounded: Array
+        rounded, flags = convert(words(np.ascontiguousarray(values)), self.fmt, fmt=source, flags="any", **options)
+        self.overflowed |= bool(flags & Flags.OVERFLOW)
+        return rounded
 
     def add_all(self, operands: list[tuple[int, Array]], start: int, size: int) -> Array:
         """Return the codes of the sum of operands that one rank adds from left to right.
@@ -156,7 +160,7 @@ class Adder:
     def add_wide(self, total: Array, codes: Array) -> None:
         """Add `codes`, of `self.fmt`, to `total`, of the accumulation format, in place, rounding to nearest even."""
         assert self.wide is not None
-        if self.wide == FP32 and self.fmt.bits <= 16 and keeps_ieee():  # NumPy's float32 addition is exact enough
+        if self.wide == FP32 and FP32.holds(self.fmt) and keeps_ieee():  # NumPy's float32 addition is exact enough
             floats = total.view(np.float32)
             with np.errstate(all="ignore"):
                 np.add(floats, decode(codes, self.fmt, np.float32), out=floats)

@@ -191,6 +191,7 @@ def _row(
     with np.errstate(invalid="ignore"):
         errors = [decode(sums, adder.fmt, np.float64) - high - low for sums in (codes, *others)]
     norms = [_relative(error, high) for error in errors]
+    defined = [norm for norm in norms if not math.isnan(norm)] or norms
     error, size = errors[0], np.abs(high)
     known = np.isfinite(error)
     nonzero = known & (size > 0)
@@ -205,7 +206,7 @@ def _row(
         changed |= other != codes
     return CollectiveRow(
         name, norms[0], largest, bias, float((codes == rounded).mean()),
-        float(changed.mean()) if others else math.nan, min(norms), max(norms), worst, by_rank[worst],
+        float(changed.mean()) if others else math.nan, min(defined), max(defined), worst, by_rank[worst],
         float(1 - known.mean()),
     )  # fmt: skip
 
@@ -216,8 +217,9 @@ def _relative(error: Array, exact: Array) -> float:
     error, exact: float64 arrays (n,) of the errors and of the exact sums.
     """
     known = np.isfinite(error)
-    norm = float(np.linalg.norm(exact[known]))
-    return float(np.linalg.norm(error[known])) / norm if norm else math.nan
+    exponent = math.frexp(float(np.abs(exact[known]).max(initial=0.0)))[1]  # so that no square over- or underflows
+    norm, size = (float(np.linalg.norm(np.ldexp(x[known], -exponent))) for x in (error, exact))
+    return norm / size if size else math.nan
 
 
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:

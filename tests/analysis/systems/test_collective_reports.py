@@ -226,3 +226,49 @@ def test_an_overflow_advises_a_format_of_more_range_only(fmt: str, is_named: boo
     with pytest.raises(C.CollectiveOverflowError, match="Scale contributions down") as caught:
         C.all_reduce(np.full((4, 2), fp.format(fmt).max), fmt)
     assert ("such as BF16" in str(caught.value)) == is_named
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("rounding", "value", "sum_of_it"),
+    [
+        ("toward_zero", 7.5, 6), ("up", -7.5, -6), ("down", 7.5, 6), ("odd", 7.5, 6), ("nearest_even", 6.5, 6),
+        ("toward_zero", 8.0, None), ("up", 6.5, None), ("down", -6.5, None), ("nearest_even", 7.0, None),
+        ("nearest_even", np.nan, 6),
+    ],
+)  # fmt: skip
+def test_contributions_overflow_where_their_rounding_does(rounding: str, value: float, sum_of_it: int | None) -> None:
+    x = np.float32([[value], [0]])
+    if sum_of_it is None:
+        with pytest.raises(C.CollectiveOverflowError, match="is out of its range"):
+            C.all_reduce(x, "e2m1", rounding=rounding)
+    else:
+        assert float(C.all_reduce(x, "e2m1", rounding=rounding)[0, 0]) == sum_of_it
+
+
+def test_infinite_contributions_are_no_overflow_of_a_format_without_inf() -> None:
+    assert C.all_reduce(np.float32([[np.inf, 1], [1, 1]]), "e2m1")[0].astype(float).tolist() == [6, 2]
+
+
+def test_errors_are_relative_to_contributions_of_any_dtype_and_size() -> None:
+    tiny = np.array([1e-9, 1e-9])
+    for parts in ([np.float32([1, 1]), tiny], [tiny, np.float32([1, 1])]):
+        (row,) = C.report(parts, "fp32", ["ring"]).rows
+        assert row.relative_error == pytest.approx(1e-9 / (1 + 1e-9), rel=1e-12)
+    (row,) = C.report(np.full((3, 4), 1e-200), "fp32", ["ring"]).rows
+    assert (row.relative_error, row.worst_rank_error) == (1, 1)
+
+
+def test_formats_with_more_range_than_float32_are_added() -> None:
+    fmt = fp.Format("wide", exponent_bits=10, mantissa_bits=5)
+    x = np.array([[2.0**300, 3.0], [2.0**300, 4.0]])
+    for algorithm in ("ring", "direct"):
+        sums = C.all_reduce(x, fmt, algorithm=algorithm)[0]
+        assert fp.decode(sums, fmt, np.float64).tolist() == [2.0**301, 7.0]
+    assert [row.relative_error for row in C.report(x, fmt).rows] == [0] * 6
+
+
+def test_algorithms_with_numbers_of_numpy_have_plain_names() -> None:
+    number: Any = np.int64(2)
+    (row,) = C.report(np.ones((2, 4), np.float32), "bf16", [C.Ring(chunk=number)]).rows
+    assert row.algorithm == "ring(chunk=2)"
