@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import PIPE
 from tempfile import TemporaryDirectory
 
 from fpsim.analysis.systems.processes.backends import chosen_backend
@@ -19,6 +20,7 @@ from fpsim.recipes.optimizer_recipe import require_number
 
 WAYS = ("ddp", "zero1", "fsdp2", "fsdp2_bf16")
 MOST_RANKS = 16
+GRACE = 40  # seconds for torchrun to stop its processes, which it kills after 30
 
 
 def processes(
@@ -95,12 +97,30 @@ def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> Processes
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m",
                    "fpsim.analysis.systems.processes.ways", "--ways", *ways, "--backend", backend, "--out",
                    str(file)]  # fmt: skip
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{ranks} processes took longer than {seconds:g} s. Pass more seconds=.") from None
-        if done.returncode or not file.exists():
-            lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines() or ["?"]
+        with subprocess.Popen(command, env=environment, stdout=PIPE, stderr=PIPE, text=True) as launched:
+            try:
+                _, errors = launched.communicate(timeout=seconds)
+            except BaseException as problem:  # also Ctrl-C
+                _stop(launched)
+                if isinstance(problem, subprocess.TimeoutExpired):
+                    raise RuntimeError(
+                        f"{ranks} processes took longer than {seconds:g} s. Pass more seconds=."
+                    ) from None
+                raise
+        if launched.returncode or not file.exists():
+            lines = [line for line in errors.splitlines() if "Error" in line] or errors.splitlines() or ["?"]
             raise RuntimeError(f"{ranks} processes failed: {lines[0].strip()[:300]}")
         fields = json.loads(file.read_text(encoding="utf-8"))
     return ProcessesReport(tuple(ProcessRow(**row) for row in fields["rows"]), fields["backend"], fields["torch"])
+
+
+def _stop(launched: subprocess.Popen[str]) -> None:
+    """Stop torchrun, the process `launched`, and the processes that it has started.
+
+    torchrun stops them if it is asked to end (SIGTERM); if it were killed, they would run on.
+    """
+    launched.terminate()
+    try:
+        launched.communicate(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        launched.kill()

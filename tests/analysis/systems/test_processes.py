@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,3 +160,18 @@ def test_without_a_gpu_nccl_is_refused_in_one_sentence(
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert ways.main(["--backend", "nccl"]) == 2
     assert not capsys.readouterr().err  # the first process alone says it
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the script is one of a Unix shell")
+def test_processes_that_take_too_long_are_stopped_with_those_they_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    script, stopped = tmp_path / "torchrun", tmp_path / "stopped"
+    lines = ["#!/bin/sh", "sleep 600 &", f"trap 'kill $!; echo > {stopped}; exit 143' TERM", "wait"]
+    script.write_text("\n".join(lines) + "\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(RuntimeError, match="2 processes took longer than 2 s"):
+        fp.analysis.processes("ddp", ranks=2, backend="gloo", seconds=2)
+    assert stopped.exists(), "torchrun was asked to end, and not killed"
