@@ -74,8 +74,8 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
         "steps": list(contents.steps),
         "notes": list(contents.notes),
         "rows": [_row_fields(row) for row in rows],
-        "kept": _stored("kept", contents.kept, arrays),
-        "outputs": _stored("output", contents.outputs, arrays),
+        "kept": stored("kept_", contents.kept, arrays),
+        "outputs": stored("output_", contents.outputs, arrays),
         "kept_settings": [[*key, dict(fields)] for key, fields in contents.kept_settings.items()],
         "updates": [list(fields) for fields in contents.monitors.updates],
         "scales": [list(fields) for fields in contents.monitors.scales],
@@ -98,8 +98,8 @@ def read(path: str | os.PathLike[str]) -> Contents:
     monitors = Monitors(
         tuple(Update(*fields) for fields in header["updates"]), tuple(Scale(*fields) for fields in header["scales"])
     )
-    kept = _loaded("kept", header["kept"], arrays)
-    outputs = _loaded("output", header.get("outputs", []), arrays)
+    kept = loaded("kept_", header["kept"], arrays)
+    outputs = loaded("output_", header.get("outputs", []), arrays)
     rows = _rows(header["rows"], arrays)
     settings = {(step, layer): fields for step, layer, fields in header.get("kept_settings", [])}
     notes = tuple(header["notes"])
@@ -109,31 +109,31 @@ def read(path: str | os.PathLike[str]) -> Contents:
     )
 
 
-def _stored(
+def stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's `arrays` as name_0, name_1 and so on; return a list that describes them.
+    """Add tensors to a file's `arrays` as name0, name1 and so on; return a list that describes them.
 
     The items of the list are [step, layer, tensor, name of the format]. tensors: (step, layer, tensor) -> array. Dtypes
     that files lack, such as bfloat16, are stored as codes.
     """
     described = []
     for i, (key, x) in enumerate(tensors.items()):
-        arrays[f"{name}_{i}"] = x if x.dtype.name in PLAIN else words(x)
+        arrays[f"{name}{i}"] = x if x.dtype.name in PLAIN else words(x)
         fmt = format_of(x.dtype)
         assert fmt is not None
         described.append([*key, fmt.name])
     return described
 
 
-def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return the tensors that `_stored` added to a file's arrays under `name`, as (step, layer, tensor) -> array.
+def loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
+    """Return the tensors that `stored` added to a file's arrays under `name`, as (step, layer, tensor) -> array.
 
-    described: the value that `_stored` returned.
+    described: the value that `stored` returned.
     """
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
-        x = arrays[f"{name}_{i}"]
+        x = arrays[f"{name}{i}"]
         tensors[step, layer, which] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
     return tensors
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -66,8 +65,7 @@ def attention(
         rows.append(sums.add(head, result, exact_attention(head)))
         traced.append(result.output)
     output = np.stack(traced)
-    values = {field.name: getattr(chosen, field.name) for field in fields(AttentionRecipe)}
-    texts = {name: str(getattr(value, "name", value)) for name, value in values.items()}
+    texts = {name: str(getattr(value, "name", value)) for name, value in vars(chosen).items()}
     count, queries, channels = output.shape
     return AttentionReport(
         sums.figures(), texts, count, queries, heads[0].k.shape[0], channels,

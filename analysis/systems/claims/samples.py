@@ -61,11 +61,6 @@ def softmax(logits: npt.ArrayLike) -> Floats:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def mean_kl(first: Floats, second: Floats) -> float:
-    """Return the mean over rows of KL(first || second), in nats, of two arrays of log-probabilities."""
-    return float((np.exp(first) * (first - second)).sum(axis=1).mean())
-
-
 def units_of(arch: str, *formats: Format) -> list[MatrixUnit]:
     """Return the matrix units of the architecture `arch`, such as "hopper", whose left operand has one of `formats`."""
     return [unit for unit in float_units(arch) if unit.a.fmt in formats]

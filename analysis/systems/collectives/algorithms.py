@@ -53,8 +53,44 @@ def split(span: BufferSpan, parts: int) -> list[BufferSpan]:
     return [BufferSpan(*pair) for pair in itertools.pairwise(starts)]
 
 
+class SpanOrders:
+    """Base class of algorithms; they use one order of ranks for all elements of a span (a range of the buffer).
+
+    Rings override `order_within` instead of `parts`, as each chunk of a span has its own order.
+    """
+
+    def check(self, ranks: int) -> None:
+        """Raise ValueError if the algorithm does not support this number of ranks."""
+
+    def owned(self, chunk: int, ranks: int) -> Order:
+        """Return the order in which a reduce-scatter over `ranks` ranks adds the contributions to chunk `chunk`.
+
+        The order is the same for all chunks.
+        """
+        raise NotImplementedError
+
+    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
+        """Divide a span, and return (part, order of the additions to it as nested tuples of ranks) for each part."""
+        return [(span, self.owned(0, ranks))]
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
+        return self.order_within(element, BufferSpan(0, size), ranks)
+
+    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
+        """Return the order of the additions to an element if a span is reduced like a separate buffer.
+
+        element: index of the element in the whole buffer. span: the range of elements, which contains it. ranks:
+        number of ranks.
+        """
+        for part, order in self.parts(span, ranks):
+            if part.start <= element < part.stop:
+                return order
+        raise IndexError(f"element {element} is outside {span.start} .. {span.stop}")
+
+
 @dataclass(frozen=True)
-class Ring:
+class Ring(SpanOrders):
     """The ring all-reduce: a chunk's sum travels from rank to rank, and each rank adds its own contribution.
 
     Attributes:
@@ -119,56 +155,11 @@ class Ring:
         """Return the ranks in the order in which a reduce-scatter adds their contributions to chunk `chunk`."""
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
-    def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added, as nested tuples of ranks.
-
-        element, size: index of the element, and number of elements in the buffer. ranks: number of ranks.
-        """
-        return self.order_within(element, BufferSpan(0, size), ranks)
-
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order in which ranks add contributions to an element if a span is reduced like a separate buffer.
-
-        element: index of the element in the whole buffer. span: the range of elements, which contains it. ranks:
-        number of ranks.
-        """
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
                 return rotated(ring, (chunk + first) % ranks)
-        raise IndexError(f"element {element} is outside {span.start} .. {span.stop}")
-
-
-class SpanOrders:
-    """Base class of algorithms that use one order of ranks for all elements of a span (a range of the buffer)."""
-
-    def check(self, ranks: int) -> None:
-        """Raise ValueError if the algorithm does not support this number of ranks."""
-
-    def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds the contributions to chunk `chunk`.
-
-        The order is the same for all chunks.
-        """
-        raise NotImplementedError
-
-    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Divide a span, and return (part, order of the additions to it as nested tuples of ranks) for each part."""
-        return [(span, self.owned(0, ranks))]
-
-    def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
-        return self.order_within(element, BufferSpan(0, size), ranks)
-
-    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of the additions to an element if a span is reduced like a separate buffer.
-
-        element: index of the element in the whole buffer. span: the range of elements, which contains it. ranks:
-        number of ranks.
-        """
-        for part, order in self.parts(span, ranks):
-            if part.start <= element < part.stop:
-                return order
         raise IndexError(f"element {element} is outside {span.start} .. {span.stop}")
 
 
@@ -289,6 +280,11 @@ class TwoLevel:
             elif not isinstance(value, Flat):
                 raise unknown(name, value, tuple(FLAT))
 
+    @property
+    def levels(self) -> tuple[Flat, Flat]:
+        """Algorithms inside nodes and between nodes, as objects."""
+        return self.inside, self.between  # type: ignore[return-value]  # names became objects in __post_init__
+
     def node(self, ranks: int) -> int:
         """Return the number of ranks in a node, given the number of all ranks."""
         return min(NODE, ranks) if self.ranks_per_node is None else int(self.ranks_per_node)
@@ -305,8 +301,7 @@ class TwoLevel:
                 f"two_level needs nodes of equal size; got {ranks} ranks, not a multiple of {size}. Pass "
                 f"collectives.TwoLevel(ranks_per_node={best}), for example."
             )
-        for part, count in ((self.inside, size), (self.between, ranks // size)):
-            assert not isinstance(part, str)
+        for part, count in zip(self.levels, (size, ranks // size), strict=True):
             part.check(count)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -316,10 +311,8 @@ class TwoLevel:
         if not 0 <= element < size:
             raise IndexError(f"element {element} is outside 0 .. {size}")
         shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)
-        assert not isinstance(self.inside, str)
-        assert not isinstance(self.between, str)
-        inner = self.inside.owned(shard, node)
-        outer = self.between.order_within(element, shards[shard], ranks // node)
+        inside, between = self.levels
+        inner, outer = inside.owned(shard, node), between.order_within(element, shards[shard], ranks // node)
         return substituted(outer, lambda k: substituted(inner, lambda i: k * node + i))
 
 

@@ -33,8 +33,7 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
     """
     if isinstance(algorithm, TwoLevel):
         nodes = NodeSums(rows, algorithm, adder)
-        assert not isinstance(algorithm.between, str)
-        return _reduced(algorithm.between, nodes, adder, nodes.shards, nodes.node)
+        return _reduced(algorithm.levels[1], nodes, adder, nodes.shards, nodes.node)
     return _reduced(algorithm, rows, adder, [BufferSpan(0, rows.size)], 1)
 
 
@@ -59,8 +58,7 @@ class NodeSums:
         self.node = algorithm.node(rows.count)
         self.count, self.size = rows.count // self.node, rows.size
         self.shards = split(BufferSpan(0, rows.size), self.node)
-        assert not isinstance(algorithm.inside, str)
-        self._orders = [algorithm.inside.owned(shard, self.node) for shard in range(self.node)]
+        self._orders = [algorithm.levels[0].owned(shard, self.node) for shard in range(self.node)]
 
     def row(self, index: int, start: int, stop: int) -> Array:
         """Return the codes of the elements start .. stop - 1 of the sum over node `index`."""

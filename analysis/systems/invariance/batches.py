@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.systems.invariance.differences import relative_difference
 from fpsim.analysis.systems.invariance.results import BatchInvariance, BatchRow
 from fpsim.arrays import Array, as_array, float_array, is_torch, without_gradient, words
 from fpsim.display.optional import load
@@ -166,9 +166,6 @@ def _same(a: list[Array], b: list[Array]) -> bool:
 
 
 def _relative(a: list[Array], b: list[Array]) -> float:
-    """Return norm(a - b) / norm(b) over all elements of the arrays that are finite in both; 0 / 0 is 0."""
+    """Return the relative difference of two lists of arrays from the second, as `relative_difference` defines it."""
     x, y = (np.concatenate([one.astype(np.float64).reshape(-1) for one in many]) for many in (a, b))
-    known = np.isfinite(x) & np.isfinite(y)
-    norm = float(np.linalg.norm(y[known]))
-    apart = float(np.linalg.norm(x[known] - y[known]))
-    return apart / norm if norm else math.inf if apart else 0.0
+    return relative_difference(x, y)

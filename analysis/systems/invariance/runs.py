@@ -16,6 +16,7 @@ from fpsim.analysis.measures.exponent_range import range as range_of
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import RecordedRow
 from fpsim.analysis.systems.invariance.decoding import divergence, log_softmax
+from fpsim.analysis.systems.invariance.differences import relative_difference
 from fpsim.analysis.systems.invariance.run_report import RunComparison, TensorDifference, TokenChange
 from fpsim.analysis.systems.invariance.tensor_log import TensorLog
 from fpsim.arrays import Array, float_array, words
@@ -258,10 +259,7 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
     else:
         differ = (p != q) & ~both_nan
     finite = np.isfinite(p) & np.isfinite(q)
-    exponent = math.frexp(max(amax))[1] + 1  # scaled to less than 1/2, so that no square or difference overflows
-    mine, others = np.ldexp(p[finite], -exponent), np.ldexp(q[finite], -exponent)
-    norm, apart = float(np.linalg.norm(mine)), float(np.linalg.norm(others - mine))
-    relative = apart / norm if norm else (float("inf") if apart else 0.0)
+    relative = relative_difference(q, p)
     same_specials = bool(((p == q) | both_nan | finite).all())
     differs = bool(differ.any()) and not (tolerance and relative <= tolerance and same_specials)
     share = float(differ.mean()) if differ.size else 0.0

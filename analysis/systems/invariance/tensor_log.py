@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.models.file import loaded, stored
 from fpsim.analysis.tensors.files import no_floats, read_stored
 from fpsim.analysis.tensors.tensor import dtype_of
-from fpsim.arrays import Array, as_array, float_array, format_of, without_gradient, words
+from fpsim.arrays import Array, as_array, float_array, without_gradient
 from fpsim.display.optional import load as load_package
 from fpsim.display.wording import plural
 from fpsim.errors import require_integer, require_kind, shown
 from fpsim.files import path_of
-from fpsim.formats.named import DTYPES, NAMED
 from fpsim.scaling.file import ScaledFileError, load, save
 
 if TYPE_CHECKING:
     import torch
 
 KIND = "tensor log"
-PLAIN = ("float16", "float32", "float64")  # dtypes that files store; arrays of other dtypes are stored as their bits
 Key = tuple[int, str, str]  # step, layer, tensor
 
 
@@ -103,12 +102,8 @@ class TensorLog:
         """
         if not self.tensors:
             raise ValueError("a tensor log to save must hold a tensor; got none. Add some with log.add(...).")
-        arrays, keys = {}, []
-        for number, (key, x) in enumerate(self.tensors.items()):
-            fmt = format_of(x.dtype)
-            assert fmt is not None
-            arrays[f"t{number}"] = x if x.dtype.name in PLAIN else words(x)
-            keys.append([*key, fmt.name])
+        arrays: dict[str, Array] = {}
+        keys = stored("t", self.tensors, arrays)
         save(path, arrays, {"kind": KIND, "keys": keys})
 
     @staticmethod
@@ -123,9 +118,7 @@ class TensorLog:
         if header.get("kind") != KIND:
             raise ScaledFileError(f"{path}: wanted a tensor log, got a file of another kind. Save one with log.save().")
         log = TensorLog()
-        for number, (step, layer, tensor, fmt) in enumerate(header["keys"]):
-            x = arrays[f"t{number}"]
-            log.tensors[step, layer, tensor] = x if x.dtype.name in PLAIN else x.view(DTYPES[NAMED[fmt]])
+        log.tensors = loaded("t", header["keys"], arrays)
         return log
 
     @staticmethod

@@ -9,7 +9,6 @@ from typing import Any
 from fpsim.display.optional import DataFrame, frame
 from fpsim.errors import require_kind
 from fpsim.formats.element import Element, ElementLike, element_format
-from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP16
 from fpsim.formats.named import NAMED as FORMATS
 from fpsim.scaling.recipes import ROWS as SCALINGS
@@ -133,8 +132,7 @@ def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
             raise ValueError(f"scalings require formats; got {scalings!r} alone. Pass one format per scaling.")
         known: list[tuple[Element, Scaling | None]] = [(fmt, None) for fmt in FORMATS.values()]
         for name, usual in SCALED.items():
-            element = LogFMT(8) if name == "LogFMT-8" else element_format(name)
-            known += [(element, SCALINGS[one] if isinstance(one, str) else one) for one in usual]
+            known += [(element_format(name), SCALINGS[one] if isinstance(one, str) else one) for one in usual]
         return known
     listed = list(formats) if _is_several(formats) else [formats]
     others = list(scalings) if _is_several(scalings) else [scalings] * len(listed)

@@ -16,7 +16,7 @@ from fpsim.analysis.systems.claims.claim import (
     around,
     near,
 )
-from fpsim.analysis.systems.claims.probes import probed
+from fpsim.analysis.systems.claims.probes import gradient_error
 from fpsim.analysis.systems.claims.samples import normal, sqnr_of_normal, units_of
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
@@ -77,11 +77,11 @@ def bf16_against_fp16() -> Figures:
     """
     return {
         "BF16 units of Ampere": len(units_of("ampere", BF16)),
-        "gradient error, BF16": probed("BF16").error,
-        "gradient error, FP16 with dynamic loss scaling": probed("FP16_DYNAMIC").error,
-        "gradient error, FP16 unscaled": probed("FP16_UNSCALED").error,
-        "gradient error, BF16, loss x 2^-12": probed("BF16", "loss_2^-12").error,
-        "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
+        "gradient error, BF16": gradient_error("BF16"),
+        "gradient error, FP16 with dynamic loss scaling": gradient_error("FP16_DYNAMIC"),
+        "gradient error, FP16 unscaled": gradient_error("FP16_UNSCALED"),
+        "gradient error, BF16, loss x 2^-12": gradient_error("BF16", "loss_2^-12"),
+        "gradient error, FP16 unscaled, loss x 2^-12": gradient_error("FP16_UNSCALED", "loss_2^-12"),
     }
 
 
@@ -232,8 +232,9 @@ CLAIMS = (
         "S4; DeepSeek-V3, arXiv:2412.19437, 3.3.2", f"{PROBE}; scales of 1x128 and 128x128", RIGHT,
         "With fine scales the mantissa is worth more than the exponent.",
         experiment=lambda: {
-            "E4M3 everywhere": probed("DEEPSEEK_V3").error, "E5M2 gradients": probed("DEEPSEEK_V3_E5M2_GRADS").error,
-            "E5M2 everywhere": probed("DEEPSEEK_V3_E5M2").error,
+            "E4M3 everywhere": gradient_error("DEEPSEEK_V3"),
+            "E5M2 gradients": gradient_error("DEEPSEEK_V3_E5M2_GRADS"),
+            "E5M2 everywhere": gradient_error("DEEPSEEK_V3_E5M2"),
         },
         expected={
             "E4M3 everywhere": (0.03, 0.05), "E5M2 gradients": (0.045, 0.06), "E5M2 everywhere": (0.06, 0.1),

@@ -7,7 +7,7 @@ import numpy as np
 from fpsim.analysis.measures.scales.loss_scaling import loss_scaling
 from fpsim.analysis.measures.scales.underflow import underflow
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, near
-from fpsim.analysis.systems.claims.probes import probed
+from fpsim.analysis.systems.claims.probes import gradient_error
 from fpsim.analysis.systems.claims.samples import normal, softmax
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, FP16
@@ -132,10 +132,11 @@ def loss_factor() -> Figures:
     without loss scaling for the loss times 2^-12. The result is a dict, name -> number or bool.
     """
     return {
-        "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,
-        "DEEPSEEK_V3, loss x 2^-12, equal": probed("DEEPSEEK_V3", "loss_2^-12").error == probed("DEEPSEEK_V3").error,
-        "DEEPSEEK_V3, loss x 2^12, equal": probed("DEEPSEEK_V3", "loss_2^12").error == probed("DEEPSEEK_V3").error,
-        "FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
+        "DEEPSEEK_V3": gradient_error("DEEPSEEK_V3"),
+        "DEEPSEEK_V3, loss x 2^-12, equal": gradient_error("DEEPSEEK_V3", "loss_2^-12")
+        == gradient_error("DEEPSEEK_V3"),
+        "DEEPSEEK_V3, loss x 2^12, equal": gradient_error("DEEPSEEK_V3", "loss_2^12") == gradient_error("DEEPSEEK_V3"),
+        "FP16 unscaled, loss x 2^-12": gradient_error("FP16_UNSCALED", "loss_2^-12"),
     }
 
 

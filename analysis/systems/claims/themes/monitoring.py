@@ -8,7 +8,7 @@ import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
 from fpsim.analysis.systems.claims.claim import ARITHMETIC, CONDITIONAL, RIGHT, WRONG, Claim, Figures, around, near
-from fpsim.analysis.systems.claims.probes import probed
+from fpsim.analysis.systems.claims.probes import gradient_error
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16
 
@@ -124,8 +124,8 @@ CLAIMS = (
         "fp.train.gradient_probe: a recipe that works and one that fails", RIGHT,
         "The error of gradients tells them apart before the loss does.",
         experiment=lambda: {
-            "gradient error, BF16": probed("BF16").error,
-            "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
+            "gradient error, BF16": gradient_error("BF16"),
+            "gradient error, FP16 unscaled, loss x 2^-12": gradient_error("FP16_UNSCALED", "loss_2^-12"),
         },
         expected={
             "gradient error, BF16": (2e-3, 6e-3), "gradient error, FP16 unscaled, loss x 2^-12": (0.9, 1.1),

@@ -11,9 +11,10 @@ import numpy as np
 from fpsim.analysis.systems.attention.attention import attention
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.ordered_layers import log_probabilities
-from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import Floats, mean_kl, normal, relative_error, wide
+from fpsim.analysis.systems.claims.probes import gradient_error
+from fpsim.analysis.systems.claims.samples import Floats, normal, relative_error, wide
 from fpsim.analysis.systems.collectives.reduction import all_reduce
+from fpsim.analysis.systems.invariance.decoding import divergence
 from fpsim.casts.cast import encode, quantize
 from fpsim.formats.named import BF16, E4M3, FP16
 from fpsim.products.matmul import matmul
@@ -115,7 +116,7 @@ def nvfp4_forward() -> Figures:
     """
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
-    whole, forward = probed("NVFP4").error, probed(with_one_product("NVFP4")[0]).error
+    whole, forward = gradient_error("NVFP4"), gradient_error(with_one_product("NVFP4")[0])
     return {
         "gradient error, NVFP4": whole, "gradient error, fprop in BF16": forward,
         "share of the error that is left": forward / whole,
@@ -165,7 +166,7 @@ def sampling_mismatch() -> Figures:
         kl, mean = [], []
         for fmt in (BF16, FP16):
             first, second = (log_probabilities(fmt, slices, layers) for slices in (1, 8))
-            kl.append(mean_kl(first, second))
+            kl.append(float(divergence(first, second).mean()))
             mean.append(float(np.abs(first - second).mean()))
         figures[f"KL in BF16 over FP16, {layers} layers"] = kl[0] / kl[1]
         figures[f"mean difference in BF16 over FP16, {layers} layers"] = mean[0] / mean[1]

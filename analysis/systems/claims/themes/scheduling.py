@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, V3, WRONG, Claim, Figures, around, near
-from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import mean_kl, normal, sqnr_of_normal, wide
-from fpsim.analysis.systems.invariance.decoding import log_softmax
+from fpsim.analysis.systems.claims.probes import gradient_error
+from fpsim.analysis.systems.claims.samples import normal, sqnr_of_normal, wide
+from fpsim.analysis.systems.invariance.decoding import divergence, log_softmax
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
 from fpsim.products.reduce import sum as total
@@ -61,7 +61,7 @@ def attention_scores() -> Figures:
     for fmt in (BF16, FP16):
         for scale in (1, 16, 256):
             logits = scale * wide(normal(256, 256))
-            kl = mean_kl(log_softmax(logits), log_softmax(quantize(logits, fmt)))
+            kl = float(divergence(log_softmax(logits), log_softmax(quantize(logits, fmt))).mean())
             figures[f"KL, {fmt}, logits x {scale}"] = kl
     figures["ulp of BF16 at 64"] = float(BF16.ulp(64.0))
     figures["ulp of FP16 at 1024"] = float(FP16.ulp(1024.0))
@@ -90,7 +90,7 @@ def kept_layers() -> Figures:
     number.
     """
     everywhere = training.FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
-    return {"head kept high": probed("FP8_TENSOR").error, "head in FP8 too": probed(everywhere).error}
+    return {"head kept high": gradient_error("FP8_TENSOR"), "head in FP8 too": gradient_error(everywhere)}
 
 
 def _trained(recipe: Any) -> tuple[float, float, int]:
@@ -162,9 +162,9 @@ def backward_precision() -> Figures:
     high = training.BF16.replace(name="BF16 but for the head", keep=training.DEEPSEEK_V3.keep)
     forward = next(recipe for recipe in with_one_product(high, "DEEPSEEK_V3") if "fprop" in recipe.name)
     return {
-        "all three products in FP8": probed("DEEPSEEK_V3").error,
-        "forward alone in FP8": probed(forward).error,
-        "all in BF16": probed("BF16").error,
+        "all three products in FP8": gradient_error("DEEPSEEK_V3"),
+        "forward alone in FP8": gradient_error(forward),
+        "all in BF16": gradient_error("BF16"),
     }
 
 
