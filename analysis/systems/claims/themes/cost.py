@@ -18,16 +18,6 @@ from fpsim.analysis.systems.claims.samples import units_of
 from fpsim.formats.named import BF16, E4M3, E5M2
 
 
-def gpt3_cost() -> Figures:
-    """Convert the 355 GPU-years of GPT-3's training to millions of GPU-hours, and return the dollars per GPU-hour.
-
-    There are two prices, for two published totals of this training: 12 and 4.6 million dollars. The result is a dict,
-    name -> number.
-    """
-    hours = 355 * 365 * 24
-    return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
-
-
 def bert_cost() -> Figures:
     """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity costs.
 
@@ -39,24 +29,6 @@ def bert_cost() -> Figures:
         "GPU-hours before": before, "GPU-hours after": after, "fall of GPU-hours": 1 - after / before,
         "fall of the electricity, $0.1875 and $0.375 a GPU-hour": 1 - after * 0.375 / (before * 0.1875),
     }  # fmt: skip
-
-
-def a100_speedup() -> Figures:
-    """Check claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
-
-    Return 28.9 / 12.4, 12.4 / the A100's BF16 peak of 312 TFLOP/s, the gigabytes of 175 billion FP8 parameters, and the
-    number of FP8 units that `fp.units()` lists for Ampere, the A100's architecture. The result is a dict, name ->
-    number.
-    """
-    return {
-        "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
-        "FP8 units of Ampere": len(units_of("ampere", E4M3, E5M2)), "GB of 175 B in FP8": 175 * E4M3.bits / 8,
-    }  # fmt: skip
-
-
-def chip_choice() -> Figures:
-    """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper, as a dict by name."""
-    return {f"{name} has FP8 units": bool(units_of(name.lower(), E4M3, E5M2)) for name in ("Ampere", "Hopper")}
 
 
 def autocast() -> Figures:
@@ -76,7 +48,11 @@ CLAIMS = (
     Claim(
         "84", "gpt3-cost", "Training GPT-3 takes 355 GPU-years and 12 M$.", "S0", "arithmetic", CONDITIONAL,
         "Two estimates circulate, 4.6 and 12 M$; 355 V100-years go with the first, at $1.48 an hour, and are $3.86 an "
-        "hour with the second.", ARITHMETIC, gpt3_cost,
+        "hour with the second.", ARITHMETIC,
+        lambda: {
+            "million GPU-hours": 355 * 365 * 24 / 1e6, "$ an hour at 12 M": 12e6 / (355 * 365 * 24),
+            "$ an hour at 4.6 M": 4.6e6 / (355 * 365 * 24),
+        },
         {
             "million GPU-hours": around(3.11, 0.01), "$ an hour at 12 M": around(3.86, 0.01),
             "$ an hour at 4.6 M": around(1.48, 0.01),
@@ -128,7 +104,11 @@ CLAIMS = (
         "90", "a100-speedup", "R1 with 175 B parameters on 256 A100: FP8 takes 12.4 to 28.9 TFLOPS, in 120 GB.", "S2",
         "arithmetic; fp.units()", WRONG,
         "R1 has 671 B parameters and was trained on H800; the A100 has no FP8. 12.4 is 4 % of its BF16 peak, and 175 "
-        "B in FP8 take 175 GB.", ARITHMETIC, a100_speedup,
+        "B in FP8 take 175 GB.", ARITHMETIC,
+        lambda: {
+            "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
+            "FP8 units of Ampere": len(units_of("ampere", E4M3, E5M2)), "GB of 175 B in FP8": 175 * E4M3.bits / 8,
+        },
         {
             "28.9 / 12.4": around(2.33, 0.005), "12.4 over the A100's BF16 peak, 312": around(0.04, 0.001),
             "FP8 units of Ampere": 0, "GB of 175 B in FP8": 175.0,
@@ -181,7 +161,8 @@ CLAIMS = (
     ),
     Claim(
         "97", "chip-choice", "A100 or H100 is a choice of precisions; Hopper comes first for FP8.", "S2, S3",
-        "fp.units()", RIGHT, "Hopper multiplies FP8, Ampere does not.", ARITHMETIC, chip_choice,
+        "fp.units()", RIGHT, "Hopper multiplies FP8, Ampere does not.", ARITHMETIC,
+        lambda: {f"{name} has FP8 units": bool(units_of(name.lower(), E4M3, E5M2)) for name in ("Ampere", "Hopper")},
         {"Ampere has FP8 units": False, "Hopper has FP8 units": True},
     ),
     Claim(

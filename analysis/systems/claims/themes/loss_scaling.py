@@ -164,12 +164,6 @@ def mean_over_classes() -> Figures:
     return figures
 
 
-def underflow_by_format() -> Figures:
-    """Return the shares of gradients of about 2^-20 that underflow in FP16 and in BF16, as a dict by name."""
-    gradients = np.concatenate(_gradients(16))
-    return {f"lost in {fmt}": underflow(gradients, fmt, scales=[0]).lost[0] for fmt in (FP16, BF16)}
-
-
 CLAIMS = (
     Claim(
         "32", "eager-loss-scaling",
@@ -272,7 +266,9 @@ CLAIMS = (
         "41", "underflow-by-format", "Underflow of gradients is the main risk of FP16.", "S0",
         "16 steps of 4096 gradients around 2^-20, deviation of log2 4", RIGHT,
         "It is a risk of FP16; in BF16, which has FP32's range, no gradient becomes zero.",
-        experiment=underflow_by_format,
+        experiment=lambda: {
+            f"lost in {fmt}": underflow(np.concatenate(_gradients(16)), fmt, scales=[0]).lost[0] for fmt in (FP16, BF16)
+        },
         expected={"lost in FP16": near(0.107, 0.05), "lost in BF16": 0.0},
     ),
 )  # fmt: skip

@@ -43,29 +43,6 @@ def _bytes(recipe: str, *kinds: str) -> float:
     return sum(map(counted.of, kinds)) / PARAMETERS
 
 
-def parameter_memory() -> Figures:
-    """Return bytes of FP16 weights / bytes of FP32 weights, and the bytes per parameter of training with Adam.
-
-    Training in FP32 keeps a weight, a gradient and two moments of 4 bytes each. Training in mixed precision keeps an
-    FP16 weight and gradient, two FP32 moments, and an FP32 copy of the weight (master). The result is a dict, name ->
-    number.
-    """
-    return {
-        "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
-        "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
-        "bytes of all states, mixed": _bytes(MIXED, *KINDS_OF_STATES),
-    }
-
-
-def reported_savings() -> Figures:
-    """Return the share of memory that a reported fall from 32 to 19 GB saves, and the most that FP16 weights can save.
-
-    FP16 weights would save most if memory held nothing but weights. The result is a dict, name -> number.
-    """
-    largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
-    return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}
-
-
 def fp8_states() -> Figures:
     """Return the bytes per parameter that training by the recipe DEEPSEEK_V3 keeps, without and with FP8 weight copies.
 
@@ -118,16 +95,6 @@ def sliced_products() -> Figures:
         "slices of K: some bits differ": bool(np.any(terms.view(np.uint32) != whole.view(np.uint32))),
         "slices of K: relative difference": relative_error(terms, whole),
     }
-
-
-def one_card() -> Figures:
-    """Return the gigabytes of 42 billion BF16 weights, and of all training states of 42 billion parameters.
-
-    The training is in mixed precision; its states are weights, gradients, masters and moments. The result is a dict,
-    name -> number.
-    """
-    weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
-    return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}
 
 
 def accumulated_batches() -> Figures:
@@ -200,22 +167,18 @@ def resumed_training() -> Figures:
     }
 
 
-def parameters_on_80_gb() -> Figures:
-    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and with gradients and moments.
-
-    The result is a dict, name -> number.
-    """
-    weights, states = _bytes(PLAIN, "parameters"), _bytes(PLAIN, *KINDS_OF_STATES)
-    return {"weights alone, B": 80 / weights, "with Adam's states, B": 80 / states}
-
-
 CLAIMS = (
     Claim(
         "54", "parameter-memory", "FP16 halves the memory of parameters.", "S0, S3",
         f"bytes of a parameter with Adam ({ZERO}, 3.1: 2 + 2 + 12)", CONDITIONAL,
         "It halves the memory of weights and activations. With gradient, master and Adam's moments a parameter takes "
         "16 bytes either way.",
-        ARITHMETIC, parameter_memory,
+        ARITHMETIC,
+        lambda: {
+            "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
+            "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
+            "bytes of all states, mixed": _bytes(MIXED, *KINDS_OF_STATES),
+        },
         {
             "FP16 weight over FP32 weight": 0.5, "bytes of all states, FP32": 16.0, "bytes of all states, mixed": 16.0,
         },
@@ -224,7 +187,11 @@ CLAIMS = (
         "55", "reported-savings", "ResNet-50 needs 19 GB instead of 32, 40 % less; BERT-large 58 % less.", "S0, S1",
         "arithmetic", CONDITIONAL,
         "40.6 % fits the figures, which have no source. 58 % is more than halving every value can save: something else "
-        "was changed too.", ARITHMETIC, reported_savings,
+        "was changed too.", ARITHMETIC,
+        lambda: {
+            "saving, 32 to 19 GB": 1 - 19 / 32,
+            "largest saving of FP16 alone": 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
+        },
         {"saving, 32 to 19 GB": 0.40625, "largest saving of FP16 alone": 0.5},
     ),
     Claim(
@@ -277,7 +244,11 @@ CLAIMS = (
         "62", "one-card", "67 % less memory lets 42 B parameters train on one card.", "S4",
         "bytes of 42 B parameters", WRONG,
         "Their weights alone take 84 GB in BF16, all states 672 GB. Right is that billions of parameters take tens to "
-        "hundreds of GB.", ARITHMETIC, one_card,
+        "hundreds of GB.", ARITHMETIC,
+        lambda: {
+            "BF16 weights of 42 B, GB": 42 * _bytes("BF16_WEIGHTS_NEAREST", "parameters"),
+            "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES),
+        },
         {"BF16 weights of 42 B, GB": 84.0, "all states of 42 B, GB": 672.0},
     ),
     Claim(
@@ -321,7 +292,11 @@ CLAIMS = (
         "An A100 with 80 GB holds about 2 B parameters in FP32; larger batches are stabler.",
         "S3", "bytes of a parameter", CONDITIONAL,
         "Weights alone: 20 B; with Adam's states 5 B; 2 B only with large activations. That larger batches are stabler "
-        "doesn't hold in general.", ARITHMETIC, parameters_on_80_gb,
+        "doesn't hold in general.", ARITHMETIC,
+        lambda: {
+            "weights alone, B": 80 / _bytes(PLAIN, "parameters"),
+            "with Adam's states, B": 80 / _bytes(PLAIN, *KINDS_OF_STATES),
+        },
         {"weights alone, B": 20.0, "with Adam's states, B": 5.0},
     ),
 )  # fmt: skip
