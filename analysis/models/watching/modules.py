@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class WatchedModules:
     ) -> None:  # fmt: skip
         self.model, self.selection = model, selection
         self.notes: dict[str, None] = {}  # on modules inside which nothing is seen
+        self.ignored: set[int] = set()  # threads whose forward pass of the model is not recorded
         self.compiled = compiled_modules(model)
         self._tally, self._see = tally, see
         self._mode: Any = known.Products(self._seen, miss)
@@ -111,7 +113,7 @@ class WatchedModules:
         products = self._hidden.setdefault(name, HiddenProducts(module))
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if self._suspended or not self._attached:
+            if self._suspended or not self._attached or get_ident() in self.ignored:
                 return compiled(*args, **kwargs)
             with self._outside():
                 hidden = products.of(args, kwargs)
@@ -132,6 +134,8 @@ class WatchedModules:
 
         @functools.wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
+            if get_ident() in self.ignored:
+                return forward(*args, **kwargs)
             self._tally.ran(module)
             if not self._suspended and known.is_fused(module):
                 return self._unseen(module, forward, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Lock, get_ident
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from fpsim.analysis.models.watching.tally import Tally
 from fpsim.analysis.models.watching.unseen import compiled_notes, unrecorded
 from fpsim.analysis.models.watching.updates import Updates
 from fpsim.arrays import from_torch
+
+OTHER_THREADS = "Forward passes that began in another thread while one was running are not recorded."
 
 
 class Watch:
@@ -59,6 +62,8 @@ class Watch:
         self._calls: dict[str, int] = {}  # layer -> calls in this step
         self._weights: set[tuple[str, int]] = set()  # weights measured in this step
         self._depth = 0
+        self._lock = Lock()
+        self._thread: int | None = None  # whose forward pass of the model is running
         self._with_gradients = False
         self._trains = False  # whether an optimizer is expected to end each step
         self._has_run = False  # whether the model ran since the last step ended
@@ -132,11 +137,18 @@ class Watch:
 
         If the loss scale fell since the last pass, the optimizer skipped an update, and its step ends first. Passes
         inside another pass of the model and a checkpoint's recomputations begin nothing. A pass without gradients of a
-        model that is trained is a validation, and not recorded. module: the torch.nn.Module that runs; others than the
-        model, such as copies of it, are ignored.
+        model that is trained is a validation, and not recorded; nor is one that begins in another thread while one is
+        running. module: the torch.nn.Module that runs; others than the model, such as copies of it, are ignored.
         """
         if module is not self.model or in_backward():
             return
+        thread = get_ident()
+        with self._lock:
+            if self._thread not in (None, thread):
+                self._modules.ignored.add(thread)
+                self._modules.notes[OTHER_THREADS] = None
+                return
+            self._thread = thread
         self._depth += 1
         if self._depth > 1:
             return
@@ -165,10 +177,14 @@ class Watch:
         """
         if module is not self.model or in_backward():
             return
+        if self._thread != get_ident():
+            self._modules.ignored.discard(get_ident())
+            return
         self._depth -= 1
         if self._depth:
             return
         self._modules.detach()
+        self._thread = None
         validates = self._trains and not self._with_gradients
         if self._keeps_outputs and not validates and self._is_recorded(self.step):
             logits = logits_of(output)
@@ -298,7 +314,7 @@ class Watch:
         """Copy the weights; torch calls this hook before the step of an optimizer, a torch.optim.Optimizer."""
         if self._depth:  # torch calls no hook after a forward pass that Ctrl-C ended
             self._modules.detach()
-            self._depth = 0
+            self._depth, self._thread = 0, None
         if self._is_recorded(self._updated_step()) and self._of_model(optimizer):
             self._updates.before(optimizer)
 

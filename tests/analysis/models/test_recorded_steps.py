@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import time
 from typing import Any
 
@@ -216,3 +217,30 @@ def test_a_model_in_a_checkpoint_counts_once() -> None:
         r.step()
     assert r.steps == (1,)
     assert {row.calls for row in r} == {1}
+
+
+def test_passes_in_other_threads_disturb_neither_results_nor_the_recording() -> None:
+    model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))), torch.randn(64, 64)
+    wanted, started, answers = model(x), threading.Event(), []
+
+    class Waiting(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                started.set()
+            else:
+                thread.start()
+                assert started.wait(20)
+            return x
+
+    model.append(Waiting())
+    thread = threading.Thread(target=lambda: answers.append(model(x)))
+    r = fp.analysis.record(model)
+    recording = r.__enter__()
+    answers.append(model(x))
+    thread.join()
+    with pytest.warns(UserWarning, match="began in another thread"):
+        r.__exit__(None, None, None)
+    assert all(torch.equal(answer, wanted) for answer in answers)
+    assert len(answers) == 2
+    assert {row.calls for row in recording} == {1}
+    assert "forward" not in vars(model[0])
