@@ -77,6 +77,8 @@ class KVCache:
         """
         assert isinstance(self.scale_format, Format)
         of_values = channels if value_channels is None else value_channels
+        for name, size in (("tokens", tokens), ("channels", channels), ("value_channels", of_values)):
+            require_integer(name, size, 1)
         scales = 0
         for word, width in ((self.keys or self.scales, channels), (self.scales, of_values)):
             scales += {

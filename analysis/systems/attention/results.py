@@ -15,7 +15,7 @@ from fpsim.arrays import Array
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
-from fpsim.display.wording import percent
+from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 from fpsim.exact_json import from_json, to_json
 from fpsim.scaling.file import ScaledFileError, load, save
@@ -156,10 +156,9 @@ class AttentionReport:
     def __str__(self) -> str:
         """Return a sentence with the relative error, and the shares of overflow and underflow if any."""
         x = self.figures
-        text = (
-            f"{self.heads} heads of {self.queries} queries and {self.keys} keys: relative error {x.relative_error:.2g}"
-        )
-        text += f" ({x.input_error:.2g} from rounding q, k and v alone)"
+        queries = plural(self.queries, "query", "queries")
+        text = f"{plural(self.heads, 'head')} of {queries} and {plural(self.keys, 'key')}: "
+        text += f"relative error {x.relative_error:.2g} ({x.input_error:.2g} from rounding q, k and v alone)"
         if x.score_overflow:
             text += f"; {percent(x.score_overflow)} of the scores overflow"
         if x.lost_weights:
@@ -292,6 +291,9 @@ class CacheReport(SavedReport):
         return cache_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence that names the cache with the smallest output error."""
+        """Return a sentence that names the cache with the smallest output error, or says that no error is defined."""
         best = min(self.rows, key=lambda row: (math.isnan(row.output_error), row.output_error))
-        return f"of {len(self.rows)} caches, {best.cache} has the smallest output error, {best.output_error:.2g}."
+        caches, error = plural(len(self.rows), "cache"), best.output_error
+        if math.isnan(error):
+            return f"of {caches}, none has a defined error: outputs are 0, Inf or NaN."
+        return f"of {caches}, {best.cache} has the smallest output error, {error:.2g}."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 
 from fpsim.analysis.systems.memory.model_activations import activations_of
@@ -154,7 +155,7 @@ def _weights_of(model: Any) -> _ModelWeights:
     Raises:
       TypeError, ValueError: model is not one of these.
     """
-    if isinstance(model, float) and model.is_integer():  # 7.5e9
+    if isinstance(model, (float, np.floating)) and model.is_integer():  # 7.5e9
         model = int(model)
     if is_integer(model):
         if model < 1:

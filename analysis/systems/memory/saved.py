@@ -97,11 +97,12 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
     stack: list[str] = []
 
     def pack(x: Any) -> Any:
-        address, size = _storage(x), x.untyped_storage().nbytes()
-        if address not in held and address not in kept and size:
-            dtype = str(x.dtype).removeprefix("torch.")
-            module = stack[-1] if stack else ""
-            kept[address] = SavedTensor(module, tuple(x.shape), dtype, size), x
+        for part in _parts(x):
+            address, size = _storage(part), part.untyped_storage().nbytes()
+            if address not in held and address not in kept and size:
+                dtype = str(part.dtype).removeprefix("torch.")
+                module = stack[-1] if stack else ""
+                kept[address] = SavedTensor(module, tuple(part.shape), dtype, size), part
         return x
 
     with _named_calls(model, stack, inputs), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
@@ -113,6 +114,15 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
         replace(row, input_of=inputs[address][0]) if address in inputs else row for address, (row, _) in kept.items()
     ]
     return SavedTensors(tuple(rows))
+
+
+def _parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the dense tensors of which a tensor consists: itself, or the indices and values of a sparse one."""
+    if x.layout == torch.sparse_coo:
+        return x._indices(), x._values()
+    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return x.crow_indices(), x.col_indices(), x.values()
+    return (x.ccol_indices(), x.row_indices(), x.values()) if x.layout in (torch.sparse_csc, torch.sparse_bsc) else (x,)
 
 
 def _storage(x: torch.Tensor) -> int:
@@ -136,7 +146,7 @@ def _named_calls(model: Any, stack: list[str], inputs: dict[int, tuple[str, Any]
         def hook(_: Any, arguments: tuple[Any, ...]) -> None:
             stack.append(name)
             if linear and arguments and isinstance(arguments[0], torch.Tensor):
-                inputs.setdefault(_storage(arguments[0]), (name, arguments[0]))
+                inputs.setdefault(_storage(_parts(arguments[0])[-1]), (name, arguments[0]))
 
         return hook
 

@@ -105,3 +105,11 @@ def test_the_best_of_several_caches_is_one_with_an_error() -> None:
 def test_underflow_is_measured_in_float64_and_for_scores_far_apart() -> None:
     assert A.attention_underflow("fp64", spreads=(1,)).rows[0].law == 0
     assert A.attention_underflow("e4m3", spreads=(1e200,), normalised=True).rows[0].law == 1
+
+
+def test_sentences_on_one_head_and_on_caches_without_errors() -> None:
+    q, k, v = (x[:1] for x in draws())
+    assert str(A.attention(q, k, v, "bf16")).startswith("1 head of 16 queries and 16 keys: ")
+    assert str(A.kv_caches(q, k, 0 * v, A.KVCache("int8"))).startswith("of 1 cache, none has a defined error")
+    with pytest.raises(ValueError, match="tokens must be an integer >= 1; got 0"):
+        A.KVCache("int8").bits(0, 8)

@@ -289,3 +289,24 @@ def test_saved_tensors_of_a_model_without_elements_have_their_sizes() -> None:
 
     assert saved("meta") == saved("cpu")
     assert [(row.layer, row.bytes, row.input_of) for row in saved("meta")] == [("0", 48, "0"), ("1", 96, "2")]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS")
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_saved_sparse_tensors_count_their_indices_and_values(layout: str) -> None:
+    class Sparse(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(x, self.weight)
+
+    saved = fp.analysis.saved_tensors(Sparse(), getattr(torch.eye(4), layout)())
+    assert saved.rows[-1].bytes == 16
+    assert {row.dtype for row in saved.rows} == {"int64", "float32"}
+
+
+def test_a_count_of_parameters_may_be_a_float_of_numpy() -> None:
+    count: Any = np.float32(1024)
+    assert fp.analysis.ledger(count, "BF16") == fp.analysis.ledger(1024, "BF16")
