@@ -68,10 +68,18 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault of a quantizer. words: what it does ("drops the sign"); changes: (model's parameter, value) pairs."""
+    """A fault of a quantizer.
+
+    Attributes:
+      words: what the quantizer does, as a clause ("drops the sign").
+      changes: pairs (parameter of the model, value).
+      rare: whether it affects so few inputs that reports do not name it as a rival, such as a first rounding to FP16
+        that saturates.
+    """
 
     words: str
     changes: tuple[tuple[str, Any], ...]
+    rare: bool = False
 
     def apply(self, model: QuantizerModel) -> QuantizerModel:
         """Return a copy of `model` in which the parameters have the values that the fault gives them."""
@@ -82,12 +90,12 @@ class Deviation:
         return frozenset(name for name, _ in self.changes)
 
 
-def deviation(words: str, **changes: Any) -> Deviation:
+def deviation(words: str, rare: bool = False, **changes: Any) -> Deviation:
     """Return the fault that `words` ("drops the sign") describes.
 
-    changes: fields of `QuantizerModel`, with the values that the fault gives them.
+    changes: fields of `QuantizerModel`, with the values that the fault gives them. rare: as in `Deviation`.
     """
-    return Deviation(words, tuple(changes.items()))
+    return Deviation(words, tuple(changes.items()), rare)
 
 
 @lru_cache(maxsize=64)
@@ -171,7 +179,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
             for saturates, flushes in ((False, False), (True, False), (False, True), (True, True)):
                 words = _through_words(fmt.name, rule, saturates, flushes)
                 through = Through(fmt.name, grid_of(fmt), rule, fmt.max_code, saturates, flushes)
-                yield deviation(words, through=through)
+                yield deviation(words, rare=saturates or flushes, through=through)
     for bits in range(max(1, model.fmt.mantissa_bits), source.mantissa_bits):
         for rule in ("nearest_even", "toward_zero", "nearest_away"):  # odd is right, with two bits more
             name = f"{bits + 1} significand bits"

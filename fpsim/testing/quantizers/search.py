@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -153,13 +153,13 @@ class ModelSearch:
             region = region_of(self._part, right, self._singles[faulty], self._of_part)
             model = None if region is None else Restricted(start, faulty, region)
             if model is not None and not self.differing(model).any():
-                fits.append((Deviation(f"{faults[0].words} {region}", faults[0].changes), model))
+                fits.append((replace(faults[0], words=f"{faults[0].words} {region}"), model))
         if not fits:
             return None
-        fits.sort(key=lambda fit: (fit[1].region.ends, bool(fit[0].slots() & FAR), seldom(fit[0].words)))
+        fits.sort(key=lambda fit: (fit[1].region.ends, bool(fit[0].slots() & FAR), fit[0].rare))
         fault, model = fits[0]
         excluded, rivals = self.certificate(start, start)
-        others = tuple(f"it {other.words}" for other, _ in fits[1:] if not seldom(other.words))
+        others = tuple(f"it {other.words}" for other, _ in fits[1:] if not other.rare)
         return FoundModel(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
 
     def _extended(self, start: QuantizerModel, level: list[Scored], singles: tuple[Deviation, ...]) -> list[Scored]:
@@ -197,7 +197,7 @@ class ModelSearch:
         """
         model = _with(start, faults)
         excluded, rivals = self.certificate(start, model, cached=True) if differ == 0 else (0, ())
-        plain = [other for other in others if len(other) > 1 and not any(seldom(fault.words) for fault in other)]
+        plain = [other for other in others if len(other) > 1 and not any(fault.rare for fault in other)]
         words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
@@ -263,7 +263,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
     """Return clause -> rival of a model: the other arithmetics that a check tries to exclude.
 
     They are the model of each policy of `fpsim.encode`, alone and after a rounding to FP16, BF16 or TF32, and `model`
-    with one fault, for every fault but those that affect few inputs (`seldom`). source: the format of the inputs.
+    with one fault, for every fault that affects more than a few inputs. source: the format of the inputs.
     """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}
@@ -276,14 +276,9 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
         other, name = (plain, name) if before is None else (before.apply(plain), f"{name} and {before.words}")
         rivals.setdefault(other, name)
     for fault in faults:
-        if not seldom(fault.words):
+        if not fault.rare:
             rivals.setdefault(fault.apply(model), f"it {fault.words}")
     return {words: other for other, words in rivals.items()}
-
-
-def seldom(words: str) -> bool:
-    """Return whether the fault that a clause names affects few inputs, such as a first rounding "which saturates"."""
-    return "which " in words
 
 
 def _with(start: QuantizerModel, faults: tuple[Deviation, ...]) -> QuantizerModel:
