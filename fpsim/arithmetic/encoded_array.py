@@ -37,6 +37,21 @@ from fpsim.formats.named import format as find_format
 MOST_FACTORS = 10_000  # of a power: each one is a rounded multiplication
 
 
+def _operators(operation: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the methods of an operator, for (self, other) and reflected: `operation`, such as `add`, rounded once.
+
+    The methods return NotImplemented for an operand of another type.
+    """
+
+    def method(self: EncodedArray, other: Any) -> Any:
+        return _rounded(operation, self, self._operand(other)) if isinstance(other, OPERANDS) else NotImplemented
+
+    def reflected(self: EncodedArray, other: Any) -> Any:
+        return _rounded(operation, self._operand(other), self) if isinstance(other, OPERANDS) else NotImplemented
+
+    return method, reflected
+
+
 class EncodedArray:
     """An array of values of one format, stored as codes. `fpsim.array` creates one.
 
@@ -195,29 +210,10 @@ class EncodedArray:
 
     # ---- operators
 
-    def __add__(self, other: Any) -> Any:
-        return self._binary(add, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._binary(add, other, reflected=True)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._binary(subtract, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._binary(subtract, other, reflected=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._binary(multiply, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._binary(multiply, other, reflected=True)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._binary(divide, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._binary(divide, other, reflected=True)
+    __add__, __radd__ = _operators(add)
+    __sub__, __rsub__ = _operators(subtract)
+    __mul__, __rmul__ = _operators(multiply)
+    __truediv__, __rtruediv__ = _operators(divide)
 
     def __matmul__(self, other: Any) -> Any:
         return _matmul(self, self._operand(other)) if isinstance(other, OPERANDS) else NotImplemented
@@ -303,13 +299,6 @@ class EncodedArray:
                 f"Convert one of them, such as y.astype({self._fmt.name!r})."
             )
         return other
-
-    def _binary(self, operation: Callable[..., Any], other: Any, reflected: bool = False) -> Any:
-        """Return operation(self, other), or operation(other, self) if reflected; NotImplemented for other types."""
-        if not isinstance(other, OPERANDS):
-            return NotImplemented
-        operands = (self, self._operand(other))
-        return _rounded(operation, *(reversed(operands) if reflected else operands))
 
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False

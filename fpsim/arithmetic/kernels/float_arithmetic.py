@@ -15,6 +15,7 @@ of the float that computes. nearest: True compiles for nearest even only, a thir
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,128 +56,120 @@ class Thresholds(NamedTuple):
 thresholds_of = fields_of(Thresholds)
 
 
-class Width:
-    """The compiled scalar functions on bits of one float dtype, float32 (width 32) or float64 (width 64).
-
-    word, real: the unsigned integer and the float type of that width. Bits are values of type `word`.
-    decode, encode: `decode_bits` and `encode_parts` of fpsim.core for that width. The other attributes are the
-    functions defined in `__init__`.
-    """
-
-    def __init__(self, width: int) -> None:
-        word: Any = np.uint32 if width == 32 else np.uint64
-        real: Any = np.float32 if width == 32 else np.float64
-        zero, one = word(0), word(1)
-        sign = word(1 << (width - 1))
-        magnitude_mask = word((1 << (width - 1)) - 1)
-        infinity = word(np.array(np.inf, real).view(word))
-        self.word, self.real = word, real
-        self.decode: Any = decode_bits_32 if width == 32 else decode_bits_64
-        self.encode: Any = encode_parts_32 if width == 32 else encode_parts_64
-
-        @scalar
-        def to_odd(total: Any, error: Any) -> Any:
-            """Return the bits of the exact sum total + error, rounded to odd.
-
-            total: the sum rounded to nearest, a float; error: what this rounding dropped, a float.
-            """
-            bits = word(real(total).view(word))
-            error_bits = word(real(error).view(word))
-            # NaN, which is the error of an infinite total, compares false
-            moves = word(real(abs(error)) > real(0)) & word(word(bits ^ one) & one)
-            inward = word(bits ^ error_bits) >= sign
-            return word(bits - moves) if inward else word(bits + moves)
-
-        @scalar
-        def without_sign(bits: Any) -> Any:
-            """Return the bits of a float unchanged, but those of a NaN without its sign bit."""
-            magnitude = word(bits & magnitude_mask)
-            return magnitude if magnitude > infinity else bits
-
-        @scalar
-        def sum_to_odd(first: Any, second: Any) -> Any:
-            """Return the bits of first + second, two floats, rounded to odd."""
-            total = real(first + second)
-            back = real(total - first)
-            error = real(real(first - real(total - back)) + real(second - back))
-            return word(to_odd(total, error))
-
-        @scalar
-        def add(x: Any, y: Any, mode: int) -> Any:
-            """Return the bits of x + y, rounded to odd; x, y: bits of floats. The NaN of the result has no sign.
-
-            mode: a Rounding; in mode DOWN an exact zero from operands of unlike signs is -0, else +0.
-            """
-            bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
-            signs = word(word(x | y) & sign) if mode == DOWN else zero
-            return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
-
-        @scalar
-        def root(x: Any) -> Any:
-            """Return the bits of the square root of x, rounded to nearest.
-
-            x: bits of a float. Rounding the result once more, to the format, gives the correctly rounded root. A NaN
-            result has no sign.
-            """
-            return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
-
-        @scalar
-        def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
-            """Return (bits of x * y + z rounded to odd, bits of x * y); the float must hold the product exactly.
-
-            x, y, z: bits of floats. mode: a Rounding, which decides the sign of an exact zero sum: -0
-            in mode DOWN if the operands' signs differ, else +0.
-            """
-            product = word(real(word(x).view(real) * word(y).view(real)).view(word))
-            return word(add(product, z, mode)), product
-
-        @scalar
-        def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
-            """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a float to a format; 0 for Inf and NaN.
-
-            bits: the float's bits. rest: nonzero if the rounding drops nonzero bits. limits: the magnitudes from which
-            flags change. The flags are an unsigned integer of `width` bits.
-            """
-            magnitude = word(bits & magnitude_mask)
-            negative = bits >= sign
-            overflow_from = limits.negative_overflow if negative else limits.overflow
-            tiny_below = limits.negative_tiny if negative else limits.tiny
-            finite = magnitude < infinity
-            overflow = finite & (magnitude >= overflow_from)
-            inexact = finite & ((rest != zero) | overflow)
-            raised = word(INEXACT) if inexact else zero
-            raised = word(raised | word(UNDERFLOW)) if inexact & (magnitude < tiny_below) else raised
-            return word(raised | word(OVERFLOW)) if overflow else raised
-
-        @scalar
-        def is_nan(bits: Any) -> Any:
-            """Return whether the bits of a float are those of a NaN."""
-            return word(bits & magnitude_mask) > infinity
-
-        @scalar
-        def is_infinite(bits: Any) -> Any:
-            """Return whether the bits of a float are those of Inf or -Inf."""
-            return word(bits & magnitude_mask) == infinity
-
-        @scalar
-        def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
-            """Return whether a code is a signalling NaN; False for formats without IEEE 754's NaNs.
-
-            code: an unsigned integer. f: constants of the code's format. quiet_from: the smallest code, without its
-            sign, of a quiet NaN; 0 if all NaNs are quiet.
-            """
-            magnitude = word(code & f.magnitude_mask)
-            return (magnitude > f.infinity) & (magnitude < quiet_from)
-
-        self.sum_to_odd, self.add, self.fused, self.root = sum_to_odd, add, fused, root
-        self.flags, self.without_sign = flags, without_sign
-        self.is_nan, self.is_infinite, self.signals = is_nan, is_infinite, signals
-
-
 @cache
-def real_width(width: int) -> Width:
-    """Return the scalar functions for floats of `width` bits, 32 or 64, cached."""
-    return Width(width)
+def real_width(width: int) -> SimpleNamespace:
+    """Return the compiled scalar functions on bits of float32 (width 32) or float64 (width 64), cached.
+
+    Attributes of the result: word, real: the unsigned integer and the float type of that width; bits are values of type
+    `word`. decode, encode: `decode_bits` and `encode_parts` of fpsim.core for that width. The others are the functions
+    defined here.
+    """
+    word: Any = np.uint32 if width == 32 else np.uint64
+    real: Any = np.float32 if width == 32 else np.float64
+    zero, one = word(0), word(1)
+    sign = word(1 << (width - 1))
+    magnitude_mask = word((1 << (width - 1)) - 1)
+    infinity = word(np.array(np.inf, real).view(word))
+
+    @scalar
+    def to_odd(total: Any, error: Any) -> Any:
+        """Return the bits of the exact sum total + error, rounded to odd.
+
+        total: the sum rounded to nearest, a float; error: what this rounding dropped, a float.
+        """
+        bits = word(real(total).view(word))
+        error_bits = word(real(error).view(word))
+        # NaN, which is the error of an infinite total, compares false
+        moves = word(real(abs(error)) > real(0)) & word(word(bits ^ one) & one)
+        inward = word(bits ^ error_bits) >= sign
+        return word(bits - moves) if inward else word(bits + moves)
+
+    @scalar
+    def without_sign(bits: Any) -> Any:
+        """Return the bits of a float unchanged, but those of a NaN without its sign bit."""
+        magnitude = word(bits & magnitude_mask)
+        return magnitude if magnitude > infinity else bits
+
+    @scalar
+    def sum_to_odd(first: Any, second: Any) -> Any:
+        """Return the bits of first + second, two floats, rounded to odd."""
+        total = real(first + second)
+        back = real(total - first)
+        error = real(real(first - real(total - back)) + real(second - back))
+        return word(to_odd(total, error))
+
+    @scalar
+    def add(x: Any, y: Any, mode: int) -> Any:
+        """Return the bits of x + y, rounded to odd; x, y: bits of floats. The NaN of the result has no sign.
+
+        mode: a Rounding; in mode DOWN an exact zero from operands of unlike signs is -0, else +0.
+        """
+        bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
+        signs = word(word(x | y) & sign) if mode == DOWN else zero
+        return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
+
+    @scalar
+    def root(x: Any) -> Any:
+        """Return the bits of the square root of x, rounded to nearest.
+
+        x: bits of a float. Rounding the result once more, to the format, gives the correctly rounded root. A NaN
+        result has no sign.
+        """
+        return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
+
+    @scalar
+    def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
+        """Return (bits of x * y + z rounded to odd, bits of x * y); the float must hold the product exactly.
+
+        x, y, z: bits of floats. mode: a Rounding, which decides the sign of an exact zero sum: -0
+        in mode DOWN if the operands' signs differ, else +0.
+        """
+        product = word(real(word(x).view(real) * word(y).view(real)).view(word))
+        return word(add(product, z, mode)), product
+
+    @scalar
+    def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
+        """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a float to a format; 0 for Inf and NaN.
+
+        bits: the float's bits. rest: nonzero if the rounding drops nonzero bits. limits: the magnitudes from which
+        flags change. The flags are an unsigned integer of `width` bits.
+        """
+        magnitude = word(bits & magnitude_mask)
+        negative = bits >= sign
+        overflow_from = limits.negative_overflow if negative else limits.overflow
+        tiny_below = limits.negative_tiny if negative else limits.tiny
+        finite = magnitude < infinity
+        overflow = finite & (magnitude >= overflow_from)
+        inexact = finite & ((rest != zero) | overflow)
+        raised = word(INEXACT) if inexact else zero
+        raised = word(raised | word(UNDERFLOW)) if inexact & (magnitude < tiny_below) else raised
+        return word(raised | word(OVERFLOW)) if overflow else raised
+
+    @scalar
+    def is_nan(bits: Any) -> Any:
+        """Return whether the bits of a float are those of a NaN."""
+        return word(bits & magnitude_mask) > infinity
+
+    @scalar
+    def is_infinite(bits: Any) -> Any:
+        """Return whether the bits of a float are those of Inf or -Inf."""
+        return word(bits & magnitude_mask) == infinity
+
+    @scalar
+    def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
+        """Return whether a code is a signalling NaN; False for formats without IEEE 754's NaNs.
+
+        code: an unsigned integer. f: constants of the code's format. quiet_from: the smallest code, without its
+        sign, of a quiet NaN; 0 if all NaNs are quiet.
+        """
+        magnitude = word(code & f.magnitude_mask)
+        return (magnitude > f.infinity) & (magnitude < quiet_from)
+
+    return SimpleNamespace(
+        word=word, real=real, decode=decode_bits_32 if width == 32 else decode_bits_64,
+        encode=encode_parts_32 if width == 32 else encode_parts_64, sum_to_odd=sum_to_odd, add=add, fused=fused,
+        root=root, flags=flags, without_sign=without_sign, is_nan=is_nan, is_infinite=is_infinite, signals=signals,
+    )  # fmt: skip
 
 
 @cache
@@ -364,7 +357,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     return kernel(fma)
 
 
-def _operation(name: str, w: Width) -> Any:
+def _operation(name: str, w: SimpleNamespace) -> Any:
     """Return the compiled function (x, y, mode) -> result, all bits of floats but mode; a NaN result has no sign.
 
     name: "add", "multiply" or "divide". w: the functions for floats of this width. Sums are rounded to odd, products

@@ -54,6 +54,8 @@ u64, f64 = np.uint64, np.float64
 # and the product is below 2**128.
 SMALLEST_FACTOR, LARGEST_FACTOR = u16((127 - 67) << 7), u16((127 + 64) << 7)
 
+_sum_to_odd, _fused_64 = real_width(32).sum_to_odd, real_width(64).fused
+
 LONG_BLOCK = 4096  # elements, with flags in vectors: slices of a block cost as much as some hundred elements
 
 
@@ -80,34 +82,21 @@ def _fused(fmt: Format) -> Any:
     return by_float32
 
 
-@cache
-def _fused_in_range() -> Any:
-    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, by float32 arithmetic.
+@scalar
+def _fused_in_range(a: Any, b: Any, c: Any) -> Any:
+    """Return the uint32 float32 bits of a * b + c rounded to odd, by float32 arithmetic.
 
     a, b, c: finite BF16 codes; float32 must hold a * b exactly, as `_in_range` checks.
     """
-    sum_to_odd = real_width(32).sum_to_odd
-
-    @scalar
-    def in_range(a: Any, b: Any, c: Any) -> Any:
-        return u32(sum_to_odd(f32(load_bfloat(a) * load_bfloat(b)), load_bfloat(c)))
-
-    return in_range
+    return u32(_sum_to_odd(f32(load_bfloat(a) * load_bfloat(b)), load_bfloat(c)))
 
 
-@cache
-def _fused_wide() -> Any:
-    """Return the scalar function (a, b, c) -> uint32 float32 bits of a * b + c rounded to odd, for any BF16 codes."""
-    fused_64 = real_width(64).fused
-
-    @scalar
-    def by_float64(a: Any, b: Any, c: Any) -> Any:
-        bits, _ = fused_64(
-            wide_bits(load_bfloat(a)), wide_bits(load_bfloat(b)), wide_bits(load_bfloat(c)), NEAREST_EVEN
-        )
-        return u32(narrow_to_odd(u64(bits).view(np.float64)))
-
-    return by_float64
+@scalar
+def _fused_wide(a: Any, b: Any, c: Any) -> Any:
+    """Return the uint32 float32 bits of a * b + c rounded to odd, for any BF16 codes, by float64 arithmetic."""
+    x, y, z = wide_bits(load_bfloat(a)), wide_bits(load_bfloat(b)), wide_bits(load_bfloat(c))
+    bits, _ = _fused_64(x, y, z, NEAREST_EVEN)
+    return u32(narrow_to_odd(u64(bits).view(np.float64)))
 
 
 @scalar
@@ -167,18 +156,17 @@ def _fill_fused_bfloat() -> Any:
     arrays of uint16 BF16 codes. It computes by float32 if that holds every product of the block and no code is Inf or
     NaN, else by float64. facts is not used, and state is returned unchanged.
     """
-    fused, wide = _fused_in_range(), _fused_wide()
 
     @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
     def fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
         for i in range(a.size):
-            codes[i] = store_bfloat(float_of(wide(a[i], b[i], c[i])))
+            codes[i] = store_bfloat(float_of(_fused_wide(a[i], b[i], c[i])))
 
     def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
         a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
         if _in_range(a, b, c):
             for i in range(count):
-                codes[i] = round_bfloat(fused(a[i], b[i], c[i]))
+                codes[i] = round_bfloat(_fused_in_range(a[i], b[i], c[i]))
         else:
             fill_wide(a, b, c, codes)
         return state
@@ -193,7 +181,7 @@ def _fill_in_vectors(fmt: Format) -> Any:
     and the rest one by one. All are 1-D arrays of uint16 codes of `fmt`. facts is not used, and state is returned
     unchanged.
     """
-    fused, fuse = (_fused_wide(), fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
+    fused, fuse = (_fused_wide, fuse_bfloats) if fmt == BF16 else (_fused(fmt), fuse_halves)
     _, store = load_store(fmt)
 
     def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
@@ -214,11 +202,11 @@ def flagged_fma_kernel(fmt: Format) -> Any:
     flags: uint8, bits of `fp.Flags`. tiny_below: uint32, the float32 bits of the smallest magnitude that is not tiny.
     """
     in_vectors, is_bfloat = has_avx512(), fmt == BF16
-    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide() if is_bfloat else _fused(fmt)))
+    wide = inner_loop(_fill_flagged_fused(fmt, _fused_wide if is_bfloat else _fused(fmt)))
     if in_vectors:
         whole = scalar(_fill_flagged_in_vectors(fmt, wide))
     else:
-        whole = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
+        whole = scalar(_fill_flagged_fused(fmt, _fused_in_range if is_bfloat else _fused(fmt)))
     block = LONG_BLOCK if in_vectors else BLOCK
     has_range = is_bfloat and not in_vectors  # operands for which float32 holds all products
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
