@@ -104,14 +104,14 @@ def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Oper
     }
 
 
+# Functions (generator of random numbers, formats and shapes, number of results) -> operands, arrays of codes.
 Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return a dict from each kind of inputs of the float instruction `name` to a function that draws them.
+    """Return a dict from each kind of inputs of the float instruction `name` to the function that draws them.
 
-    of: formats and shapes of the operands. A function is called with (generator, of, number of results), and returns
-    the operands as arrays of codes.
+    of: formats and shapes of the operands.
     """
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
@@ -138,10 +138,7 @@ def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...
 
 
 def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of random bit patterns for `count` results.
-
-    rng: generator of random numbers. of: formats and shapes of the operands, which are arrays of codes.
-    """
+    """Return operands of random bit patterns for `count` results; of: formats and shapes of the operands."""
     return tuple(
         rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
     )
@@ -162,8 +159,7 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding.
 
-    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. rng: generator of random
-    numbers. of: formats and shapes of the operands, which are arrays of codes.
+    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. of: formats and shapes.
     """
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
@@ -173,8 +169,7 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
     """Return operands whose terms nearly cancel in each of `count` results, which shows where sums are rounded.
 
     The last operand, such as the addend of a * b + c, is minus the exact result of the others (-a * b), moved by up to
-    2 codes. In dot products, the second half of the products also nearly cancels the first. rng: generator of random
-    numbers. of: formats and shapes of the operands, which are arrays of codes.
+    2 codes. In dot products, the second half of the products also nearly cancels the first. of: formats and shapes.
     """
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
@@ -198,10 +193,9 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands for `count` results, whose products and sums are near a format's smallest normal value.
+    """Return operands for `count` results, whose products and sums are near the smallest normal value of `of.edge`.
 
-    The format is `of.edge`. rng: generator of random numbers. of: formats and shapes of the operands, which are arrays
-    of codes.
+    of: formats and shapes of the operands.
     """
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
@@ -220,10 +214,9 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands for `count` results, whose products and sums are near a format's largest value.
+    """Return operands for `count` results, whose products and sums are near the largest value of `of.edge`.
 
-    The format is `of.edge`. rng: generator of random numbers. of: formats and shapes of the operands, which are arrays
-    of codes.
+    of: formats and shapes of the operands.
     """
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
@@ -239,7 +232,7 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary.
 
-    rng: generator of random numbers. of: formats and shapes of the operands, which are arrays of codes.
+    of: formats and shapes of the operands.
     """
     operands = []
     for fmt, shape in _shaped(of, count):
@@ -260,8 +253,7 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of a conversion to `of.edge`: `count` numbers at, or next to, midpoints of neighbouring values.
 
-    rng: generator of random numbers. of: format and shape of the operand, and the format `edge` of the results. The
-    operand is an array of codes of of.formats[0], in a tuple of one.
+    of: format and shape of the only operand, and the format `edge` of the results.
     """
     (source,) = of.formats
     with np.errstate(all="ignore"):

@@ -51,10 +51,11 @@ def dot_add(
     unit = any_unit("unit", unit)
     row = of_unit(unit.name)
     require(row)
-    left, right = _codes(a, unit.a, unit, "a"), _codes(b, unit.b, unit, "b")
+    read: Any = integer_operand if isinstance(unit, IntegerUnit) else operand
+    left, right = read(a, unit.a, unit, "a"), read(b, unit.b, unit, "b")
     if left.ndim != 2 or left.shape != right.shape:
         raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
-    total = np.zeros(len(left), unit.d.dtype) if c is None else _codes(c, unit.d, unit, "c")
+    total = np.zeros(len(left), unit.d.dtype) if c is None else read(c, unit.d, unit, "c")
     if total.shape != left.shape[:1]:
         raise ValueError(f"c must have the shape {left.shape[:1]} of the rows of a; got {total.shape}.")
     step = terms_of(row)
@@ -65,13 +66,3 @@ def dot_add(
         terms = [np.ascontiguousarray(x[:, k : k + step]) for x in words]
         sums = execute(row, (*terms, sums))
     return sums.view(unit.d.dtype)
-
-
-def _codes(x: npt.ArrayLike, element: Any, unit: MatrixUnit | IntegerUnit, name: str) -> Array:
-    """Return the operand x of a matrix unit as an array of codes, in the dtype of `element`, which x must have.
-
-    name: the argument's name for errors, which are those of `fp.dot_add`.
-    """
-    if isinstance(unit, IntegerUnit):
-        return integer_operand(x, element, unit, name)
-    return operand(x, element, unit, name)

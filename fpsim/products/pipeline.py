@@ -68,17 +68,30 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
     left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
     right = read_operand(b, "b", unit, request.scale_b, blocks, backend)
     plan = plan_matmul(unit, left.facts, right.facts, request, has_c=c is not None)
-    (m, n), count = plan.shape, block_count(plan.along_k.k, unit)
-    scale_a = backend.block_scales(left.block_scales, (m, count), unit, "scale_a")
-    scale_b = backend.block_scales(right.block_scales, (count, n), unit, "scale_b")
-    factors = [x.factors for x in (left, right) if x.factors is not None]
-    result, target = backend.result(out, plan.shape, plan.dtype, left.codes, right.codes, scale_a, scale_b, *factors)
-    product = backend.product(unit, left.codes, right.codes, scale_a, scale_b)
     call = MatmulCall(plan, left, right, request, c)
+    product, result, target = prepared(call, out, backend)
     sums = FP64 if unit.d.fmt == FP64 else FP32  # the format of the total, before the cast to the result's
     total = total_of(call, product, backend, target if plan.fmt == sums else None)
     backend.deliver(total, plan.fmt, plan.nan_code, plan.overflow, target)
     return result
+
+
+def prepared(call: MatmulCall, out: Any, backend: Backend) -> tuple[Any, Any, Any]:
+    """Return (the operands as kernels read them, the result's array for the caller, the array that kernels fill).
+
+    call: the plan and operands. out: as for `fpsim.matmul`. backend: the object that computes on the CPU or GPU whose
+    memory holds the operands.
+
+    Raises:
+      ValueError, TypeError: block scales or `out` of a wrong shape or dtype, or `out` that overlaps an operand.
+    """
+    (m, n), unit, left, right = call.plan.shape, call.plan.unit, call.left, call.right
+    count = block_count(call.plan.along_k.k, unit)
+    scale_a = backend.block_scales(left.block_scales, (m, count), unit, "scale_a")
+    scale_b = backend.block_scales(right.block_scales, (count, n), unit, "scale_b")
+    operands = left.codes, right.codes, scale_a, scale_b
+    factors = [x.factors for x in (left, right) if x.factors is not None]
+    return backend.product(unit, *operands), *backend.result(out, (m, n), call.plan.dtype, *operands, *factors)
 
 
 def _by_accumulator(

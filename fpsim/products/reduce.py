@@ -199,10 +199,8 @@ def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerU
     unit = any_unit("accumulate", unit)
     if fmt is not None:
         raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
-    if isinstance(unit, IntegerUnit):
-        left, right = integer_operand(a, unit.a, unit, "a"), integer_operand(b, unit.b, unit, "b")
-    else:
-        left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
+    read: Any = integer_operand if isinstance(unit, IntegerUnit) else operand
+    left, right = read(a, unit.a, unit, "a"), read(b, unit.b, unit, "b")
     check_terms(left, right)
     shape = broadcast_shape("dot", (left.shape, right.shape))
     left, right = np.broadcast_to(left, shape), np.broadcast_to(right, shape)

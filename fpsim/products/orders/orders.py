@@ -13,7 +13,7 @@ from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import Array, words
 from fpsim.errors import require_kind
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
-from fpsim.instructions.operands import block_count, refuse_shapes
+from fpsim.instructions.operands import refuse_shapes
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -25,6 +25,7 @@ from fpsim.products.orders.code_sums import CodedSums, accumulator_of, coded, ro
 from fpsim.products.orders.lane_sums import lane_sums
 from fpsim.products.orders.table import OrderTable, table_of
 from fpsim.products.orders.unit_sums import UnitSums, check_unit, instructions_of, unit_sums
+from fpsim.products.pipeline import prepared
 from fpsim.products.request import Request, no_accumulate, refuse_unit_options
 from fpsim.products.total import MatmulCall, with_epilogue
 from fpsim.runtime.processor import ieee_arithmetic
@@ -233,13 +234,9 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
     plan = plan_matmul(unit, left.facts, right.facts, request, has_c=c is not None)
     if fmt is None and root.fmt == FP32:
         plan = replace(plan, fmt=FP32)
-    (m, n), count = plan.shape, block_count(plan.along_k.k, unit)
-    scale_a = CPU.block_scales(left.block_scales, (m, count), unit, "scale_a")
-    scale_b = CPU.block_scales(right.block_scales, (count, n), unit, "scale_b")
-    factors = [x.factors for x in (left, right) if x.factors is not None]
-    result, target = CPU.result(out, plan.shape, plan.dtype, left.codes, right.codes, scale_a, scale_b, *factors)
-    product = CPU.product(unit, left.codes, right.codes, scale_a, scale_b)
     call = MatmulCall(plan, left, right, request, c)
+    result: Array
+    product, result, target = prepared(call, out, CPU)
     formats, elements = (unit.a.carrier, unit.b.carrier), (unit.a.fmt, unit.b.fmt)
     sums = lane_sums(tree_plan.tree, root, product.a, product.b, formats, elements)
     if sums is None:
