@@ -60,7 +60,7 @@ SHARED = {
         "public: fp.Explanation and fp.schedules.Explanation, of explain()",
     ),
     "Product": (
-        {"divergence.mechanism", "recipes.linear_recipe"},
+        {"divergence.product", "recipes.linear_recipe"},
         "public: fp.torch.Product; docs/lockstep.md has users make the other, of the products that they compare",
     ),
     "Scaled": ({"scaling.scaled", "gpu.scaling.scaled"}, "public: fp.gpu.Scaled is the GPU's twin of fp.Scaled"),

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from fpsim.divergence.mechanism import Product as Product
+from fpsim.divergence.product import Product as Product

@@ -15,7 +15,8 @@ from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
 from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import capitalized
-from fpsim.divergence.mechanism import OperandLike, Product, differing, same_bits, tree_of, why
+from fpsim.divergence.mechanism import differing, same_bits, tree_of, why
+from fpsim.divergence.product import OperandLike, Product
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32, FP64
@@ -105,7 +106,7 @@ def first_divergence(
     Example:
       >>> from types import SimpleNamespace as Of
       >>> from fpsim.divergence.divergence import first_divergence
-      >>> from fpsim.divergence.mechanism import Product
+      >>> from fpsim.divergence.product import Product
       >>> x = fp.encode(np.full((1, 4096), 0.3, np.float32), fp.E4M3)
       >>> a, b = (Of(source=fp.decode(codes, fp.E4M3), encoded=codes, fmt=fp.E4M3) for codes in (x, x.T))
       >>> def computed(unit):

@@ -6,13 +6,14 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, quantize
 from fpsim.display.wording import capitalized
+from fpsim.divergence.product import AddsLike, OperandLike, Product
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
@@ -21,86 +22,11 @@ from fpsim.schedules.limits import remarks
 from fpsim.schedules.schedule import FLAT, Chain, Schedule
 from fpsim.schedules.trees.parts import arithmetic_of
 from fpsim.schedules.trees.tree import Tree, tree
-from fpsim.sums.accumulators import Accumulator
+from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 
 Reason = Literal["arithmetic", "output"]
 AT_ONCE = 256  # running sums that are computed in one product
 LONGEST = 4096  # largest K for which every running sum is computed
-
-
-class OperandLike(Protocol):
-    """Protocol of an operand that this module compares, such as `fpsim.torch.products.CastOperand`."""
-
-    @property
-    def source(self) -> Array:
-        """Numbers before the cast, floats, (rows, columns)."""
-
-    @property
-    def encoded(self) -> Any:
-        """The operand after the cast: a Scaled, codes of `fmt`, or the source itself if it was not cast."""
-
-    @property
-    def fmt(self) -> Format | None:
-        """Format of the codes in `encoded`; None for a Scaled (which has its own), or an operand that was not cast."""
-
-    @property
-    def values(self) -> Array:
-        """Numbers that were multiplied, float32 or float64, (rows, columns)."""
-
-
-class AddsLike(Protocol):
-    """Protocol of the arithmetic that computes a product, such as `fpsim.torch.plan.Adds`."""
-
-    @property
-    def unit(self) -> MatrixUnit | None:
-        """Matrix unit that computes the product; None if an accumulator or torch does."""
-
-    @property
-    def accumulator(self) -> Any:
-        """Accumulator that sums the products of elements; None if a matrix unit or torch does."""
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """Order in which the unit adds along K; None for the default, which `schedule_of` returns."""
-
-    @property
-    def promote(self) -> int | None:
-        """Number of terms of K after which the unit's sum is added to a float32 total; None for never."""
-
-    @property
-    def out_fmt(self) -> Format | None:
-        """Format to which results are rounded; None keeps the format of the sums."""
-
-
-class Product(NamedTuple):
-    """One matrix product as it was computed.
-
-    Attributes:
-      layer, product: names of the layer and the product, such as "blocks.0.mlp.down" and "fprop".
-      a, b: the operands, (M, K) and (K, N).
-      adds: its arithmetic: unit, schedule and promotion, or accumulator.
-      result: (M, N) float32 or float64.
-      bias: (N,) floats, or None.
-      operands: names of a and b, such as "input" and "weight".
-      place: text on the device or library that computed it, such as "on the GPU"; "" for this processor.
-      dtype: name of the dtype in which torch multiplied; "" for that of the result.
-    """
-
-    layer: str
-    product: str
-    a: OperandLike
-    b: OperandLike
-    adds: AddsLike
-    result: Array
-    bias: Array | None = None
-    operands: tuple[str, str] = ("a", "b")
-    place: str = ""
-    dtype: str = ""
-
-    @property
-    def is_emulated(self) -> bool:
-        """True if fpsim computed the product; False if torch did, whose order of additions is unknown."""
-        return self.adds.unit is not None or self.adds.accumulator is not None
 
 
 class LinePair(NamedTuple):
@@ -186,7 +112,8 @@ def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
     """Multiply `operands` with the arithmetic `adds`, float32; if `finished`, add the bias and round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, operands.bias) if finished else (None, None)
     if adds.unit is None:
-        total = _float32(matmul(operands.a, operands.b, accumulate=adds.accumulator), adds.accumulator.result_format)
+        sums = matmul(operands.a, operands.b, accumulate=adds.accumulator, schedule=adds.schedule)
+        total = _float32(sums, adds.accumulator.result_format)
         total = total if bias is None else total + bias
         return total if out_fmt is None else quantize(total, out_fmt)
     with warnings.catch_warnings():
@@ -333,11 +260,10 @@ def _adds_clause(product: Product, name: str) -> str:
     place = f" {product.place}" if product.place else ""
     if not product.is_emulated:
         return f"{name} multiplies by torch in {product.dtype or product.result.dtype}{place}, in an order of its own"
-    if adds.unit is None:
-        return f"{name} adds by {adds.accumulator!r}{place}"
     schedule = schedule_of(product)
-    how = "in one chain" if schedule == FLAT else f"by {schedule}"
-    return f"{name} adds on {adds.unit.name} {how}{place}"
+    how = "" if schedule is None else " in one chain" if schedule == FLAT else f" by {schedule}"
+    by = f"by {adds.accumulator!r}" if adds.unit is None else f"on {adds.unit.name}"
+    return f"{name} adds {by}{how}{place}"
 
 
 def _stray_sentences(product: Product, row: int, column: int, name: str) -> list[str]:
@@ -355,14 +281,14 @@ def _rounding_clause(product: Product, name: str) -> str:
     return f"{name} {rounded}" if product.bias is None else f"{name} adds the bias and {rounded}"
 
 
-def schedule_of(product: Product) -> Schedule:
-    """Return the recorded order in which a product's matrix unit adds along K (`adds.schedule`).
+def schedule_of(product: Product) -> Schedule | None:
+    """Return the recorded order in which a product's matrix unit or accumulator adds along K (`adds.schedule`).
 
-    If none was recorded, a new chain begins every `adds.promote` terms; without promotion, at each block of scales.
+    If none was recorded, an accumulator has its own order, and the result is None. With a unit, a new chain begins
+    every `adds.promote` terms; without promotion, at each block of scales.
     """
-    if product.adds.schedule is not None:
+    if product.adds.schedule is not None or product.adds.unit is None:
         return product.adds.schedule
-    assert product.adds.unit is not None
     blocks = [
         x.encoded.scaling.block[along] for x, along in ((product.a, 1), (product.b, 0))
         if isinstance(x.encoded, Scaled) and product.adds.unit.scale is None and x.encoded.scaling.block[along] > 0
@@ -376,7 +302,11 @@ def schedule_of(product: Product) -> Schedule:
 def tree_of(product: Product) -> Tree | None:
     """Return the tree of additions of an element of `product`; None if torch multiplied, or for over 2**20 nodes."""
     unit = product.adds.unit
-    how: Schedule | Accumulator | None = product.adds.accumulator if unit is None else schedule_of(product)
+    how: Schedule | Accumulator | None = schedule_of(product)
+    if unit is None:
+        if how is not None and product.adds.accumulator != FusedMultiplyAdd(FP32):
+            return None
+        how = product.adds.accumulator if how is None else dataclasses.replace(how, operands="fp32")
     if how is None:
         return None
     try:
@@ -394,7 +324,7 @@ def _tree_sentences(first: Product, second: Product, names: tuple[str, str]) -> 
     if not comparison.equal:
         return [f"Their trees differ: {comparison}"]
     how, unit, (m, k) = schedule_of(first), first.adds.unit, first.a.source.shape
-    if (how, unit) != (schedule_of(second), second.adds.unit):
+    if (how, unit, first.adds.accumulator) != (schedule_of(second), second.adds.unit, second.adds.accumulator):
         return ["Both sums have the same tree, so they differ in how scales are multiplied in, or in the machine."]
-    other_kernels = [] if unit is None else remarks(how, unit, m, first.result.shape[1], k)
+    other_kernels = [] if unit is None or how is None else remarks(how, unit, m, first.result.shape[1], k)
     return ["Both name the same sum, so one of the machines adds otherwise.", *other_kernels]

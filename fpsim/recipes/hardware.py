@@ -24,7 +24,7 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.recipes.units import unit_for
 from fpsim.schedules.libraries.torch_cpu import torch_mm
 from fpsim.schedules.schedule import FLAT, Schedule
-from fpsim.schedules.shaped import ShapedSchedule
+from fpsim.schedules.shaped import CHAIN, ShapedSchedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
@@ -84,7 +84,10 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
         keeps = {} if isinstance(where, MatrixUnit) else {"schedule": None, "promote": None}
         return Placed(_with_products(recipe, lambda name, product: product.replace(accumulate=where, **keeps)))
     if isinstance(where, ShapedSchedule):
-        return Placed(_with_products(recipe, lambda name, _: by_torch_mm(recipe, name, where)))
+        uncast = {"accumulate": CHAIN, "schedule": where, "promote": None}
+        return Placed(_with_products(recipe, lambda name, product: (
+            product.replace(**uncast) if recipe.operands(name) == (None, None) else by_torch_mm(recipe, name, where)
+        )))  # fmt: skip
     if isinstance(where, Schedule):
         filled, notes = _filled(recipe, where.arch) if where.arch else Placed(recipe)
         return Placed(_with_products(filled, lambda name, product: _scheduled(product, where)), notes)

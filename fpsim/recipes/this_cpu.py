@@ -61,7 +61,7 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
     """Return the product `name` of a linear recipe, changed to follow the schedule of a library on a processor.
 
     Sums are float32, and the result has the operands' format unless the recipe names another. A product of two uncast
-    operands is returned unchanged.
+    operands is returned unchanged: torch itself multiplies these here.
 
     Args:
       recipe: the linear recipe.

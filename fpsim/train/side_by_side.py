@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.divergence.divergence import Divergence, equal, first_divergence, weight_divergence
-from fpsim.divergence.mechanism import Product
+from fpsim.divergence.product import Product
 from fpsim.errors import shown
 from fpsim.formats.keywords import check_keywords
 from fpsim.lazy import public
@@ -21,6 +21,7 @@ from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import array_of, torch
 from fpsim.torch.plan import BACKENDS, adds_of
+from fpsim.torch.products import resolved
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.loop import Trainer
 from fpsim.train.monitors import OPERANDS
@@ -233,12 +234,19 @@ class _StepComparison:
 def as_product(call: ProductCall, place: str = "") -> Product:
     """Return a watched matrix product as a record for `fpsim.divergence`, without copying its arrays.
 
+    If a library chooses its kernel by shape, the record has the unit and schedule of that kernel; if no rule is known
+    for the shape, which a processor can multiply all the same, it says that torch multiplied.
+
     call: the layer, the product, its operands and its result. place: the device that computed it, "" for this
     processor.
     """
-    operands = OPERANDS[call.product]
+    operands, how = OPERANDS[call.product], call.how
+    try:
+        how = resolved(how, call.a, call.b, call.bias is not None)
+    except ValueError:
+        how = how._replace(unit="", accumulator="", schedule="", promote=0)
     return Product(
-        call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
+        call.layer, call.product, call.a, call.b, adds_of(how), call.result, call.bias, (operands[0], operands[1]),
         place,
     )  # fmt: skip
 

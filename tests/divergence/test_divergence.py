@@ -11,7 +11,8 @@ import pytest
 
 import fpsim as fp
 from fpsim.divergence.divergence import Divergence, _largest, equal, first_divergence, weight_divergence
-from fpsim.divergence.mechanism import Product, first_term, result_of
+from fpsim.divergence.mechanism import first_term, result_of
+from fpsim.divergence.product import Product
 
 Array = npt.NDArray[Any]
 S = fp.scalings

@@ -336,11 +336,17 @@ def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
 
     If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None for each
-    layer's own or default one.
+    layer's own or default one. The arithmetic raises a ValueError for a recipe that names nothing that adds.
     """
 
     def change(of: LinearRecipe) -> LinearRecipe:
         on_chip = placed(of, schedule.arch).recipe if schedule.arch else of
-        return placed(on_chip, schedule).recipe
+        ordered = placed(on_chip, schedule).recipe
+        if all(ordered.accumulator(product) is None for product in PRODUCTS):
+            raise ValueError(
+                f"a schedule needs a recipe with products on matrix units or accumulators; got {of.name or 'one'}, "
+                f"which has none, so that {schedule} would order nothing. Use another recipe."
+            )
+        return ordered
 
     return LayerArithmetic(_changed(_base(recipe), change))

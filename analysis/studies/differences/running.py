@@ -23,7 +23,7 @@ from fpsim.analysis.models.watching.tally import Tally
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
 from fpsim.analysis.studies.differences.outputs import ModuleOutput, show_output, watching_outputs
-from fpsim.divergence.mechanism import Product
+from fpsim.divergence.product import Product
 from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.torch.delayed import first_state

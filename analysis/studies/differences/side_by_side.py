@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fpsim.analysis.studies.differences.arithmetics import ArithmeticLike, ModelArithmetic
     from fpsim.analysis.studies.differences.growth import LayerDifference, Logits
     from fpsim.analysis.studies.differences.report import ModelDivergence
-    from fpsim.divergence.mechanism import Product
+    from fpsim.divergence.product import Product
     from fpsim.recipes.look_up import LinearLike
 
 LONGEST = 40  # characters of a name in sentences
