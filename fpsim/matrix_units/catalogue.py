@@ -8,7 +8,7 @@ from typing import Any, overload
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
-from fpsim.matrix_units import amd, arm, integers, nvidia, x86
+from fpsim.matrix_units import amd, cpus, integers, nvidia
 from fpsim.matrix_units.chips import BETWEEN, CHIPS, find, names_of, resolve
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -18,7 +18,7 @@ Unit = MatrixUnit | IntegerUnit
 USUAL = ("e4m3", "f16", "bf16")  # operands of the units that are suggested where only a chip is named
 # How others spell integers: "i8", "int8" and "uint8" are s8 and u8.
 SPELLED = re.compile(r"(?<![a-wyz0-9])(u?)i(?:nt)?(4|8|32)(?![0-9])")
-ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS, *x86.UNITS, *arm.UNITS)}
+ROWS: dict[str, MatrixUnit] = {row.name: row for row in (*nvidia.UNITS, *amd.UNITS, *cpus.UNITS)}
 INTEGER_ROWS: dict[str, IntegerUnit] = {row.name: row for row in integers.UNITS}
 
 
