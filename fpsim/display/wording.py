@@ -103,11 +103,11 @@ def bytes_in_words(count: float) -> str:
 
     Example:
       >>> from fpsim.display.wording import bytes_in_words
-      >>> bytes_in_words(512), bytes_in_words(43_100_000), bytes_in_words(2**31)
-      ('512 bytes', '43.1 MB', '2.15 GB')
+      >>> bytes_in_words(512), bytes_in_words(999_700), bytes_in_words(43_100_000), bytes_in_words(2**31)
+      ('512 bytes', '1 MB', '43.1 MB', '2.15 GB')
     """
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
+    for size, unit in ((1e18, "EB"), (1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= 0.9995 * size:  # 999,700 bytes are 1 MB in three digits
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} bytes"
 
@@ -146,4 +146,4 @@ def short(name: str, width: int) -> str:
     if len(name) <= width:
         return name
     tail = width // 2
-    return f"{name[: width - tail - 1]}…{name[-tail:]}"
+    return f"{name[: width - tail - 1]}…{name[len(name) - tail :]}"

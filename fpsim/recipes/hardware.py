@@ -6,14 +6,16 @@ as a name, such as "H100 cuBLAS", or as an object; "this CPU" is the processor t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
-from fpsim.matrix_units.catalogue import ROWS as UNITS
+from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.chips import NamedChip, resolve
+from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.chips import Moved, moved
 from fpsim.recipes.libraries import library_schedule
@@ -115,12 +117,13 @@ def _read(hardware: Hardware) -> Any:
             "on must be the name of a chip, such as 'H100' or 'H100 cuBLAS', a unit, a schedule, or None; got "
             f"{shown(hardware)}."
         )
-    if hardware.lower().strip() in UNITS:
-        return UNITS[hardware.lower().strip()]
     if hardware.lower().strip() == THIS_CPU.lower():
         return THIS_CPU
     if "(" in hardware or hardware == FLAT.name:
         return parsed(hardware)
+    if "_" in hardware and find_chip(hardware) is None:
+        with contextlib.suppress(ValueError):  # the error of `resolve` lists what else is accepted
+            return named_unit("on", hardware)
     return resolve(hardware, "on", (THIS_CPU,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -89,7 +90,8 @@ def quantized(
     how, source = spec_from(cast.spec), array_of(x)
     seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
     words = how.keywords(seed)
-    scaling, fields = _scaling(how.element, plan.delayed)
+    shared, fields = _scaling(how.element, plan.delayed)
+    scaling = copy.copy(shared)  # other threads may load their states into theirs
     before = array_of(row)
     arrays = {"encode_scales": before[:1].reshape(1, 1), "amax_history": before[1:].reshape(-1, 1, 1)}
     scaling.load_state_dict({**fields, **arrays})

@@ -9,7 +9,6 @@ import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fpsim.cpu.processor import described
 from fpsim.errors import shown
 from fpsim.exact_json import from_json, to_json
 from fpsim.files import path_of, write_whole
+from fpsim.lazy import public
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import torch
 from fpsim.train import checkpoint
@@ -109,7 +109,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": described().get("brand") or platform.processor(), "torch": torch.__version__,
         "NumPy": np.__version__, "torch's CPU capability": torch.backends.cpu.get_cpu_capability(),
-        "fpsim": version("fpsim-numerics"),
+        "fpsim": str(public().__version__),  # it need not be installed
     }  # fmt: skip
     return words | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 

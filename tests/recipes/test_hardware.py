@@ -52,6 +52,7 @@ def test_every_row_is_a_schedule_of_its_library_for_its_chip() -> None:
         ("FP16", "MI300X", "cdna3_f16_f32", "None"),
         ("MXFP8", "B200 DeepGEMM", "blackwell_mxfp8_e4m3_f32", "deepgemm('1d1d', 'sm_100')"),
         ("FP8_TENSOR", "hopper_e4m3_f32", "hopper_e4m3_f32", "None"),
+        ("FP8_TENSOR", "H100_e4m3_f32", "hopper_e4m3_f32", "None"),
         ("FP8_TENSOR", "cublas('sm_90', split_k=4)", "hopper_e4m3_f32", "cublas('sm_90', split_k=4)"),
         ("FP8_TENSOR", None, "hopper_e4m3_f32", "None"),
         ("FP32", "H100 cuBLAS", "None", "None"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -211,6 +213,22 @@ def test_a_layer_warns_if_it_is_computed_again_for_another_input() -> None:
     y = checkpoint(lambda x: layer(x + torch.rand(())), x, use_reentrant=False, preserve_rng_state=False)
     with pytest.warns(RuntimeWarning, match="QuantLinear 'up' runs again .* none of its last forward passes had"):
         y.sum().backward()
+
+
+def test_layers_with_delayed_scales_may_run_in_several_threads() -> None:
+    def run(number: int) -> list[float]:
+        layer, generator = copy.deepcopy(layers[number]), torch.Generator().manual_seed(number)
+        data = (torch.randn(4, 128, generator=generator) * (1 + 50 * number + step % 7) for step in range(100))
+        return [layer(x).sum().item() for x in data]
+
+    layers, interval = [ft.QuantLinear(128, 64, recipe=DELAYED) for _ in range(2)], sys.getswitchinterval()
+    want = [run(number) for number in range(2)]
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(run, range(2))) == want
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_autocast_leaves_float64_as_it_is() -> None:

@@ -249,10 +249,11 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=4)
-def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
+def _trained(plain: Recipe, steps: int, seed: int, text: Any, digest: str = "") -> dict[str, Tensor]:
     """Train for `steps` steps by the float32 recipe `plain`, and return {name: copy of the weight}; cached.
 
-    seed: the seed of the run. text: path of the training text, or None for the default text.
+    seed: the seed of the run. text: path of the training text, or None for the default text. digest: SHA-256 of the
+    text, so that a changed file is trained on anew.
     """
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
@@ -270,7 +271,8 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
     """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
-    trainer.model.load_state_dict(_trained(plain, steps, settings.seed, settings.text), strict=False)
+    weights = _trained(plain, steps, settings.seed, settings.text, trainer.data.digest)
+    trainer.model.load_state_dict(weights, strict=False)
     if case.change is not None:
         case.change(trainer.model)
     AdamW({name: weight.detach() for name, weight in trainer.weights.items()}, recipe.optimizer)  # rounds them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ def test_several_seeds_have_their_mean_and_its_interval(few_tokens: None) -> Non
             fp.train.gradient_probe("BF16", **{name: error})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"seeds must be an integer; got 2\.5"):
         fp.train.gradient_probe("BF16", seeds=2.5)  # type: ignore[arg-type]
+
+
+def test_a_text_that_has_changed_is_trained_on_anew(tmp_path: Path) -> None:
+    figures = []
+    for name, seed in (("text", 0), ("text", 1), ("another", 1)):
+        text = tmp_path / name
+        text.write_text("".join(np.random.default_rng(seed).choice(list("abcdefgh"), 3000)))
+        figures.append(errors("BF16", steps=1, text=text))
+    assert figures[0] != figures[1] == figures[2]
 
 
 def test_products_of_kept_layers_are_specified_too(monkeypatch: pytest.MonkeyPatch) -> None:
