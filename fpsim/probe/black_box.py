@@ -282,10 +282,11 @@ class BlackBox:
         for _ in range(REPEATS):
             again = self.call(*arrays)
             if again.tobytes() != first.tobytes():
-                where = int(np.flatnonzero(again.reshape(-1) != first.reshape(-1))[:1].sum())
+                new, old = again.reshape(-1), first.reshape(-1)
+                where = int(np.argmax(new.view(f"u{new.itemsize}") != old.view(f"u{old.itemsize}")))
                 raise ValueError(
-                    f"fn must return the same bits for the same operands; it returned {again.reshape(-1)[where]!r} "
-                    f"after {first.reshape(-1)[where]!r}. Fix its seed, its threads or its order."
+                    f"fn must return the same bits for the same operands; it returned {new[where]!r} after "
+                    f"{old[where]!r}. Fix its seed, its threads or its order."
                 )
         seconds = (time.perf_counter() - started) / REPEATS
         expected = 2 * self.n * max(np.log2(self.n), 1) / self.at_once * seconds
