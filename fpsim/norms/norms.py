@@ -36,7 +36,7 @@ def rms_norm(
       array([1.2, 1.6, 0. , 0. ], dtype=float16)
     """
     method, (scale,) = read(rms_norm, {"x": x, "weight": weight}, keywords, CPU)
-    return rms_norm_steps(method, scale, eps)
+    return normalised(method, method.x, scale, None, eps)
 
 
 @with_norm_keywords
@@ -64,34 +64,16 @@ def layer_norm(
     """
     operands = {"x": x, "weight": weight, "bias": bias}
     method, (scale, shift) = read(layer_norm, operands, keywords, CPU)
-    return layer_norm_steps(method, scale, shift, eps)
+    return normalised(method, method.centred(), scale, shift, eps)
 
 
-def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x` with the settings in `method`, as an array of the caller's library.
-
-    method: the checked call: operand, axis, formats and accumulator. scale: the weight, or None. eps: as for
-    `rms_norm`.
-    """
-    return _normalised(method, method.x, scale, None, eps)
-
-
-def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x` with the settings in `method`, as an array of the caller's library.
-
-    method: the checked call: operand, axis, formats and accumulator. scale, shift: weight and bias, or None for each.
-    eps: as for `layer_norm`.
-    """
-    mean = method.divided_by_count(method.sum(method.x))
-    return _normalised(method, method.step("subtract", method.x, mean), scale, shift, eps)
-
-
-def _normalised(method: Method, x: Values, scale: Values | None, shift: Values | None, eps: float) -> Any:
+def normalised(method: Method, x: Values, scale: Values | None, shift: Values | None, eps: float) -> Any:
     """Return x / sqrt(mean(x * x) + eps) * scale + shift as an array of the caller's library.
 
     Each operation is rounded to the intermediate format, the last one to that of the result. method: the checked call,
     with its axis, formats and accumulator. x: the operand, for layer_norm minus its mean. scale, shift: the weight and
-    the bias, one element for each along the axis; None leaves the multiplication or the addition out.
+    the bias, one element for each along the axis; None leaves the multiplication or the addition out. eps: as for
+    `rms_norm`.
     """
     following = []
     if scale is not None:

@@ -88,6 +88,10 @@ class Method(NamedTuple):
         count = Values(encode(np.float64(self.length), FP32), FP32)  # exact
         return self.step("divide", total, count)
 
+    def centred(self) -> Values:
+        """Return x minus its mean along the axis, both rounded to the intermediate format."""
+        return self.step("subtract", self.x, self.divided_by_count(self.sum(self.x)))
+
     def along(self, values: Values, name: str) -> Values:
         """Return an operand, such as a weight with a number for each element along the axis, in a shape for x.
 

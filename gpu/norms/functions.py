@@ -76,7 +76,7 @@ def log_softmax(x: Any, **keywords: Unpack[NormKeywords]) -> Any:
 @described_as(cpu_norms.rms_norm)
 def rms_norm(x: Any, weight: Any = None, *, eps: float = 1e-6, **keywords: Unpack[NormKeywords]) -> Any:
     method, (scale,) = read(rms_norm, {"x": x, "weight": weight}, keywords, GPU)
-    return cpu_norms.rms_norm_steps(method, scale, eps)
+    return cpu_norms.normalised(method, method.x, scale, None, eps)
 
 
 @described_as(cpu_norms.layer_norm)
@@ -85,4 +85,4 @@ def layer_norm(
 ) -> Any:
     operands = {"x": x, "weight": weight, "bias": bias}
     method, (scale, shift) = read(layer_norm, operands, keywords, GPU)
-    return cpu_norms.layer_norm_steps(method, scale, shift, eps)
+    return cpu_norms.normalised(method, method.centred(), scale, shift, eps)
