@@ -91,14 +91,6 @@ def _span(operand: ProbedOperand) -> int:
     return max(min(SPAN, (high - low) // 3), 1)
 
 
-def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values of a shape, rounded to the operand's format, as float64.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
-    return operand.drawn(rng.standard_normal(shape))
-
-
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape, whose exponents are spread over many binades in the middle of the format's range.
 
@@ -108,14 +100,6 @@ def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
-
-
-def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, in 0.25 to 1, rounded to the operand's format.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
-    return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
@@ -152,15 +136,6 @@ def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: in
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
-def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, of both signs, at least a quarter of the largest value of the operand's format.
-
-    Partial sums of such values can overflow even if the exact sum does not. rng: the source of random numbers. n, the
-    number of terms of a sum, is not used.
-    """
-    return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
-
-
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape: standard normal values, and a few special ones in their place.
 
@@ -174,14 +149,6 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
     some += [np.nan] if fmt.has_nan else []
     chosen = rng.choice(some, shape)
     return np.where(rng.random(shape) < 1.5 / n, chosen, operand.drawn(rng.standard_normal(shape)))
-
-
-def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, in 1 to 2, rounded to the operand's format.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
-    return operand.drawn(rng.uniform(1, 2, shape))
 
 
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
@@ -225,11 +192,16 @@ def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
 
 # Kind -> function from (random generator, operand, shape, number of terms n of a sum) to float64 values of its format.
 DRAW: dict[str, Callable[[np.random.Generator, ProbedOperand, Shape, int], Array]] = {
-    "normal": _normal, "cancelling": _wide, "alike": _normal, "wide": _wide, "positive": _positive, "ties": _ties,
-    "layers": _near_one,
-    "zeros": _zeros, "large": _large, "subnormal": _subnormal, "vanishing": _subnormal,
-    "special": _special,
+    "normal": lambda rng, operand, shape, n: operand.drawn(rng.standard_normal(shape)), "wide": _wide,
+    "cancelling": _wide, "positive": lambda rng, operand, shape, n: operand.drawn(rng.uniform(0.25, 1, shape)),
+    "ties": _ties, "layers": lambda rng, operand, shape, n: operand.drawn(rng.uniform(1, 2, shape)), "zeros": _zeros,
+    # partial sums of such values can overflow even if the exact sum does not
+    "large": lambda rng, operand, shape, n: operand.drawn(
+        operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape)
+    ),
+    "subnormal": _subnormal, "vanishing": _subnormal, "special": _special,
 }  # fmt: skip
+DRAW["alike"] = DRAW["normal"]
 
 
 def same_bits(got: Array, want: Array) -> bool:

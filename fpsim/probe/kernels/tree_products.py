@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.probe.kernels.tree_rows import AS_IT_IS, kept, narrowed
-from fpsim.runtime.compile import inner_loop, kernel, scalar
+from fpsim.runtime.compile import inner_loop, kernel
 from fpsim.runtime.float_steps import fused
 
 HIGH, WIDE = 4, 128  # rows and columns that are computed together; their sums fit into the first-level cache
@@ -60,21 +60,6 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
         line[r] = kept(narrowed(line[r], mode), flushes)
 
 
-@scalar
-def _start_or_add(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Start the row of sums `line` with the products x * y, or add these to it; x: a number, y: a row like `line`.
-
-    action: PUSH starts the sums, JOIN adds the unrounded products, TAKE adds the rounded ones. begins: True if products
-    with which sums start are +0 where an operand is zero.
-    """
-    if action == PUSH:
-        _multiply(line, x, y, begins)
-    elif action == JOIN:
-        _join(line, x, y)
-    else:
-        _take(line, x, y)
-
-
 @kernel
 def tree_products(
     out: Any, a: Any, b: Any, steps: Any, mode: int, flushes: int, begins: bool, first: int, stop: int
@@ -104,7 +89,13 @@ def tree_products(
                 if action == ADD:
                     _add(line, sums[taken, q, :size])
                 else:
-                    _start_or_add(line, action, a[row + q, taken], b[taken, column : column + size], begins)
+                    x, y = a[row + q, taken], b[taken, column : column + size]
+                    if action == PUSH:
+                        _multiply(line, x, y, begins)
+                    elif action == JOIN:
+                        _join(line, x, y)
+                    else:
+                        _take(line, x, y)
                 if mode != AS_IT_IS or flushes:
                     _narrow(line, mode, flushes)
         for q in range(rows):
