@@ -38,25 +38,15 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 
 
 class PrivateNames(NamedTuple):
-    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`.
+    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`."""
 
-    Attributes:
-      dispatcher: the class CPUDispatcher, of compiled functions.
-      results: the class CompileResultCacheImpl, which takes compile results apart and puts them together.
-      dumps: the function that makes bytes of a taken-apart compile result.
-      runtime: `rtsys`, which prepares the process for machine code from the disk.
-      lock: the compiler's lock.
-      identity: the class FunctionIdentity, which numbers functions.
-      library: the class CodeLibrary, which knows whether machine code holds addresses of its process.
-    """
-
-    dispatcher: Any
-    results: Any
-    dumps: Any
-    runtime: Any
-    lock: Any
-    identity: Any
-    library: Any
+    dispatcher: Any  # the class of compiled functions
+    results: Any  # the class that takes compile results apart and puts them together
+    dumps: Any  # the function that makes bytes of a taken-apart compile result
+    runtime: Any  # prepares the process for machine code from the disk
+    lock: Any  # of the compiler
+    identity: Any  # the class that numbers functions
+    library: Any  # the class that knows whether machine code holds addresses of its process
 
 
 # field of PrivateNames -> the module and the name of an object, and its attributes that are used
