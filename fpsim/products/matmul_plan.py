@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.errors import shown
+from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import DTYPES, FP32, FP64, Format, format_argument
 from fpsim.instructions.operands import refuse_shapes
@@ -19,7 +19,7 @@ from fpsim.products.operand import OperandShape
 from fpsim.products.request import Request
 from fpsim.products.slices import check_blocks
 from fpsim.products.unit_product import COLUMNS_FIRST, PRODUCT, ROWS_FIRST
-from fpsim.schedules.arguments import order_of
+from fpsim.schedules.arguments import ORDERS
 from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals, remarks
 from fpsim.schedules.plan import SchedulePlan, Span, plan_of
@@ -187,7 +187,8 @@ def _default_schedule(
     Raises:
       ValueError: the unit or the operands cannot have that `promote` or order of scales.
     """
-    order = order_of("product" if scale_order is None else scale_order)
+    order: ScaleOrder = "product" if scale_order is None else scale_order
+    require_word("scale_order", order, ORDERS)
     if promote is not None:
         if isinstance(promote, bool) or not isinstance(promote, (int, np.integer)) or promote < 1:
             raise ValueError(f"promote must be a number of terms, or None for no promotion; got {shown(promote)}.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fpsim.errors import is_integer, shown, unknown
+from fpsim.errors import is_integer, shown
 from fpsim.matrix_units.chips import CHIPS, Chip, resolve
 from fpsim.schedules.schedule import ScaleOrder
 
-ORDERS = ("product", "a_first", "b_first")
+ORDERS: tuple[ScaleOrder, ...] = ("product", "a_first", "b_first")  # of applying two scales
 LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
@@ -66,14 +66,3 @@ def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> s
     passed = [("", value) for value in values] + [(f"{name}=", x) for name, (x, usual) in fields.items() if x != usual]
     words = (f"{name}{shown(int(value) if is_integer(value) else value)}" for name, value in passed)  # type: ignore[call-overload]
     return f"{maker}({', '.join(words)})"
-
-
-def order_of(scale_order: ScaleOrder) -> ScaleOrder:
-    """Return `scale_order`, the name of the order in which two scales are applied, after checking it.
-
-    Raises:
-      ValueError: scale_order is not "product", "a_first" or "b_first".
-    """
-    if not isinstance(scale_order, str) or scale_order not in ORDERS:
-        raise unknown("scale_order", scale_order, list(ORDERS))
-    return scale_order

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.errors import is_integer, shown
+from fpsim.errors import is_integer, require_word, shown
 from fpsim.formats.integer_format import INTEGERS
 from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
@@ -19,7 +19,7 @@ from fpsim.products.operand import scale_factors
 from fpsim.products.request import Request, refuse_conflicts
 from fpsim.products.total import bias_of, float32_number
 from fpsim.products.unit_product import ADD, Factors, add_part
-from fpsim.schedules.arguments import order_of
+from fpsim.schedules.arguments import ORDERS
 from fpsim.schedules.schedule import Chain, Epilogue
 
 FLOAT32, USUAL = np.dtype(np.float32), Epilogue()
@@ -176,7 +176,7 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
         )
     order: Any = request.scale_order
     if order is not None:
-        order_of(order)
+        require_word("scale_order", order, ORDERS)
     schedule = request.schedule
     if schedule is None:
         return USUAL

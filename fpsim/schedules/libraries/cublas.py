@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import is_integer, require_kind, shown, unknown
+from fpsim.errors import is_integer, require_kind, require_word, shown, unknown
 from fpsim.matrix_units.chips import Chip
-from fpsim.schedules.arguments import call_text, chip_of, order_of, positive
+from fpsim.schedules.arguments import ORDERS, call_text, chip_of, positive
 from fpsim.schedules.schedule import Chain, Epilogue, LaneMerge, Lanes, Merge, Rule, ScaleOrder, Schedule, Slicing
 
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
@@ -347,9 +347,10 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
 
     scale_order: the order in which the two scales are applied, as for `cublas`; None for cuBLAS's own.
     """
-    order: ScaleOrder = "cublas" if scale_order is None else order_of(scale_order)
+    if scale_order is not None:
+        require_word("scale_order", scale_order, ORDERS)
     return Schedule(
-        "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True,
+        "", sums=Chain(128), epilogue=Epilogue(scale_order or "cublas", "after_cast", adds_c=True), block_scaled=True,
         source=f"{RECORDED}; {TE}", evidence="hardware",
     )  # fmt: skip
 

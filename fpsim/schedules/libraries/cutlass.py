@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fpsim.errors import require_kind
-from fpsim.schedules.arguments import call_text, order_of, positive
+from fpsim.errors import require_kind, require_word
+from fpsim.schedules.arguments import ORDERS, call_text, positive
 from fpsim.schedules.call import Library
 from fpsim.schedules.schedule import Chain, Epilogue, ScaleOrder, Schedule
 
@@ -61,12 +61,13 @@ def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128, 
       >>> fp.schedules.cutlass_blockwise("product")
       cutlass_blockwise('product')
     """
-    order, interval = order_of(scale_order), positive(interval, "interval")
+    require_word("scale_order", scale_order, ORDERS)
+    interval = positive(interval, "interval")
     require_kind("fused", fused, bool, "True or False")
-    name = call_text("cutlass_blockwise", order, *([interval] if interval != 128 else []), fused=(fused, True))
+    name = call_text("cutlass_blockwise", scale_order, *([interval] if interval != 128 else []), fused=(fused, True))
     return Schedule(
         name, "CUTLASS", "blockwise", sums=Chain(interval),
-        epilogue=Epilogue(order, fused_bias=True), block_scaled=True, source=CUTLASS,
+        epilogue=Epilogue(scale_order, fused_bias=True), block_scaled=True, source=CUTLASS,
         evidence="source" if fused else "inferred", fuses_scales=fused,
     )  # fmt: skip
 

@@ -115,8 +115,6 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
       dtype('float32')
     """
     fmt = find_format(fmt)
-    require_integer("lanes", lanes, 1)
-    require_integer("block", block, 1)
     return SumOrder(_name("numpy_sum", lanes=lanes, block=block, fmt=fmt), "pairwise", lanes, block, fmt, source=NUMPY)
 
 
@@ -145,7 +143,6 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
       (torch_sum(), 100)
     """
     fmt = find_format(fmt)
-    require_integer("lanes", lanes, 1)
     return SumOrder(_name("torch_sum", lanes=lanes, fmt=fmt), "cascade", lanes, lanes, fmt, source=TORCH)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import accumulate, islice
 
 from fpsim.matrix_units.catalogue import float_unit
 from fpsim.schedules.regions import GROUP, TURN, UNITS, VECTORS, SegmentLanes
@@ -17,9 +17,7 @@ def by_segment_lanes(order: SegmentLanes) -> Sum:
     after the other, and so are the parts, if there are several. In the lanes that consist of matrix instructions (such
     as "tiles"), these sums start at their first segment or part instead of +0.
     """
-    starts = [0]
-    for length in order.lengths:
-        starts.append(starts[-1] + length)
+    starts = accumulate(order.lengths, initial=0)
     sums = iter([_segment(order, *span) for span in zip(starts, order.lengths, strict=False)])
     first: Start = "first" if order.lanes in UNITS else "zero"
     parts = [_chain(first, *islice(sums, count)) for count in order.parts or (len(order.lengths),)]
