@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.wording import percent, plural
+from fpsim.errors import require_word
 
 
 class HasScale(Protocol):
@@ -124,8 +125,7 @@ class Monitors:
         Raises:
           ValueError: by is neither.
         """
-        if by not in ("step", "parameter"):
-            raise ValueError(f"by must be 'step' or 'parameter'; got {by!r}.")
+        require_word("by", by, ("step", "parameter"))
         return frame(list(self) if by == "step" else [update.to_dict() for update in self.updates])
 
     def plot(self, ax: Axes | None = None) -> Axes:

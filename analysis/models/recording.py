@@ -21,7 +21,7 @@ from fpsim.arrays import Array
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_paragraphs
 from fpsim.display.wording import decibels, plural
-from fpsim.errors import require_kind, require_same, shown
+from fpsim.errors import require_kind, require_same, require_word, shown
 from fpsim.formats.element import element_format
 from fpsim.formats.named import Format
 from fpsim.lazy import public
@@ -287,8 +287,7 @@ class Recording:
         Raises:
           ValueError: by is neither.
         """
-        if by not in ("tensor", "format"):
-            raise ValueError(f"by must be 'tensor' or 'format'; got {by!r}.")
+        require_word("by", by, ("tensor", "format"))
         if by == "format":
             return frame([line for row in self for line in row.to_dicts()])
         return frame([row.to_dict() for row in self])

@@ -118,7 +118,7 @@ def test_the_frame_has_a_row_for_each_tensor() -> None:
     assert {"format", *report.to_dict()} - set(long.columns) == {"rounding", "overflow", "subnormals", "bits_per_value"}
     assert long[long.format == "BF16"].sqnr_db.tolist() == table.BF16_sqnr_db.tolist()
     for wrong in (r, r.monitors):
-        with pytest.raises(ValueError, match=r"by must be .* or .*; got 'layer'"):
+        with pytest.raises(ValueError, match=r"by must be one of .*; got 'layer'"):
             wrong.to_frame(by="layer")
 
 

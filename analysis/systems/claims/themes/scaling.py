@@ -100,19 +100,6 @@ def affine_quantizer() -> Figures:
     }
 
 
-def qat_label() -> Figures:
-    """Return how many of three operands the recipe DEEPSEEK_V3 has in E4M3, and whether it keeps float32 weights.
-
-    The operands are inputs, weights and gradients of linear layers; the weights kept are the optimizer's. The result is
-    a dict, name -> number or bool.
-    """
-    formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
-    return {
-        "operands in FP8, of 3": sum(fmt == E4M3 for fmt in formats),
-        "the optimizer's weights are float32": training.DEEPSEEK_V3.optimizer.weights is None,
-    }
-
-
 def activation_bytes() -> Figures:
     """Return the bytes of E4M3 activations with a scale for each 1x128 tile, relative to FP32 and to BF16.
 
@@ -214,19 +201,6 @@ def quadrature() -> Figures:
     }  # fmt: skip
 
 
-def limited_range() -> Figures:
-    """Return the shares of values that become 0 in E4M3 with one scale, with 128x128 tiles and with 1x128 tiles.
-
-    The values are N(0, 1) numbers; each row is multiplied by 2**(6 d), with d drawn from N(0, 1). The result is a dict,
-    name -> number.
-    """
-    x = _uneven_rows(6.0)
-    return {
-        f"become 0, {name}": error(x, E4M3, scaling=scaling).underflow_rate
-        for name, scaling in (("one scale", TENSOR), ("128x128", BLOCK_128X128), ("1x128", TILE_1X128))
-    }
-
-
 def shared_exponent() -> Figures:
     """Check MX's scales on N(0, 1) values in E4M3 with a scale for each 32 of them.
 
@@ -294,7 +268,10 @@ CLAIMS = (
         f"operands and weights of the recipe DEEPSEEK_V3 ({V3}, 3.3)", WRONG,
         "It trains in low precision: every product reads FP8, gradients too, and float32 weights are updated. "
         "Quantisation-aware training simulates a later inference in a high-precision training.",
-        experiment=qat_label,
+        experiment=lambda: {
+            "operands in FP8, of 3": [DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt].count(E4M3),
+            "the optimizer's weights are float32": training.DEEPSEEK_V3.optimizer.weights is None,
+        },
         expected={"operands in FP8, of 3": 3, "the optimizer's weights are float32": True},
     ),
     Claim(
@@ -363,7 +340,10 @@ CLAIMS = (
     Claim(
         "25", "limited-range", "FP8 needs fine-grained scales because of its limited range.", "S4",
         UNEVEN.format(6), RIGHT, "One scale zeroes two thirds of such gradients, 1x128 tiles none.",
-        experiment=limited_range,
+        experiment=lambda: {
+            f"become 0, {name}": error(_uneven_rows(6.0), E4M3, scaling=scaling).underflow_rate
+            for name, scaling in (("one scale", TENSOR), ("128x128", BLOCK_128X128), ("1x128", TILE_1X128))
+        },
         expected={
             "become 0, one scale": (0.6, 0.75), "become 0, 128x128": (0.3, 0.6), "become 0, 1x128": (0.0, 1e-4),
         },
