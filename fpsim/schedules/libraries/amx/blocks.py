@@ -87,7 +87,7 @@ def _narrow_rows(product: AmxProduct) -> int:
     """Return the number of rows in a block of a if oneDNN does not cut K of `product`; 0 if it may.
 
     It does not in three cases, if at least 3/4 of the threads then have work: M <= 32 with a transposed b, where M * K
-    must not exceed L2's budget; else K <= 32; else N <= 32.
+    must not exceed L2's budget (oneDNN compares this number of elements with bytes); else K <= 32; else N <= 32.
     """
     m, n, threads = product.m, product.n, product.threads
     most = 0.75 * threads  # threads that must have work
