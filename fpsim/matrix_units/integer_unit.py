@@ -46,6 +46,7 @@ class IntegerElement:
     def __post_init__(self) -> None:
         require_kind("name", self.name, str, "a text")
         require_integer("bits", self.bits)
+        object.__setattr__(self, "bits", int(self.bits))  # NumPy's integers would overflow
         if self.bits not in WIDTHS:
             raise ValueError(f"bits must be one of {', '.join(map(str, WIDTHS))}; got {self.bits}.")
         require_kind("signed", self.signed, bool, "True or False")
@@ -127,6 +128,7 @@ class IntegerUnit:
         for field in ("a", "b", "d"):
             require_kind(field, getattr(self, field), IntegerElement, ELEMENT)
         require_integer("terms", self.terms, 1)
+        object.__setattr__(self, "terms", int(self.terms))
         if self.terms > MOST_TERMS:
             raise ValueError(f"terms must be at most {MOST_TERMS}; got {self.terms}.")
         require_kind("saturates", self.saturates, bool, "True or False")

@@ -91,6 +91,14 @@ def test_negative_products_saturate_at_zero_in_unsigned_sums(signs: str) -> None
         check(unit, shape, KINDS[shape[1] % 3])
 
 
+@pytest.mark.parametrize("number", [np.int8, np.uint8, np.uint64])
+def test_facts_of_a_unit_may_be_numpy_integers(number: Any) -> None:
+    unit = replace(VNNI_SAT, terms=number(32), b=replace(VNNI_SAT.b, bits=number(8)))
+    assert unit == replace(VNNI_SAT, terms=32)
+    assert unit.b.lowest == -128
+    check(unit, (3, 310, 5), "uniform")
+
+
 def test_long_sums_wrap() -> None:
     a, b = np.full((2, 200_000), -128, np.int8), np.full((200_000, 3), -128, np.int8)
     exact = 200_000 * 128 * 128
