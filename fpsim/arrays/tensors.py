@@ -32,7 +32,7 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
     messages.
 
     Raises:
-      TypeError: the tensor requires a gradient, is sparse, nested or on the meta device, or has a dtype unknown to NumPy.
+      TypeError: the tensor requires a gradient, is sparse, nested or on the meta device, or NumPy has no such dtype.
     """
     if tensor.requires_grad:
         raise TypeError(
@@ -68,11 +68,10 @@ def to_torch(array: Array) -> Any:
 
 def refuse_sparse(tensor: Any, name: str) -> None:
     """Raise a TypeError, which calls the torch tensor `name`, if it is not dense (strided) or is nested."""
-    if tensor.is_nested:
-        remedy = f"torch.nested.to_padded_tensor({name}, 0.0)"
-        raise TypeError(f"{name} must be a dense tensor; got a nested one. Use its parts, or {remedy}.")
-    if tensor.layout is not sys.modules["torch"].strided:
-        raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
+    if tensor.is_nested or tensor.layout is not sys.modules["torch"].strided:
+        kind = "a nested one" if tensor.is_nested else f"one of layout {tensor.layout}"
+        remedy = f"Pass the tensors of {name}.unbind()" if tensor.is_nested else f"Use {name}.to_dense()"
+        raise TypeError(f"{name} must be a dense tensor; got {kind}. {remedy}.")
 
 
 def integers_of(tensor: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fpsim.arrays import Array, from_torch
+from fpsim.arrays import Array, from_torch, refuse_sparse
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import install
 from fpsim.formats.float_format import Format
@@ -73,10 +73,7 @@ def require_dense(x: object, name: str) -> None:
         if type(x).__module__ == "torch.fx.proxy":
             remedy = "torch.fx.symbolic_trace passes no tensors: use torch.export.export"
         raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. {remedy}.")
-    if x.is_nested or x.layout != torch.strided:
-        kind = "a nested one" if x.is_nested else f"one of layout {x.layout}"
-        remedy = f"Pass the tensors of {name}.unbind()" if x.is_nested else f"Use {name}.to_dense()"
-        raise TypeError(f"{name} must be a dense tensor; got {kind}. {remedy}.")
+    refuse_sparse(x, name)
 
 
 def refuse_meta(x: Tensor, **tensors: Tensor | None) -> None:

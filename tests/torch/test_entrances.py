@@ -111,20 +111,25 @@ def test_a_tensor_that_requires_a_gradient_is_pointed_to_fpsim_torch(name: str) 
         {**TAKE_VALUES, **TAKE_FLOATS}[name](tensor(torch.bfloat16).requires_grad_())
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @in_turn("name", [*ARRAYS_ONLY, *TAKE_FLOATS, "decode", "from_codes", "dot_add"])
 @in_turn(
     "change, words",
     [
         (lambda x: x.to("meta"), "must have elements; got a torch tensor on the meta device"),
         (lambda x: x.to_sparse(), r"must be a dense tensor; got one of layout torch.sparse_coo. Use \w+.to_dense"),
-        (lambda x: torch.nested.nested_tensor(list(x)), r"must be a dense tensor; got a nested one. Use its parts, or"),
     ],
 )
 def test_tensors_without_elements_to_see_are_refused(name: str, change: Callable[..., Any], words: str) -> None:
     x = change(tensor(torch.bfloat16))
     with pytest.raises(TypeError, match=words):
         {**TAKE_CODES, **TAKE_VALUES, **TAKE_FLOATS}[name](x)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@in_turn("call", [fp.encode, fp.quantize, fp.convert, fp.decode])
+def test_nested_tensors_are_no_arrays(call: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"must be a dense tensor; got a nested one. Pass the tensors of .*unbind"):
+        call(torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), "bf16")
 
 
 def test_a_parameter_is_a_tensor() -> None:
