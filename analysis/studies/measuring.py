@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.measures.candidates import Buffers, Tiles
+from fpsim.analysis.measures.candidates import Buffers, Candidate, Tiles
 from fpsim.analysis.measures.comparison import scaling_name
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.measures.exponent_range import RangeReport, range_of_pieces
@@ -82,16 +82,19 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
     `rows`, `columns`: shape of the matrix. `ways`: the formats, scalings and roundings to measure; the tiles are those
     of their scalings. A slab of a matrix has whole rows, a multiple of 128 of them; it is the whole matrix if that has
     at most 128 rows, or if the height of a tile does not divide 128. A slab of a single row has a multiple of 128 and
-    of the width of every tile; it is the whole row if a tile is as wide as the row. Unless these rules require more, a
-    slab has at most about two million elements.
+    of the width of every tile; it is the whole row if the block of a scaling has a -1. Unless these rules require more,
+    a slab has at most about two million elements. If values with a scale per tile are rounded stochastically, the slab
+    is the whole matrix, since `encode_scaled` draws random numbers by the index in the array that it is given.
     """
-    blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
+    scaled = [way for way in ways if isinstance(way.scaling, Scaling)]
+    blocks = [way.scaling.block for way in scaled if isinstance(way.scaling, Scaling)]
+    whole = any(way.options.rounding is Rounding.STOCHASTIC for way in scaled)
     if rows == 1:
-        widths = [block[-1] for block in blocks]
-        step = math.lcm(BAND, *(width for width in widths if width != -1))
-        return 1, columns if -1 in widths else max(min(columns, SLAB // step * step), 1)
-    tall = any(len(block) > 1 and (block[-2] == -1 or BAND % block[-2]) for block in blocks)
-    if tall or rows <= BAND:
+        if whole or any(-1 in block for block in blocks):
+            return 1, columns
+        step = math.lcm(BAND, *(block[-1] for block in blocks))
+        return 1, max(min(columns, max(SLAB // step, 1) * step), 1)
+    if whole or rows <= BAND or any(len(block) > 1 and (block[-2] == -1 or BAND % block[-2]) for block in blocks):
         return max(rows, 1), columns
     return max(SLAB // max(columns, 1) // BAND * BAND, BAND), columns
 
@@ -170,14 +173,14 @@ def _errors(
     for slab in slabs:
         for row in running:
             if isinstance(row.way.scaling, Scaling):
-                scaled = _encoded(row.way, slab, amax)
+                scaled = _encoded(row.way, slab, None if slab.size == one.size else amax)
                 row.last = Tiles(scaled, slab.dtype == np.float64, first)
                 row.scales = row.scales.merge(scaled.report)
                 row.scale_bits += scaled.scale_bits - (32 if scaled.scaling.tensor_scale and first else 0)
             elif row.last is None:
                 row.last = row.way.candidate(slab, long, amax)
             if first == 0 and one.role in OPERANDS and row.way.options.rounding is judged:
-                row.channel_sqnr_db = _channel_sqnr_db(slab, row, amax)
+                row.channel_sqnr_db = _channel_sqnr_db(slab, row.last, amax)
         of_slab = sums_of_pieces(float_pieces(slab), [row.last for row in running], first)
         for row, sums in zip(running, of_slab, strict=True):
             row.sums = row.sums.merge(sums)
@@ -191,46 +194,49 @@ def _errors(
     ]
 
 
-def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
+def _encoded(way: RoundingWay, slab: Array, amax: float | None) -> Scaled:
     """Return a slab (a piece of a tensor) encoded in the format of `way` with the scaling of `way`, which is an
     fp.Scaling.
 
     The scales are those that the slab has if the whole tensor is encoded. `amax`: the tensor's largest finite
-    magnitude; a scaling with a second scale for the whole tensor, such as NVFP4, computes that scale from it.
+    magnitude; a scaling with a second scale for the whole tensor, such as NVFP4, computes that scale from it. None if
+    the slab is the whole tensor.
     """
     scaling = way.scaling
     assert isinstance(scaling, Scaling)
-    source = slab
-    if scaling.tensor_scale:  # it depends on the largest value, which an added row brings into every slab
-        source = np.concatenate([slab, np.zeros((1, slab.shape[1]), slab.dtype)])
-        source[-1, 0] = amax
+    if amax is None or not scaling.tensor_scale:
+        return encode_scaled(slab, way.element, scaling, **way.keywords)
+    # the second scale depends on the largest value, which an added row of tiles brings into every slab
+    height, tall = len(slab), scaling.block[-2] if len(scaling.block) > 1 else 1
+    source = np.concatenate([slab, np.zeros((-height % tall + 1, slab.shape[1]), slab.dtype)])
+    source[-1, 0] = amax
     scaled = encode_scaled(source, way.element, scaling, **way.keywords)
-    if not scaling.tensor_scale:
-        return scaled
     counts, added = scaled.report, scaled.scales.shape[-1]
     counts = replace(counts, tiles=counts.tiles - added, zero_tiles=counts.zero_tiles - added + (amax > 0))
-    arrays = {name: getattr(scaled, name)[:-1] for name in ("codes", "scales", "scale_codes")}
-    return replace(scaled, report=counts, **arrays)
+    scale_codes = None if scaled.scale_codes is None else scaled.scale_codes[:-1]
+    return replace(
+        scaled, report=counts, codes=scaled.codes[:height], scales=scaled.scales[:-1], scale_codes=scale_codes
+    )
 
 
-def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
+def _channel_sqnr_db(slab: Array, candidate: Candidate, amax: float) -> float:
     """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns of a sample reach or exceed.
 
     The sample is the first 262,144 elements of the slab, in whole rows and at least 32 of them. A row or column whose
     energy (sum of squares) is below 0.0001 of the median energy is not counted. Return NaN if the sample has only one
-    row or column, or only zeros. `slab`: a matrix, the first piece of the tensor. `row`: the format, scaling and
-    rounding to measure. `amax`: the tensor's largest finite magnitude.
+    row or column, or only zeros. `slab`: a matrix, the first piece of the tensor. `candidate`: the slab's cast.
+    `amax`: the tensor's largest finite magnitude.
     """
-    height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
-    sample = slab[:height]
+    sample = slab[: max(SAMPLE // max(slab.shape[1], 1), ROWS)]
     if min(sample.shape) < 2:
         return math.nan
-    scaled = isinstance(row.way.scaling, Scaling)
-    candidate = Tiles(_encoded(row.way, sample, amax), slab.dtype == np.float64) if scaled else row.last
     result = candidate.rounded(sample.reshape(-1), 0, Buffers()).results.reshape(sample.shape)
+    # values near 1 have squares that neither overflow nor underflow in float32
+    most = np.finfo(sample.dtype).maxexp - 8
+    unit = sample.dtype.type(2.0 ** -min(max(math.frexp(amax)[1], -most), most))
     channels = []
     with np.errstate(all="ignore"):
-        noise, signal = np.square(result - sample), np.square(sample)
+        noise, signal = np.square((result - sample) * unit), np.square(sample * unit)
         if not np.isfinite(noise.sum()):
             fine = np.isfinite(noise)
             noise, signal = np.where(fine, noise, 0), np.where(fine, signal, 0)

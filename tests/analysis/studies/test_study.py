@@ -52,6 +52,36 @@ def test_rows_are_those_of_error_also_in_slabs(monkeypatch: pytest.MonkeyPatch) 
         assert report.ranges[0].report == fp.analysis.range(x)
 
 
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize(("shape", "block"), [
+    ((600, 60), (16, 16)), ((100, 64), (-1, 16)), ((5000,), (-1, 16)), ((5000,), (1, 1009)), ((600, 64), (1, 16)),
+])  # fmt: skip
+def test_scales_of_two_levels_and_odd_tiles_are_those_of_the_whole_tensor(
+    shape: tuple[int, ...], block: tuple[int, ...], rounding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles of several rows crashed the study, a wide tile of a row was cut, and every slab drew the same numbers."""
+    monkeypatch.setattr("fpsim.analysis.studies.measuring.SLAB", 1 << 13)
+    monkeypatch.setattr("fpsim.analysis.studies.measuring.SAMPLE", 60 * 40)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    scaling = fp.Scaling(block=block, scale_format="e4m3", tensor_scale=True)
+    report = study({"w": x}, formats="e2m1", scalings=scaling, roundings=rounding).errors[0].report
+    whole = fp.analysis.error(x, "e2m1", scaling=scaling, rounding=rounding, seed=0)
+    assert report.sqnr_db == pytest.approx(whole.sqnr_db, rel=1e-12)
+    assert (report.scales, report.scale_bits) == (whole.scales, whole.scale_bits)
+
+
+@pytest.mark.parametrize("exponent", [-120, -60, 60])
+def test_channels_of_tiny_and_huge_tensors_are_judged_as_all_others(exponent: int) -> None:
+    """Squares in float32 made the SQNR of the channels of gradients around 1e-30 NaN, so that any channel passed."""
+    x = NORMAL.reshape(40, 100).copy()
+    x[:, ::4] *= np.float32(2.0**-9)
+    chosen = [
+        study({"w.grad": x * np.float32(2.0**power)}, formats="e4m3", scalings="amax").errors[0].channel_sqnr_db
+        for power in (0, exponent)
+    ]
+    assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
+
+
 def test_other_roundings_are_measured_for_a_format_of_few_bits_and_one_of_many() -> None:
     report = study({"w": NORMAL.reshape(40, 100)})
     modes = {(row.report.format, row.scaling): [] for row in report.errors}  # type: ignore[var-annotated]
