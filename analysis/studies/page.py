@@ -42,6 +42,7 @@ UNFOLDED = 40  # most names of a group
 HISTOGRAMS = 10  # most tensors of a role in a picture
 ROLES = {"matrix": "Weights", "activation": "Activations", "gradient": "Gradients"}
 
+KEPT = "For a tensor that keeps its dtype, SQNR and lost energy are those of the closest candidate."
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 
 DEFINITIONS = (
@@ -86,6 +87,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         plots="" if drawn else PLOTS,
         required=report.requirements.min_sqnr,
         hardest=_hardest(report),
+        kept=KEPT if any(row.failed for row in report.recommendations) else "",
         notable=NOTABLE_DB,
         exceptions=(EXCEPTION_HEADS, [_exception_row(row, why) for row, why in unusual[:EXCEPTIONS]]),
         more_exceptions=max(len(unusual) - EXCEPTIONS, 0),
@@ -257,7 +259,7 @@ def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
             _db(row.deficit_db), _share(row.lost_energy), row.runner_up, margin, _count(row.values),
             f"{ranges[0].dtype} {shape}", TableCell(f"{amax:.3g}", amax), _count(special), row.reason,
         ),
-        marked=row.operand and not row.met and not math.isnan(row.sqnr_db),
+        marked=row.failed,
     )  # fmt: skip
 
 

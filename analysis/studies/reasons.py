@@ -70,9 +70,8 @@ def _runner_up(judged: JudgedCandidates) -> str:
     best, rival = judged.best, judged.runner_up
     if rival is None:
         return ""
-    margin = best.sqnr_db - rival.sqnr_db
-    sqnr = decibels(rival.sqnr_db) if math.isinf(margin) else _difference(-margin)
-    if margin >= 0:
+    sqnr = _difference(rival.sqnr_db, best.sqnr_db)
+    if rival.sqnr_db <= best.sqnr_db:
         return f"Runner-up: {rival.name}, {sqnr}."
     failed = rival.misses(judged.wanted)
     if failed:
@@ -82,14 +81,15 @@ def _runner_up(judged: JudgedCandidates) -> str:
     return f"Runner-up: {rival.name}, {sqnr}, which other operands do not have."
 
 
-def _difference(more_db: float) -> str:
-    """Return a difference of two SQNRs in dB as text, such as "1.5 dB more" or "the same SQNR".
+def _difference(sqnr_db: float, other_db: float) -> str:
+    """Return an SQNR in dB compared with another one as text, such as "1.5 dB more" or "the same SQNR".
 
-    A positive `more_db` is "more", and magnitudes below 0.05 dB are "the same SQNR".
+    A difference below 0.05 dB is "the same SQNR". If only one of the two is Inf, return the first SQNR itself as text.
     """
-    if abs(more_db) < VISIBLE_DB:
+    more_db = sqnr_db - other_db
+    if sqnr_db == other_db or abs(more_db) < VISIBLE_DB:
         return "the same SQNR"
-    return f"{abs(more_db):.1f} dB {'more' if more_db > 0 else 'less'}"
+    return decibels(sqnr_db) if math.isinf(more_db) else f"{abs(more_db):.1f} dB {'more' if more_db > 0 else 'less'}"
 
 
 def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
@@ -113,10 +113,10 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
     if not plain:
         return ""
     closest = max(plain, key=rank)
-    failed, loss = closest.misses(judged.wanted), best.sqnr_db - closest.sqnr_db
-    if not failed and loss < VISIBLE_DB:
+    failed = closest.misses(judged.wanted)
+    if not failed and closest.sqnr_db >= best.sqnr_db - VISIBLE_DB:
         return ""
-    return f"{closest.name} has {listed(failed) if failed else f'{loss:.1f} dB less'}."
+    return f"{closest.name} has {listed(failed) if failed else _difference(closest.sqnr_db, best.sqnr_db)}."
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:
@@ -133,9 +133,9 @@ def _why_not_finer_scales(judged: JudgedCandidates) -> str:
         return ""
     closest = max(finer, key=lambda candidate: candidate.sqnr_db)
     gain, added = closest.sqnr_db - best.sqnr_db, closest.bits_per_value - best.bits_per_value
-    only = "only " if gain >= VISIBLE_DB else ""
+    only = "only " if VISIBLE_DB <= gain < math.inf else ""
     bits = f" for another {added:.2g} bits" if added >= 0.005 else ""
-    return f"{closest.name} has {only}{_difference(gain)}{bits}."
+    return f"{closest.name} has {only}{_difference(closest.sqnr_db, best.sqnr_db)}{bits}."
 
 
 def _why_not_uniform(judged: JudgedCandidates) -> str:
@@ -148,5 +148,5 @@ def _why_not_uniform(judged: JudgedCandidates) -> str:
     if common is None:
         return ""
     saved = common.bits_per_value - best.bits_per_value
-    better = f"{saved:.3g} bits more" if saved > 0.05 else f"{best.sqnr_db - common.sqnr_db:.1f} dB less"
+    better = f"{saved:.3g} bits more" if saved > 0.05 else _difference(common.sqnr_db, best.sqnr_db)
     return f"Most operands have {common.name}, which has {listed(common.misses(judged.wanted)) or better} here."

@@ -81,12 +81,14 @@ def recommend(
         best = one
     others = [c for c in candidates if c.bits == best.bits and c.format != best.format and not math.isnan(c.sqnr_db)]
     runner_up = max(others, key=lambda candidate: candidate.sqnr_db, default=None)
+    margin = math.nan
+    if runner_up is not None:
+        margin = best.sqnr_db - runner_up.sqnr_db if best.sqnr_db != runner_up.sqnr_db else 0.0  # also for two Inf
     reason = reason_of(JudgedCandidates(best, runner_up, candidates, passing, wanted, uniform))
     return replace(
         nothing, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value, sqnr_db=best.sqnr_db,
         lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
-        runner_up=runner_up.name if runner_up else "",
-        margin_db=best.sqnr_db - runner_up.sqnr_db if runner_up else math.nan, met=True,
+        runner_up=runner_up.name if runner_up else "", margin_db=margin, met=True,
         reason=f"{reason} {specials}".strip(),
     )  # fmt: skip
 

@@ -106,7 +106,7 @@ class StudyResults:
         worst = {}
         for row in self._each_alone:
             candidates = worst_candidates(self, row.tensor)
-            if row.operand and candidates and (row.met or not math.isnan(row.sqnr_db)):
+            if row.operand and candidates and (row.met or row.failed):
                 worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
         return worst
 

@@ -102,12 +102,13 @@ class Recommendation:
       bits_per_value: bits per element in the recommended format, its share of the bits of scales included.
       sqnr_db, lost_energy: lowest SQNR in dB over the steps, and largest share (0 to 1) of the energy (sum of squares)
         in values that become 0. They are those of the recommended candidate, or of the nearest one if none is good
-        enough. NaN if the tensor was not judged, or keeps its dtype since no candidate saves a tenth of the bits.
+        enough. NaN if the tensor was not judged, or keeps its dtype since no candidate saves a tenth of the bits. The
+        SQNR is also NaN if it cannot be measured.
       deficit_db: SQNR of the format on normal data minus `sqnr_db`, at least 0; NaN for integers and for tensors that
         keep their dtype.
       runner_up: name of the candidate with the highest SQNR in another format of equally many bits; "" if there is
         none.
-      margin_db: `sqnr_db` minus the SQNR of the runner-up; NaN if there is none.
+      margin_db: `sqnr_db` minus the SQNR of the runner-up, 0 if both are Inf; NaN if there is none.
       met: whether a candidate is recommended; if not, the tensor keeps its dtype.
       values: number of elements of the tensor at one step.
       stored_bits: bits per element as stored in the source, its share of the bits of scales included.
@@ -138,6 +139,11 @@ class Recommendation:
         return self.role in OPERANDS
 
     @property
+    def failed(self) -> bool:
+        """True if the tensor was judged and keeps its dtype, since no candidate is good enough."""
+        return not self.met and not math.isnan(self.lost_energy)
+
+    @property
     def choice(self) -> str:
         """The recommended format and scaling as text; the tensor's dtype if it keeps that."""
         return f"{self.format} {scaling_words(self.scaling)}" if self.met else self.format
@@ -165,8 +171,8 @@ class TensorGroup(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """Lowest SQNR of the group's tensors in dB; NaN if none of them was judged."""
-        return min((row.sqnr_db for row in self.rows if not math.isnan(row.sqnr_db)), default=math.nan)
+        """Lowest SQNR of the group's tensors in the recommended format, in dB; NaN if they keep their dtypes."""
+        return min(row.sqnr_db for row in self.rows) if self.met else math.nan
 
     @property
     def title(self) -> str:

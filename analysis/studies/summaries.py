@@ -36,17 +36,22 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for the tensors that are operands of products and whose SQNR is known."""
-    return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
+    """Return the recommendations for operands that have a good enough candidate, or for which none is good enough."""
+    return [row for row in report.recommendations if row.operand and (row.met or row.failed)]
 
 
 def hardest(report: StudyResults) -> list[Recommendation]:
     """Return the recommendations of operands, the hardest to store first.
 
     Operands without a good enough candidate come first. Within these, and within the others, the order is by how far
-    the SQNR is below that of the format on normal data, the farthest first; equal ones are ordered by rising SQNR.
+    the SQNR is below that of the format on normal data, the farthest first; equal ones are ordered by rising SQNR,
+    those whose SQNR cannot be measured first.
     """
-    return sorted(operands(report), key=lambda row: (row.met, -or_zero(row.deficit_db), row.sqnr_db))
+
+    def place(row: Recommendation) -> tuple[bool, float, float]:
+        return row.met, -or_zero(row.deficit_db), -math.inf if math.isnan(row.sqnr_db) else row.sqnr_db
+
+    return sorted(operands(report), key=place)
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
@@ -63,7 +68,7 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
     """
     reasons = []
     nans, infinities = specials(report, row.tensor)
-    if row.operand and not row.met and not math.isnan(row.sqnr_db):
+    if row.failed:
         reasons.append("no candidate is good enough")
     if nans or infinities:
         kinds = [f"{number:,} {kind}" for number, kind in ((nans, "NaN"), (infinities, "Inf")) if number]
@@ -155,18 +160,26 @@ class CandidateSummary(NamedTuple):
 
         Inf without error; NaN if the SQNR of an operand cannot be measured.
         """
-        noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
-        return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
+        lowest = self.lowest_db if len(self._measured) == len(self.judged) else math.nan
+        if not math.isfinite(lowest):
+            return lowest
+        noise = sum(one.row.values * 10 ** ((lowest - one.worst.sqnr_db) / 10) for one in self.judged)
+        return lowest + 10 * math.log10(self.values / noise)
 
     @property
     def median_db(self) -> float:
-        """Median over the operands of their lowest SQNR (over training steps), in dB."""
-        return statistics.median([one.worst.sqnr_db for one in self.judged])
+        """Median over the operands of their lowest SQNR (over training steps), in dB; NaN if none can be measured."""
+        return statistics.median(self._measured) if self._measured else math.nan
 
     @property
     def lowest_db(self) -> float:
         """Lowest SQNR of the operands in dB; NaN if none can be measured."""
-        return min((one.worst.sqnr_db for one in self.judged if not math.isnan(one.worst.sqnr_db)), default=math.nan)
+        return min(self._measured, default=math.nan)
+
+    @property
+    def _measured(self) -> list[float]:
+        """The lowest SQNR over the training steps, in dB, of every operand whose SQNR can be measured."""
+        return [one.worst.sqnr_db for one in self.judged if not math.isnan(one.worst.sqnr_db)]
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:

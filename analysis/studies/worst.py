@@ -86,7 +86,8 @@ class WorstMetrics:
         elif self.scaling == "none" and self.headroom < HEADROOM:
             failed.append(f"a largest value of only {self.headroom:.2g} times the tensor's")
         if math.isnan(self.sqnr_db):
-            failed.append("an SQNR that cannot be measured, since squares are beyond float64's range")
+            squares = "an SQNR that cannot be measured, since squares are beyond float64's range"
+            failed.append(squares if self.report.sums["compared"] else "no finite result")
         elif self.sqnr_db < wanted.min_sqnr:
             failed.append(decibels(self.sqnr_db))
         elif self.channel_sqnr_db < wanted.min_sqnr - CHANNEL_MARGIN_DB:

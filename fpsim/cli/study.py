@@ -118,6 +118,7 @@ def _print_study(console: Console, report: Any) -> None:
     that of normally distributed numbers in the same format.
     """
     from fpsim.analysis.studies.candidates import short_name
+    from fpsim.analysis.studies.page import KEPT
     from fpsim.analysis.studies.summaries import hardest, specials
 
     console.print(Text(report.answer, style="bold"))
@@ -142,6 +143,8 @@ def _print_study(console: Console, report: Any) -> None:
         figures = figure(decibels, row.sqnr_db), figure(decibels, row.deficit_db), percent(row.lost_energy)
         table.add_row(Text(name), Text(short, style=_style(row.met, not row.met)), *figures)
     console.print(table)
+    if any(row.failed for row in rows[:HARDEST]):
+        console.print(Text(KEPT, style="dim"))
     if len(rows) > HARDEST:
         console.print(Text(f"The hardest {HARDEST} of {len(rows)} operands; the report has them all.", style="dim"))
 

@@ -1,0 +1,68 @@
+"""The verdicts of a study on tensors that no trained model has: exact, constant, huge and tiny ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fpsim as fp
+from fpsim.analysis.studies.page import KEPT, page
+from fpsim.analysis.studies.report import StudyReport
+from fpsim.analysis.studies.summaries import candidate_summaries
+
+NORMAL = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+
+
+def study(tensors: Any, **options: Any) -> StudyReport:
+    return fp.analysis.study(tensors, **options)
+
+
+def test_exact_candidates_have_the_same_sqnr() -> None:
+    """Differences of infinite SQNRs were written as "nan dB less" and "inf dB less"."""
+    tensors = {"w": NORMAL, "w.grad": NORMAL * np.float32(2.0**-10), "sign": np.sign(NORMAL)}
+    for scalings in ([None, "amax"], [None, "amax", fp.scalings.ROW, fp.scalings.TILE_1X128]):
+        report = study(tensors, formats=["e4m3", "e5m2", "bf16"], scalings=scalings)
+        row = report.recommendations[-1]
+        assert (row.sqnr_db, row.margin_db) == (math.inf, 0.0)
+        assert "Runner-up: E5M2" in row.reason
+        assert "the same SQNR" in row.reason
+        assert not any(word in row.reason for row in report.recommendations for word in ("nan", "inf "))
+
+
+def test_a_tensor_beyond_the_range_has_no_finite_result() -> None:
+    """Its SQNR was said to be unknown since squares overflow, and the medians of other tensors were wrong."""
+    tensors = {f"w{i}": NORMAL if i < 3 else np.full((64, 64), 1e6, np.float32) for i in range(5)}
+    report = study(tensors, formats=["e4m3", "fp16"], scalings=[None])
+    assert "E4M3 without a scale, has 100 % of the values beyond its range and no finite result." in (
+        report.recommendations[-1].reason
+    )
+    for one in candidate_summaries(report):
+        known = [row.worst.sqnr_db for row in one.judged if not math.isnan(row.worst.sqnr_db)]
+        assert len(known) == 3
+        assert one.median_db == sorted(known)[1]
+        assert math.isnan(one.sqnr_db)
+
+
+def test_an_operand_whose_sqnr_is_unknown_is_an_exception() -> None:
+    """The page said that every operand has a candidate that is good enough."""
+    report = study({"a": NORMAL, "b": NORMAL.astype(np.float64) * 1e200})
+    row = report.recommendations[1]
+    assert row.reason.startswith("No candidate is good enough.")
+    assert row.failed
+    html = page(report, [])
+    assert "every operand has a candidate that is good enough" not in html
+    assert html.index("Exceptions") < html.index("no candidate is good enough") < html.index("All tensors, grouped")
+    assert KEPT in html
+    assert math.isnan(report.groups[-1].sqnr_db)
+
+
+@pytest.mark.parametrize("value", [1e-158, 5e-160])
+def test_noise_may_exceed_the_signal_by_any_factor(value: float) -> None:
+    """Rounding up tiny values has an SQNR of -3,000 dB, whose ratio is beyond the range of float64 (OverflowError)."""
+    report = study({"w": np.full((64, 64), value)}, formats=["e4m3", "bf16"], roundings="up")
+    for one in candidate_summaries(report):
+        assert one.sqnr_db == pytest.approx(one.judged[0].worst.sqnr_db, nan_ok=True)
+    assert "candidates-matrix" in page(report, [])
