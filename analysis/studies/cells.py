@@ -133,12 +133,15 @@ class Cells:
         """Read the finished points of the file into `finished`, and truncate the file after its last complete line.
 
         A file without a complete line gets `header` as its first line. Raise a ValueError if the header of an existing
-        file differs from `header`. Damaged lines are skipped.
+        file differs from `header`, or if the file ends in its first line, which begins otherwise. Damaged lines are
+        skipped.
         """
         end = 0
         self._file.seek(0)
         for number, line in enumerate(self._file):
             if not line.endswith(b"\n"):
+                if number == 0 and line[: len(START)] != START[: len(line)]:  # no line that a crash cut short
+                    self._compare(None, header)
                 break
             end += len(line)
             fields = _fields(line)
@@ -192,6 +195,7 @@ def _line(fields: dict[str, Any]) -> str:
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
 
 
+START = b'{"crc":"'
 BEFORE = len('{"crc":"01234567","cell":')
 
 

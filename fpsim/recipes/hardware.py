@@ -30,6 +30,7 @@ from fpsim.schedules.shaped import CHAIN, ShapedSchedule
 from fpsim.schedules.written import parsed
 from fpsim.sums.accumulators import Accumulator
 
+ONE_SLICE = "Added in one slice of K, though cuBLAS splits K for some shapes"
 Note = tuple[str, str]  # text on unexpected arithmetic, and the product's name
 
 
@@ -101,7 +102,10 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
     )  # fmt: skip
     if not where.library:
         return Placed(on_chip.recipe, notes)
-    return Placed(_with_products(on_chip.recipe, lambda name, product: _by_library(on_chip.recipe, name, where)), notes)
+    by_library = _with_products(on_chip.recipe, lambda name, _: _by_library(on_chip.recipe, name, where))
+    schedules = ((name, getattr(by_library, name).schedule) for name in PRODUCTS)
+    whole = [name for name, schedule in schedules if isinstance(schedule, Schedule) and "cublas(" in schedule.name]
+    return Placed(by_library, (*notes, *((ONE_SLICE, name) for name in whole)))
 
 
 def _read(hardware: Hardware) -> Any:

@@ -83,7 +83,8 @@ def budget(
                 key = kept.step, row.layer, row.product
                 rows[key] = rows[key].with_part(row) if key in rows else row
         if not amaxes and any(linear.delayed is not None for linear in followed.recipes):
-            notes.add(f"Delayed scales are 1 at step {kept.step}, since no step before it was recorded", kept.layer)
+            why = "since no amax of its operands was recorded before it"
+            notes.add(f"Delayed scales are 1 at step {kept.step}, {why}", kept.layer)
 
     steps = tuple(sorted({kept.step for kept in products}))
     hardware = OWN_UNITS if on is None else str(getattr(on, "name", on))

@@ -48,8 +48,7 @@ class WorstProduct:
     def __str__(self) -> str:
         row = self.row
         a, b = row.operands
-        error = f"relative error {words(row.joint)}, mostly from {main_cause(row)}"
-        head = f"{row.layer}, {row.product} of {a} by {b}: {error}"
+        head = f"{row.layer}, {row.product} of {a} by {b}: relative error {words(row.joint)}{main_cause(row)}"
         return "\n".join([head, *map(str, self.tiles)])
 
     def _repr_html_(self) -> str:
@@ -195,6 +194,9 @@ class Budget:
 
         If the report covers less than half of the model, the first sentence says so.
         """
+        size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.rows), 'product')}, {self.title}"
+        if all(row.joint == 0 for row in self.rows):
+            return " ".join(filter(None, [self.coverage.headline, f"No product has an error ({size})."]))
         layer, severity = self.ranking[0]
         row = self.worst().row
         alike = len(self.layers) > 2 and severity < STANDS_OUT * statistics.median(value for _, value in self.ranking)
@@ -203,8 +205,7 @@ class Budget:
         lines = ""
         if not math.isnan(row.lines) and row.lines > 2 * row.joint:
             lines = f"; that of single rows or columns is {words(row.lines)}"
-        size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.rows), 'product')}, {self.title}"
-        answer = f"{printable(layer)} {most}: its {row.product} {error}, mostly from {main_cause(row)}{lines} ({size})."
+        answer = f"{printable(layer)} {most}: its {row.product} {error}{main_cause(row)}{lines} ({size})."
         return " ".join(filter(None, [self.coverage.headline, answer]))
 
     @property
@@ -243,25 +244,24 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
 
 
 def cause_of(row: BudgetRow) -> str:
-    """Return the cause that contributes most to a product's error; "" if no cause was measured.
+    """Return the cause that contributes most to a product's error; "" if none was measured, or none adds to the error.
 
     The cause is "rounding_a", "rounding_b", "scales", "sums" or "cast".
     """
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
-    if all(map(math.isnan, figures.values())):
-        return ""
-    return max(figures, key=lambda name: -math.inf if math.isnan(figures[name]) else figures[name])
+    return max((name for name in figures if figures[name] > 0), key=figures.__getitem__, default="")
 
 
 def main_cause(row: BudgetRow) -> str:
-    """Return the main cause of a product's error as a phrase, such as "the rounding of the weight to E4M3"."""
+    """Return the main cause of a product's error as a clause, such as ", mostly from the scales"; "" without one."""
     a, b = row.operands
-    return {
+    cause = cause_of(row)
+    phrases = {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",
         "rounding_b": f"the rounding of the {b.replace('_', ' ')} to {row.formats[1]}",
         "scales": "the scales", "sums": f"sums by {row.unit}", "cast": f"the cast to {row.out_fmt}",
-        "": "causes that were not measured",
-    }[cause_of(row)]  # fmt: skip
+    }  # fmt: skip
+    return f", mostly from {phrases[cause]}" if cause else ""
 
 
 def words(value: float) -> str:

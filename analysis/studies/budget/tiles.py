@@ -10,6 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.explain import explain
+from fpsim.display.wording import percent
 from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tile_sizes
@@ -69,7 +70,7 @@ class WorstTile(NamedTuple):
         mixed = ", after the Hadamard transform" if self.mixed else ""
         lines = [
             f"{self.operand}[{self.rows[0]}:{self.rows[1]}, {self.columns[0]}:{self.columns[1]}]{mixed}: "
-            f"{100 * self.share:.2g} % of the error that rounding both operands makes"
+            f"{percent(self.share)} of the error that rounding both operands makes"
         ]
         for worst in self.values:
             lines.append(f"  {worst.place}: {worst.value:.6g} becomes {worst.rounded:.6g}, scale {worst.scale:.6g}")
@@ -84,7 +85,7 @@ class WorstTile(NamedTuple):
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
-            quotient = np.float32(worst.value / worst.scale)
+            quotient = np.float32(np.float64(worst.value) / worst.scale)  # a scale may have become 0
         return str(explain(quotient, self.fmt, rounding=self.rounding, overflow=self.overflow)).splitlines()
 
 

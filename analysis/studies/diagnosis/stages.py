@@ -219,7 +219,7 @@ class Stages:
         content = run_content(self.model, list(batches), self.loss, self.seed)
         return Cells(
             self.out / "budgets", "fpsim.analysis.diagnose", content, ["recipe", "layer"], kind="diagnosis",
-            changed="with other weights, batches, draws or code of the loss",
+            changed="with other weights, settings, batches, draws or code",
         )  # fmt: skip
 
     def _budget(self, recording: Recording, low: Recording | None, name: str, layer: str) -> Budget:

@@ -95,9 +95,9 @@ class ModelDivergence(Divergence):
 
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage,
-    ways: Mapping[str, int] = MappingProxyType({}),
+    ways: Mapping[str, int] = MappingProxyType({}), remarks: Iterable[str] = (),
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal.
+    """Return the report of two runs whose bits are all equal; the sentences `remarks` are added to its explanation.
 
     `growth`: a row for each product. `names`: names of the two arithmetics. `kl`: KL divergence of the outputs in nats,
     or None. `coverage`: the share of the model that was compared. `ways`: sentences on how the two runs added, each
@@ -110,7 +110,7 @@ def no_difference(
     common = sorted(ways.items(), key=lambda way: -way[1])[:WAYS]
     lines += [way if len(ways) == 1 else f"{plural(count, 'product')}: {way}" for way, count in common]
     lines += [f"Other products add in {plural(len(ways) - WAYS, 'further pair')} of ways."] if len(ways) > WAYS else []
-    lines += [*filter(None, [coverage.headline]), *coverage.sentences]
+    lines += [*remarks, *filter(None, [coverage.headline]), *coverage.sentences]
     return ModelDivergence(
         None, "", "", "", None, (0, 0), (math.nan, math.nan), None, 0, size, 0.0, "none", "\n".join(lines), names,
         growth=growth, kl=kl, coverage=coverage,

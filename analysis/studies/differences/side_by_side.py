@@ -156,9 +156,9 @@ def _by_products(
             "be compared. Use a batch for which the model returns numbers."
         )
     kl = kl_of(one.output, two.output, logits)
-    if first is None:
-        return no_difference(growth, comparison.names, kl, one.coverage, comparison.ways)
     remarks = dict.fromkeys(remark for way in ways for remark in way.remarks)
+    if first is None:
+        return no_difference(growth, comparison.names, kl, one.coverage, comparison.ways, remarks)
     return model_divergence(first, growth, kl, one.coverage, remarks)
 
 

@@ -259,7 +259,7 @@ class _PlanSearch:
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
         limits = {low + (high - low) * i // (points - 1) for i in range(points)}
-        limits |= {limit for cost in costs if low < (limit := self.problem.limit(cost * (1 + 2.0**-40))) < high}
+        limits |= {limit for cost in costs if low < (limit := self.problem.limit(cost)) < high}
         frontier: list[Point] = []
         best: Optimum | None = None
         for limit in sorted(limits, reverse=True):

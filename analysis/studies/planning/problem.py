@@ -107,8 +107,12 @@ class ChoiceProblem(NamedTuple):
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
-        """Return the largest price within a budget (bits per value, or bytes), as an integer multiple of `coin`."""
-        return math.floor(Fraction(budget) / self.coin)
+        """Return the largest price within a budget (bits per value, or bytes), as an integer multiple of `coin`.
+
+        A price is within the budget if its cost as a float, as `cost` returns it, is at most `budget`.
+        """
+        price = math.floor(Fraction(budget) / self.coin)
+        return price + (float((price + 1) * self.coin) <= budget)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
         """Return the recipe of every product, as (layer, product) -> name of the recipe.

@@ -325,7 +325,7 @@ class Plan:
         rivals = [rival for rival in self.candidates[1:] if rival.joint is not None]
         if not rivals:
             return head
-        best = min(rivals, key=lambda rival: rival.joint.harm if rival.joint else math.inf)
+        best = min(rivals, key=_measured_harm)
         assert best.joint is not None
         if best.assignment == plan.assignment:
             return f"{head} No other measured plan of this budget is better; the {best.method} plan is the same."
@@ -374,6 +374,12 @@ class Plan:
         choices = html_table(CHOICE_HEADS, map(_cells, self.choices))
         others = html_table(CANDIDATE_HEADS, map(_line, self.candidates))
         return f"<p>{html.escape(self.answer)}</p>{choices}{others}{said}"
+
+
+def _measured_harm(candidate: PlanCandidate) -> float:
+    """Return the harm of a plan that was measured jointly; Inf if it was not measured, or is NaN."""
+    harm = math.nan if candidate.joint is None else candidate.joint.harm
+    return math.inf if math.isnan(harm) else harm
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:

@@ -65,8 +65,9 @@ def from_sums(apart: float, got_size: float, size: float, product: float) -> Dis
         return SAME
     if size == 0:
         return Distance(math.inf, math.nan)
-    cosine = min(1.0, product / math.sqrt(got_size * size)) if got_size else math.nan
-    return Distance(math.sqrt(apart / size), cosine)
+    both = got_size * size
+    lengths = math.sqrt(both) if 0 < both < math.inf else math.sqrt(got_size) * math.sqrt(size)
+    return Distance(math.sqrt(apart / size), min(1.0, product / lengths) if lengths else math.nan)
 
 
 def _dot(x: torch.Tensor, y: torch.Tensor) -> float:

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from fpsim.analysis.models.losses import Criterion
-from fpsim.analysis.studies.identity import digest, source_of, words, words_or_class
+from fpsim.analysis.studies.identity import digest, plain, source_of, words, words_or_class
 from fpsim.recipes.linear_recipe import LinearRecipe
+
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 def content_of(*values: Any) -> str:
@@ -37,8 +39,9 @@ def content_of(*values: Any) -> str:
 def model_content(model: Any) -> str:
     """Return a digest, 32 hexadecimal digits, of a torch.nn.Module.
 
-    The digest covers the classes, settings and modes (train or eval) of all modules, and the values of parameters and
-    buffers.
+    The digest covers the classes, modes (train or eval) and settings of all modules (those that torch prints, and
+    attributes that are numbers), the code of the method `forward` of classes outside torch, and the values of
+    parameters and buffers.
 
     Example:
       >>> import torch
@@ -49,9 +52,24 @@ def model_content(model: Any) -> str:
       >>> model_content(model) == before
       False
     """
-    modules = [(name, type(m).__qualname__, m.training, m.extra_repr()) for name, m in model.named_modules()]
+    modules = [
+        (name, type(m).__qualname__, m.training, m.extra_repr(), _numbers(m), _code(type(m)))
+        for name, m in model.named_modules()
+    ]
     held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return content_of(modules, [(name, x.requires_grad, x) for name, x in held])
+
+
+def _numbers(module: Any) -> list[tuple[str, Any]]:
+    """Return (name, value) of each attribute of a torch.nn.Module that is a number, except those of every module."""
+    mine = ((name, plain(value)) for name, value in vars(module).items() if name not in OF_EVERY_MODULE)
+    return sorted((name, value) for name, value in mine if isinstance(value, (bool, int, float)))
+
+
+@lru_cache(maxsize=1024)
+def _code(kind: type) -> str:
+    """Return a digest of the source of the method `forward` of a class of modules; "" for a class of torch."""
+    return "" if kind.__module__.partition(".")[0] == "torch" else source_of(kind.forward)  # type: ignore[attr-defined]
 
 
 def run_content(model: Any, batches: list[Any], loss: Any, seed: int, *more: str) -> str:

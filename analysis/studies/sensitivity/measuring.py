@@ -286,7 +286,7 @@ class Measurer:
             return nullcontext(None)
         return Cells(
             self.out, "fpsim.analysis.sensitivity", self.identity, PARAMETERS, kind="sensitivity",
-            changed="with other weights, batches, draws or code of the loss",
+            changed="with other weights, settings, batches, draws or code",
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:

@@ -125,6 +125,6 @@ class OnePass:
         apart, along = float(delta.square().sum()), float((delta * exact).sum())
 
         def distance_of(squared: float) -> Distance:
-            return from_sums(apart, squared + 2 * along + apart, squared, squared + along)
+            return from_sums(apart, max(squared + 2 * along + apart, 0.0), squared, squared + along)
 
         return distance_of(size), distance_of(float(exact.square().sum()))

@@ -158,7 +158,7 @@ class Sensitivity:
         sums = []
         for whole in self.joint if self.has_loss else ():
             rows = [row for row in self.rows if row.recipe == whole.recipe]
-            quadrature = math.sqrt(sum(row.gradient_error**2 for row in rows))
+            quadrature = math.sqrt(sum(row.gradient_error * row.gradient_error for row in rows))
             total = sum(row.loss_change for row in rows)
             sums.append(Additivity(whole.recipe, total, whole.loss_change, quadrature, whole.gradient_error))
         return tuple(sums)
@@ -302,7 +302,7 @@ class Sensitivity:
             lines.append(f"... and {plural(len(ranked) - SHOWN, 'row')} with less")
         lines += map(str, self.additivity())
         agreement = self.agreement()
-        if agreement.changes > 2:
+        if not math.isnan(agreement.rank_correlation):
             lines.append(str(agreement))
         return "\n".join([*lines, *self.notes])
 

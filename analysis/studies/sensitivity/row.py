@@ -146,7 +146,7 @@ def _spread(values: Sequence[float]) -> float:
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.nan
     mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return math.sqrt(math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1))
 
 
 def harm(row: SensitivityRow, by: str) -> float:

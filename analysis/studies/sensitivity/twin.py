@@ -175,7 +175,7 @@ def _drawing(seed: int) -> Iterator[None]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would move those of GPUs too
+    torch.default_generator.manual_seed(seed % 2**64)  # torch.manual_seed would move those of GPUs too
     try:
         yield
     finally:

@@ -68,6 +68,14 @@ def test_a_sweep_that_ended_before_its_first_line_begins_anew(tmp_path: Path, le
     assert filled(tmp_path).count(b"\n") == 4
 
 
+def test_a_file_of_something_else_without_a_line_is_kept(tmp_path: Path) -> None:
+    """A file that ended in its first line was emptied, whatever it held."""
+    (tmp_path / CELLS).write_text('{"notes": "of another program"}')
+    with pytest.raises(ValueError, match="does not begin like that of a sweep"):
+        fp.analysis.sweep(product, {"a": [1], "b": [0.1]}, out=tmp_path, workers=1)
+    assert (tmp_path / CELLS).read_text() == '{"notes": "of another program"}'
+
+
 def test_damage_anywhere_costs_one_cell_or_is_refused(tmp_path: Path) -> None:
     whole = filled(tmp_path)
     header = whole.index(b"\n") + 1

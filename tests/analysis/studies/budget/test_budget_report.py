@@ -13,6 +13,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.budget.row import FIGURES
+from fpsim.analysis.studies.budget.tiles import WorstTile, WorstValue
 from tests.analysis.studies.budget.recorded import INT8, linears, normal, one_layer, recorded
 from tests.kit.sweeps import in_turn
 
@@ -181,13 +182,34 @@ def test_what_multiplies_nothing_is_named() -> None:
 
 def test_other_kernels_of_a_library_are_named() -> None:
     report = budget(one_layer(normal(64, 100), normal(32, 100, seed=1)), "BF16", on="H100 cuBLAS")
-    assert report.notes[0] == (
+    assert report.notes[1] == (
         "cuBLAS takes nvjet for row-major operands where K and N are multiples of 8; for K = 100, N = 32 it takes a "
         "CUTLASS kernel. These are the bits of cublas('sm_90'): 0."
     )
 
 
+def test_cublas_adds_in_one_slice_and_the_report_says_so() -> None:
+    report = budget(one_layer(normal(64, 128), normal(32, 128, seed=1)), "BF16", on="H100 cuBLAS")
+    assert "Added in one slice of K, though cuBLAS splits K for some shapes: fprop, dgrad and wgrad." in report.notes
+    other = budget(one_layer(normal(64, 128), normal(32, 128, seed=1)), "BF16", on="H100")
+    assert not any("slice" in note for note in other.notes)
+
+
+def test_exact_products_have_no_cause() -> None:
+    """A budget of operands that the recipe represents said that an error of 0 comes mostly from the sums."""
+    signs = np.sign(normal(64, 128)).astype(np.float32)
+    report = budget(one_layer(signs, signs[:32], signs[:, :32]), "BF16")
+    assert report.answer == "No product has an error (1 layer, 3 products, BF16 on H100)."
+    assert "mostly from" not in str(report) + str(report.worst())
+
+
 # ---- the worst
+
+
+def test_the_only_tile_has_100_percent_also_with_a_scale_of_zero() -> None:
+    value = WorstValue((0, 0), 1e-30, 0.0, 0.0, 1.0)
+    tile = WorstTile("input", (0, 1), (0, 1), 1.0, 1.0, fp.E4M3, "nearest_even", "saturate", (value,))
+    assert "[0:1, 0:1]: 100 % of the error" in str(tile)
 
 
 def test_the_worst_tile_holds_what_was_planted_and_explains_its_cast() -> None:

@@ -62,7 +62,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         model[0].weight[0, 0] += 1
     with pytest.raises(
-        ValueError, match=r"out must be a folder of .* results of another version, with other weights, batch"
+        ValueError, match=r"out must be a folder of .* results of another version, with other weights, settings, batch"
     ):
         diagnosed(model, batches, recipes="FP8_TENSOR", out=tmp_path)
 

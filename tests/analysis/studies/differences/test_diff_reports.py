@@ -157,6 +157,14 @@ def test_another_batch_is_found_at_the_first_layer() -> None:
     assert (divergence.layer, divergence.operand, divergence.element, divergence.count) == ("0", "input", (5, 9), 1)
 
 
+def test_equal_runs_say_what_the_hardware_does_not_compute() -> None:
+    """Without remarks, two chips seemed to be equal in products that torch adds on both."""
+    mixed = fp.torch.LinearRecipe("bf16", fp.INT8, "bf16", None, fp.scalings.ROW, None)
+    explanation = found_by(mlp(), rows(), "H100", "B200", recipe=mixed).explanation
+    assert explanation.startswith("No bit differs")
+    assert "B200: added by torch in float32, since no matrix unit is known here for BF16 x INT8." in explanation
+
+
 def test_no_difference_has_the_fields_of_one() -> None:
     model, x = mlp(), rows()
     divergence = found_by(model, x, "torch", "torch", logits=True)

@@ -31,6 +31,16 @@ def test_the_optimum_is_that_of_all_choices(seed: int, budget: str) -> None:
 
 
 @pytest.mark.parametrize("budget", ["bits", "bytes"])
+@in_turn("seed", SEEDS)
+def test_a_choice_is_within_a_budget_of_its_own_cost(seed: int, budget: str) -> None:
+    """A cost that float64 rounds down bought a cheaper plan, or none."""
+    one = problem(seed, budget, layers=3)
+    for choice in {at_random(one, one.price(most_careful(one)), cheapest(one), draw) for draw in range(40)}:
+        assert one.limit(one.cost(choice)) == one.price(choice)
+        assert one.limit(np.nextafter(one.cost(choice), 0)) == one.price(choice) - 1
+
+
+@pytest.mark.parametrize("budget", ["bits", "bytes"])
 @sweep("seeds", SEEDS[:3], SEEDS[3:])
 def test_a_larger_budget_never_gives_more_harm(seeds: range, budget: str) -> None:
     for seed in seeds:

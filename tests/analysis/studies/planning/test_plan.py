@@ -66,10 +66,20 @@ def test_a_rival_that_is_better_when_measured_is_named() -> None:
     assert "harms do not add up here" in answer
 
 
-def _larger(row: Any) -> Any:
+def test_a_rival_without_a_number_is_not_the_best() -> None:
+    """The first rival was called the best if its measured error was NaN."""
+    source = report(usual(b=5.0))
+    joint, calls = source._measurer.joint, iter([1.0, math.nan, 2.0])
+    source._measurer.joint = lambda assignment, name: _larger(joint(assignment, name), next(calls, 3.0))
+    answer = plan(source, bits=9).answer
+    assert "nan" not in answer
+    assert "The best other plan is the random " in answer
+
+
+def _larger(row: Any, factor: float = 10) -> Any:
     from tests.analysis.studies.planning.problems import row as made
 
-    return made("*", "*", "mixed", 10 * row.gradient_error)
+    return made("*", "*", "mixed", factor * row.gradient_error)
 
 
 def test_groups_share_a_choice_and_kept_layers_have_none() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import fpsim as fp
+from fpsim.analysis.studies.sensitivity.compare import distance
+from fpsim.analysis.studies.sensitivity.one_pass import OnePass
 from tests.analysis.studies.sensitivity.models import E4M3, FP32, gradients_by_hand, made, nn, relative, torch
 
 
@@ -22,6 +24,28 @@ def test_single_changes_are_set_beside_all_at_once() -> None:
     assert first.loss_sum == sum(row.loss_change for row in report.rows if row.recipe == "E4M3")
     assert 0.8 < first.gradient_sum / first.gradient_joint < 1.25  # errors are independent
     assert str(first) in str(report)
+
+
+def test_distances_of_tiny_and_nearly_vanishing_gradients() -> None:
+    """Squares below float64's range, and a difference that rounding made negative, ended the measurement."""
+    one, two = (torch.full((4,), value, dtype=torch.float64) for value in (1e-83, 2e-83))
+    assert distance([one], [two]) == pytest.approx((0.5, 1.0))
+    assert distance([one * 1e220], [two * 1e220]) == pytest.approx((0.5, 1.0))
+    for seed in range(20):
+        exact, low = torch.randn(2, 100, 100, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        seer = OnePass({}, [])
+        seer._deltas["0", "low"] = 1e-9 * low - exact
+        whole, _ = seer.of_weight("0", "low", exact, float(exact.square().sum()))
+        assert whole.error == pytest.approx(1.0)
+
+
+def test_effects_of_exact_products_have_no_agreement() -> None:
+    model = torch.nn.Linear(16, 8, bias=False)
+    with torch.no_grad():
+        model.weight.sign_()
+    batches = [torch.ones(4, 16) * 2**i for i in range(4)]
+    text = str(fp.analysis.sensitivity(model, batches, lambda model, x: model(x).mean(), recipes="BF16"))
+    assert "nan times" not in text
 
 
 def test_several_products_at_once_are_those_by_hand() -> None:

@@ -83,8 +83,33 @@ def test_a_folder_of_another_model_or_data_is_refused(tmp_path: Path) -> None:
     for change in changes:
         arguments = {"model": model, "batches": batches, "loss": loss, "seed": 0} | change
         first = [arguments.pop(name) for name in ("model", "batches", "loss")]
-        with pytest.raises(ValueError, match=r"holds results of another version, with other weights, batches"):
+        with pytest.raises(ValueError, match=r"results of another version, with other weights, settings, batches"):
             fp.analysis.sensitivity(*first, recipes=E4M3, out=tmp_path, products="wgrad", **arguments)
+
+
+def test_a_folder_of_a_model_of_other_settings_or_code_is_refused(tmp_path: Path) -> None:
+    """Measurements of a model of equal weights and another forward pass were taken for the model's own."""
+
+    class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+            torch.manual_seed(0)
+            self.linear = torch.nn.Linear(16, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(self.factor * x)
+
+    class Shifted(Scaled):
+        def forward(self, x: Any) -> Any:
+            return self.linear(self.factor + x)
+
+    Shifted.__qualname__ = Scaled.__qualname__
+    fp.analysis.sensitivity(Scaled(1.0), [torch.ones(4, 16)], recipes="BF16", out=tmp_path)
+    fp.analysis.sensitivity(Scaled(np.float64(1.0)), [torch.ones(4, 16)], recipes="BF16", out=tmp_path)
+    for model in (Scaled(0.5), Shifted(1.0)):
+        with pytest.raises(ValueError, match=r"with other weights, settings, batches, draws or code"):
+            fp.analysis.sensitivity(model, [torch.ones(4, 16)], recipes="BF16", out=tmp_path)
 
 
 def test_identities_tell_models_batches_and_recipes_apart() -> None:

@@ -79,6 +79,11 @@ def test_each_run_draws_the_same_whatever_draws() -> None:
     assert report.losses[0] != report.losses[1]  # each batch has draws of its own
 
 
+def test_any_seed_seeds_torch() -> None:
+    model, batches, loss = made("mlp")
+    fp.analysis.sensitivity(model, batches[:1], loss, recipes="BF16", products="wgrad", seed=2**64)
+
+
 def test_a_model_that_does_not_repeat_itself_is_told_of() -> None:
     class Counting(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
