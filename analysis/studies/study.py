@@ -304,8 +304,10 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
     report = plan.report()
     counts = Counter(name for part in reports.values() for name in {row.tensor for row in part.ranges})
     repeated = {name for name, count in counts.items() if count > 1}
+    stems = Counter(file.stem for file in files)
     for place in sorted(reports):
-        part = _with_file_name(reports[place], files[place].stem, repeated)
+        file = files[place]
+        part = _with_file_name(reports[place], file.stem if stems[file.stem] == 1 else str(file), repeated)
         report = replace(
             report.merge(part), description="; ".join(filter(None, (report.description, part.description)))
         )
@@ -318,7 +320,7 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
 def _with_file_name(report: StudyReport, file: str, repeated: Set[str]) -> StudyReport:
     """Return the report with "FILE:" put before the name of each tensor whose name is in `repeated`.
 
-    file: the name of the tensors' file. repeated: the names that occur in several files.
+    file: the name or path of the tensors' file. repeated: the names that occur in several files.
     """
 
     def named(row: Any) -> Any:

@@ -40,6 +40,16 @@ def test_shards_on_a_cluster_are_one_study(tmp_path: Path, cluster: Any) -> None
     assert sorted(report.recommendations, key=str) == sorted(here.recommendations, key=str)
 
 
+def test_shards_of_one_name_in_several_folders_have_their_paths(tmp_path: Path, cluster: Any) -> None:
+    """The finished work of a cluster was lost, since two tensors had the name "model:w"."""
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "model.npz", w=NORMAL)
+    paths = [tmp_path / folder / "model.npz" for folder in ("first", "second")]
+    report = study(paths, client=cluster(n_workers=1, processes=False))
+    assert list(report.ranges_of) == list(study(paths).ranges_of) == [f"{path}:w" for path in paths]
+
+
 def test_nan_and_inf_are_counted_and_reported() -> None:
     x = NORMAL.copy()
     x[:5] = [np.nan, np.nan, np.inf, -np.inf, np.inf]
