@@ -15,7 +15,7 @@ from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.analysis.studies.diagnosis.recording import recorded_name
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
 from fpsim.formats.element import element_format
-from fpsim.formats.named import NAMED, Format
+from fpsim.formats.named import FP32, NAMED, Format
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.recipes.linear_recipe import LinearRecipe
 
@@ -190,8 +190,8 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
 
     If the cause is the rounding of an operand, the facts are the operand's format and range; both operands are named if
     their errors are of similar size. For other causes, the fact is the format of the scales, the number of fraction
-    bits that the matrix unit keeps in sums, or the format of the result. `row`: the errors of the product in `recipe`.
-    `recording`: gives the ranges of operands. `layer`: the layer's name in the recording.
+    bits that the matrix unit keeps in sums (or that the sums underflow), or the format of the result. `row`: the errors
+    of the product in `recipe`. `recording`: gives the ranges of operands. `layer`: the layer's name in the recording.
     """
     cause = cause_of(row)
     if cause == "scales":
@@ -199,7 +199,10 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
         scale_formats = " and ".join(dict.fromkeys(str(x.scale_format) for x in scalings if x is not None)) or "nothing"
         return _out_of_range(row, recipe, recording, layer) or f"its scales are rounded to {scale_formats}"
     if cause == "sums":
-        unit = UNITS.get(row.unit)
+        (m, n, _), unit = row.shape, UNITS.get(row.unit)
+        size = math.sqrt(row.squares.reference / (m * n * row.parts * row.batches))
+        if size < FP32.smallest_normal:
+            return f"its results, of about {size:.1g}, are below float32's normal range"
         kept = f", which keeps {unit.fraction_bits} fraction bits" if unit is not None and unit.fraction_bits else ""
         return f"it is summed by {row.unit}{kept}"
     if cause == "cast":
