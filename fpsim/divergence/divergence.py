@@ -255,7 +255,8 @@ def _largest(x: Array, y: Array) -> float:
     """
     with np.errstate(all="ignore"):
         p, q = x.astype(np.float64), y.astype(np.float64)
-        apart = np.abs(p - q) / np.maximum(np.abs(p), np.abs(q))
+        most = np.maximum(np.abs(p), np.abs(q))
+        apart = np.where(np.isfinite(p - q), np.abs(p - q) / most, np.abs(p / most - q / most))
         same = (p == q) | (np.isnan(p) & np.isnan(q))
         apart[same] = 0.0
         apart[~same & ~(np.isfinite(p) & np.isfinite(q))] = np.inf

@@ -212,7 +212,7 @@ class Model:
         """Return the sums along the last axis, with the black box's bits.
 
         Args:
-          x: (..., n) array of the probed dtype, or codes of its format; a model of a dot product multiplies it by 1.
+          x: (..., n) array of the probed dtype, or unsigned codes of its format; a model of a dot product multiplies it by 1.
 
         Returns:
           (...) array in the dtype in which the black box returned results.

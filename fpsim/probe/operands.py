@@ -81,8 +81,8 @@ class ProbedOperand(NamedTuple):
     def read(self, x: npt.ArrayLike, n: int, name: str) -> Array:
         """Return the values of an argument of a model, as float64 (..., n).
 
-        x: the argument: floats of the operand's dtype, or codes of its format. n: the number of terms that was probed.
-        name: the argument's name, for error messages.
+        x: the argument: floats of the operand's dtype, or unsigned codes of its format. n: the number of terms that was
+        probed. name: the argument's name, for error messages.
 
         Raises:
           ValueError: x has another number of terms or another format.
@@ -90,9 +90,9 @@ class ProbedOperand(NamedTuple):
         array = with_terms(x, n, name)
         carrier = FP32 if self.fmt == TF32 else self.fmt
         source = format_of(array.dtype)
-        if source is None:
+        if source is None and array.dtype.kind != "i":
             return decode(code_array(array, carrier, name), carrier, np.float64)
-        if source != carrier:
+        if source != carrier:  # signed integers, which a list of numbers may hold, are no codes
             raise ValueError(f"{name} must hold {carrier}, which was probed; got {array.dtype}. Cast it with fp.cast.")
         return array.astype(np.float64)
 

@@ -395,6 +395,7 @@ def test_a_divergence_is_a_row_and_a_page() -> None:
 
 
 def test_the_largest_difference_of_specials_is_infinite_unless_they_are_the_same() -> None:
+    assert _largest(np.array([[1e308, 1.0]]), np.array([[-1e308, 1.0]])) == 2.0
     inf, nan = np.inf, np.nan
     for x, y, want in ((inf, -inf, inf), (nan, inf, inf), (inf, 1, inf), (inf, inf, 0), (nan, nan, 0), (0.0, -0.0, 0)):
         assert _largest(np.array([1, x]), np.array([1, y])) == want

@@ -185,7 +185,7 @@ def test_units_that_saturate_are_told_by_their_steps() -> None:
 
 def test_single_sums_of_long_integers_are_computed() -> None:
     of_sum = fp.probe.sum(np.sum, 8, dtype=i64)
-    assert of_sum.sum(np.arange(8)) == 28
+    assert of_sum.sum(np.arange(8)) == of_sum.sum(np.arange(8).astype(">i8")) == 28
     assert of_sum.sum(np.full(8, 2**62)) == 0  # 2^65 modulo 2^64
     of_dot = fp.probe.dot(lambda a, b: np.sum(a.astype(i64) * b), 8, dtype=i32)
     x = np.arange(8, dtype=i32)

@@ -230,6 +230,8 @@ def test_a_model_refuses_what_it_was_not_made_of() -> None:
     model = fp.probe.sum(np.sum, 12)
     with pytest.raises(ValueError, match=r"x must have 12 terms, the number that was probed; got shape \(13,\)"):
         model.sum(np.ones(13, np.float32))
+    with pytest.raises(ValueError, match="x must hold FP32, which was probed; got int64"):
+        model.sum([1] * 12)  # not taken for codes
     with pytest.raises(ValueError, match="x must hold FP32, which was probed; got float64"):
         model.sum(np.ones(12))
     with pytest.raises(ValueError, match="this is the model of a sum"):

@@ -165,7 +165,7 @@ class IntegerModel(Model):
         """
         self._refuse_nothing()
         array = with_terms(x, self.n, name)
-        if str(array.dtype) != self.operands[which].integer:
+        if array.dtype.name != self.operands[which].integer:
             raise ValueError(
                 f"{name} must hold {self.operands[which].integer}, which was probed; got {array.dtype}. Cast it."
             )
