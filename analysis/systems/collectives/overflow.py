@@ -79,7 +79,7 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
             )
     order = algorithm.order(element, source.size, source.count)
     try:
-        _followed(order, column, adder)
+        _followed(order, column, adder, (element, source.size))
     except _Beyond as place:
         return f"element {element} overflowed {adder.fmt} {place}."
     if adder.watches and not adder.overflowed:
@@ -87,22 +87,23 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
     return f"element {element} overflowed {adder.fmt} in its last rounding, of the sum of all {source.count} ranks."
 
 
-def _followed(order: Order, column: Array, adder: Adder) -> Array:
+def _followed(order: Order, column: Array, adder: Adder, place: tuple[int, int]) -> Array:
     """Add the contributions to one element of the buffer in an order, and return the sum as an array of one code.
 
-    column: codes (ranks,) of the contributions to the element. adder: the rounding of the additions. Raises _Beyond,
-    whose text names the addition, at the first addition that overflows.
+    column: codes (ranks,) of the contributions to the element. adder: the rounding of the additions. place: index of
+    the element, and number of elements of the buffer, which select random bits. Raises _Beyond, whose text names the
+    addition, at the first addition that overflows.
     """
     if isinstance(order, int):
         return column[order : order + 1]
     if not isinstance(order, Hops):
-        return _at_one_rank(order, column, adder)
-    total = _followed(order[0], column, adder).copy()
+        return _at_one_rank(order, column, adder, place)
+    total = _followed(order[0], column, adder, place).copy()
     count = len(list(ranks_in(order[0])))
     for operand in order[1:]:
-        codes = _followed(operand, column, adder)
+        codes = _followed(operand, column, adder, place)
         before, rank = total.copy(), first_rank(operand)
-        adder.add_into(total, codes, 0, 1, rank)
+        adder.add_into(total, codes, *place, rank)
         joined = len(list(ranks_in(operand)))
         if not _finite(total, adder):
             mine, others = (float(decode(x, adder.fmt, np.float64)[0]) for x in (before, codes))
@@ -113,14 +114,17 @@ def _followed(order: Order, column: Array, adder: Adder) -> Array:
     return total
 
 
-def _at_one_rank(order: Order, column: Array, adder: Adder) -> Array:
+def _at_one_rank(order: Order, column: Array, adder: Adder, place: tuple[int, int]) -> Array:
     """Return the sum of one element, as `_followed` does with the same arguments, if one rank adds all operands."""
-    operands = [(first_rank(operand), _followed(operand, column, adder)) for operand in order]
+    operands = [(first_rank(operand), _followed(operand, column, adder, place)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:
-        total = adder.rounded(np.array([exact]), operands[0][0], SEND)
+        element, size = place if adder.is_stochastic else (0, 1)
+        sums = np.zeros(size)
+        sums[element] = exact
+        total = adder.rounded(sums, operands[0][0], SEND)[element : element + 1]
     else:
-        total = adder.add_all(operands, 0, 1)
+        total = adder.add_all(operands, *place)
     if not _finite(total, adder):
         ranks = len(list(ranks_in(order)))
         raise _Beyond(f"when one rank rounded the sum of {ranks} ({exact:g})")

@@ -272,3 +272,14 @@ def test_algorithms_with_numbers_of_numpy_have_plain_names() -> None:
     number: Any = np.int64(2)
     (row,) = C.report(np.ones((2, 4), np.float32), "bf16", [C.Ring(chunk=number)]).rows
     assert row.algorithm == "ring(chunk=2)"
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "two_level", "direct", C.ReductionTree("double_binary")])
+def test_errors_of_stochastic_overflows_name_the_addition(algorithm: Any) -> None:
+    x = np.zeros((8, 64), np.float32)
+    x[0], x[1] = 40000, 25520  # 65520, halfway between FP16's largest value and the next power of two
+    for seed in range(3):
+        with pytest.raises(
+            C.CollectiveOverflowError, match=r"rank 1's contribution \(25520\)|one rank rounded the sum"
+        ):
+            C.all_reduce(x, "fp16", algorithm=algorithm, rounding="stochastic", seed=seed)
