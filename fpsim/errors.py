@@ -77,6 +77,17 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
         raise ValueError(f"{name} must be an integer of at most {MOST_BITS} bits; got {shown(value)}.")
 
 
+def integer_fields(record: object, *names: str, lowest: int | None = None) -> None:
+    """Raise an error, as `require_integer` does, unless fields of a dataclass are integers, and make them Python's.
+
+    NumPy's integers of few bits would overflow in later arithmetic. record: the object, which may be frozen. names: the
+    fields. lowest: the smallest integer that they may be; None for no limit.
+    """
+    for name in names:
+        require_integer(name, getattr(record, name), lowest)
+        object.__setattr__(record, name, int(getattr(record, name)))
+
+
 def require_minutes(value: object) -> None:
     """Raise a TypeError or ValueError unless the argument `minutes` of a command is a finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, Real):

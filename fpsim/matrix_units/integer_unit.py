@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fpsim.errors import require_integer, require_kind, require_word
+from fpsim.errors import integer_fields, require_kind, require_word
 from fpsim.formats.integer_format import INTEGERS, IntegerFormat
 from fpsim.matrix_units.matrix_unit import Evidence
 from fpsim.reload import reloadable
@@ -45,8 +45,7 @@ class IntegerElement:
 
     def __post_init__(self) -> None:
         require_kind("name", self.name, str, "a text")
-        require_integer("bits", self.bits)
-        object.__setattr__(self, "bits", int(self.bits))  # NumPy's integers would overflow
+        integer_fields(self, "bits")
         if self.bits not in WIDTHS:
             raise ValueError(f"bits must be one of {', '.join(map(str, WIDTHS))}; got {self.bits}.")
         require_kind("signed", self.signed, bool, "True or False")
@@ -127,8 +126,7 @@ class IntegerUnit:
             require_kind(field, getattr(self, field), str, "a text")
         for field in ("a", "b", "d"):
             require_kind(field, getattr(self, field), IntegerElement, ELEMENT)
-        require_integer("terms", self.terms, 1)
-        object.__setattr__(self, "terms", int(self.terms))
+        integer_fields(self, "terms", lowest=1)
         if self.terms > MOST_TERMS:
             raise ValueError(f"terms must be at most {MOST_TERMS}; got {self.terms}.")
         require_kind("saturates", self.saturates, bool, "True or False")

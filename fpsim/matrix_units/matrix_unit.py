@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fpsim.errors import require_integer, require_kind, require_word
+from fpsim.errors import integer_fields, require_kind, require_word
 from fpsim.formats.named import (
     BF16,
     E2M1,
@@ -141,13 +141,12 @@ class MatrixUnit:
         for field in ("a", "b", "d"):
             require_kind(field, getattr(self, field), Element, ELEMENT)
         require_kind("rule", self.rule, Rule, "a Rule, such as fp.unit('hopper_f16_f32').rule")
-        for field, lowest in (("terms", 1), ("fraction_bits", 0), ("floor_exponent", None), ("result_bits", 0)):
-            require_integer(field, getattr(self, field), lowest)
+        integer_fields(self, "terms", lowest=1)
+        integer_fields(self, "fraction_bits", "result_bits", lowest=0)
+        integer_fields(self, "floor_exponent")
         if self.scale is not None:
             require_word("scale", self.scale, tuple(SCALES))
-        require_integer("block", self.block, 1 if self.scale else 0)
-        for field in ("terms", "fraction_bits", "floor_exponent", "result_bits", "block"):
-            object.__setattr__(self, field, int(getattr(self, field)))
+        integer_fields(self, "block", lowest=1 if self.scale else 0)
         require_word("evidence", self.evidence, get_args(Evidence))
         refuse_meaningless(self)
 

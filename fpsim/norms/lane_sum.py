@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.errors import require_integer, shown
+from fpsim.errors import integer_fields, shown
 from fpsim.lazy import deferred
 from fpsim.reload import reloadable
 
@@ -42,7 +42,7 @@ class LaneSum:
     lanes: int = 32
 
     def __post_init__(self) -> None:
-        require_integer("lanes", self.lanes)
+        integer_fields(self, "lanes")
         if not 1 <= self.lanes <= 1024 or self.lanes & (self.lanes - 1):
             raise ValueError(f"lanes must be a power of two from 1 to 1024; got {self.lanes}.")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.errors import integer_fields, require_integer, require_kind, require_word, shown
 from fpsim.reload import reloadable
 from fpsim.schedules.plan import Span
 
@@ -99,8 +99,9 @@ class SegmentLanes:
             raise ValueError("lengths must have the terms of a segment or more; got none.")
         for length in self.lengths:
             require_integer("a length", length, 1)
+        object.__setattr__(self, "lengths", tuple(map(int, self.lengths)))
         require_word("lanes", self.lanes, get_args(Lane))
-        require_integer("width", self.width, 1)
+        integer_fields(self, "width", lowest=1)
         fewest = FEWEST.get(self.lanes, 1)
         if self.width < fewest:
             raise ValueError(f"width must be {fewest} or more for the lanes {self.lanes!r}; got {self.width}.")
@@ -112,6 +113,7 @@ class SegmentLanes:
         require_kind("parts", self.parts, tuple, "a tuple of numbers of segments")
         for count in self.parts:
             require_integer("a part", count, 1)
+        object.__setattr__(self, "parts", tuple(map(int, self.parts)))
         if self.parts and sum(self.parts) != len(self.lengths):
             raise ValueError(f"parts must add up to the {len(self.lengths)} segments of lengths; got {self.parts}.")
 
@@ -183,8 +185,7 @@ class Regions:
     regions: tuple[ResultRegion, ...]
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
-            require_integer(name, getattr(self, name), 1)
+        integer_fields(self, "m", "n", "k", lowest=1)
         require_kind("regions", self.regions, tuple, "a tuple of fp.schedules.ResultRegion")
         for region in self.regions:
             require_kind("a region", region, ResultRegion, "an fp.schedules.ResultRegion")

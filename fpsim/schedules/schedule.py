@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.errors import integer_fields, require_integer, require_kind, require_word, shown
 from fpsim.reload import reloadable
 
 Rule = Literal["even", "ceiling", "floor", "cutlass", "interleaved", "rounds", "listed"]
@@ -55,13 +55,14 @@ class Slicing:
     lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        require_integer("count", self.count, 1)
-        require_integer("grain", self.grain, 0)
+        integer_fields(self, "count", lowest=1)
+        integer_fields(self, "grain", lowest=0)
         require_word("rule", self.rule, get_args(Rule))
         require_word("merge", self.merge, get_args(Merge))
         require_kind("lengths", self.lengths, tuple, "a tuple of numbers of terms")
         for length in self.lengths:
             require_integer("a length", length, 1)
+        object.__setattr__(self, "lengths", tuple(map(int, self.lengths)))
         if len(self.lengths) != (self.count if self.rule == "listed" else 0):
             raise ValueError(
                 f"the rule 'listed' has a length for each of its {self.count} slices, and other rules have none; got "
@@ -98,8 +99,7 @@ class Chain:
     odd_first: bool = False
 
     def __post_init__(self) -> None:
-        for count in ("interval", "restart", "residue", "step"):
-            require_integer(count, getattr(self, count), 0)
+        integer_fields(self, "interval", "restart", "residue", "step", lowest=0)
         for flag in ("short_sums_only", "first_as_is", "odd_first"):
             require_kind(flag, getattr(self, flag), bool, "True or False")
         if self.interval and self.residue:
@@ -140,10 +140,9 @@ class Lanes:
     blocks: int = 0
 
     def __post_init__(self) -> None:
-        require_integer("count", self.count, 1)
-        require_integer("run", self.run)
-        require_integer("chunk", self.chunk, 0)
-        require_integer("blocks", self.blocks, 0)
+        integer_fields(self, "count", lowest=1)
+        integer_fields(self, "run")
+        integer_fields(self, "chunk", "blocks", lowest=0)
         for flag in ("chunks_from_zero", "lanes_from_zero"):
             require_kind(flag, getattr(self, flag), bool, "True or False")
         require_word("merge", self.merge, get_args(LaneMerge))

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
+from fpsim.errors import integer_fields, is_integer, require_integer, require_kind, require_word, shown
 from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 from fpsim.formats.policies import OVERFLOWS
@@ -96,8 +96,8 @@ class Split:
             put(self, "accumulate", find_unit(self.accumulate))
         require_kind("name", self.name, str, "a text")
         require_word("overflow", self.overflow, tuple(OVERFLOWS))
-        require_integer("parts", self.parts, 2)
-        require_integer("shift", self.shift, 0)
+        integer_fields(self, "parts", lowest=2)
+        integer_fields(self, "shift", lowest=0)
         if self.parts > MOST_PARTS:
             raise ValueError(f"parts must be 2 to {MOST_PARTS}; got {self.parts}.")
         if self.shift > MOST_SHIFT:

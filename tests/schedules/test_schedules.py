@@ -322,3 +322,18 @@ def test_slices_of_block_scaled_units_keep_their_scales() -> None:
         schedule = s.cublas("sm_100", split_k=slices)
         got = fp.matmul(p.a, p.b, accumulate=unit, schedule=schedule, strict=False, **p.scales())
         assert_bits_equal(got, written.forward(parts))
+
+
+@pytest.mark.parametrize("number", [np.int8, np.uint8, np.int64])
+def test_numbers_of_a_schedule_may_be_numpy_integers(number: Any) -> None:
+    a = np.random.default_rng(0).standard_normal((3, 700)).astype(np.float16)
+    chain = fp.FusedMultiplyAdd(fp.FP32)
+    cases: tuple[tuple[Any, Any], ...] = (
+        ("hopper_f16_f32", lambda of: Schedule("own", sums=fp.schedules.Chain(of(64)))),
+        (chain, lambda of: Schedule("own", sums=fp.schedules.Lanes(of(8), run=of(4)))),
+        (chain, lambda of: Schedule("own", slicing=fp.schedules.Slicing(of(3)))),
+    )
+    for accumulate, made in cases:
+        want = fp.matmul(a, a.T, accumulate=accumulate, schedule=made(int))
+        assert_bits_equal(fp.matmul(a, a.T, accumulate=accumulate, schedule=made(number)), want)
+        assert made(number) == made(int)
