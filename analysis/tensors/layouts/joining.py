@@ -255,6 +255,15 @@ def settings_of(folder: Path) -> Mapping[str, Any]:
     """Return the quantisation settings, field -> value, of the config.json, quantize_config.json or
     hf_quant_config.json in a folder; {} if there are none.
     """
+    return next(iter(settings_by_file(folder).values()), {})
+
+
+def settings_by_file(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the quantisation settings of each configuration in a folder: name of the file -> {field: value}.
+
+    The files are config.json, quantize_config.json and hf_quant_config.json, as far as they have such settings.
+    """
+    settings: dict[str, Mapping[str, Any]] = {}
     for name in CONFIGURATIONS:
         try:
             path = folder / name
@@ -267,5 +276,5 @@ def settings_of(folder: Path) -> Mapping[str, Any]:
         if isinstance(inner, dict) and isinstance(inner.get("quantization"), dict):  # ModelOpt's separate file
             inner = {"quant_method": "modelopt", **inner["quantization"]}
         if isinstance(inner, dict) and ("quant_method" in inner or "bits" in inner):
-            return inner
-    return {}
+            settings[name] = inner
+    return settings

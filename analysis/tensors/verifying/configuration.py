@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from typing import Any
 
 from fpsim.analysis.tensors.verifying.report import Finding
@@ -60,6 +61,20 @@ def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
         weights = group.get("weights")
         if isinstance(weights, Mapping):
             yield from _wrong(weights, SCHEME_FIELDS, f" of the weights of {name}")
+
+
+def disagreement_findings(by_file: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield a finding for each quantisation setting that has different values in two configurations of a checkpoint.
+
+    by_file: name of a configuration's file -> its settings, field -> value. Lists of modules may differ, and fields may
+    be missing in one of them.
+    """
+    for (first, mine), (second, others) in combinations(by_file.items(), 2):
+        for field, (_, wanted) in FIELDS.items():
+            values = mine.get(field), others.get(field)
+            if None not in values and values[0] != values[1] and wanted != TEXTS[1]:
+                text = f"{first} says {field} {shown(values[0])}, and {second} says {shown(values[1])}."
+                yield Finding("", f"{field} in two files", text)
 
 
 def _wrong(settings: Mapping[str, Any], fields: Mapping[str, Check], owner: str) -> Iterator[Finding]:

@@ -12,13 +12,13 @@ import numpy as np
 from fpsim.analysis.tensors.checkpoint import checkpoint_files, stored_tensors
 from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
 from fpsim.analysis.tensors.files import safetensors_metadata
-from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised
+from fpsim.analysis.tensors.layouts.joining import Recognised, joined, recognised, settings_by_file
 from fpsim.analysis.tensors.layouts.naming import PLAIN
 from fpsim.analysis.tensors.layouts.packed_integers import groups_of
 from fpsim.analysis.tensors.layouts.parts import LayoutError, whole
 from fpsim.analysis.tensors.layouts.unpacking import WORD
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
-from fpsim.analysis.tensors.verifying.configuration import configuration_findings
+from fpsim.analysis.tensors.verifying.configuration import configuration_findings, disagreement_findings
 from fpsim.analysis.tensors.verifying.faults import fault_findings, untold_findings
 from fpsim.analysis.tensors.verifying.inputs import input_findings
 from fpsim.analysis.tensors.verifying.levels import level_findings
@@ -98,6 +98,8 @@ def _findings(
     findings: list[Finding] = []
     for settings in {id(one.parts.settings): one.parts.settings for one in quantised}.values():
         findings += configuration_findings(settings)
+    if quantised:
+        findings += disagreement_findings(settings_by_file(path if path.is_dir() else path.parent))
     for one in quantised:
         findings += _of_weight(one, metadata)
     findings += input_findings(stored, quantised)

@@ -279,7 +279,5 @@ def test_errors_of_stochastic_overflows_name_the_addition(algorithm: Any) -> Non
     x = np.zeros((8, 64), np.float32)
     x[0], x[1] = 40000, 25520  # 65520, halfway between FP16's largest value and the next power of two
     for seed in range(3):
-        with pytest.raises(
-            C.CollectiveOverflowError, match=r"contribution \(25520\)|one rank rounded the sum"
-        ):
+        with pytest.raises(C.CollectiveOverflowError, match=r"contribution \(25520\)|one rank rounded the sum"):
             C.all_reduce(x, "fp16", algorithm=algorithm, rounding="stochastic", seed=seed)
