@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.casts.cast import encode
-from fpsim.errors import require_integer, require_word, shown, unknown
+from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, Format
 
 Words = npt.NDArray[Any]
@@ -63,27 +63,6 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     rng = np.random.default_rng([seed, zlib.crc32(repr((name, (m, n, k), pair)).encode())])
     a, b = _cancelling(rng, (m, n, k), pair) if name == "cancelling" else _both(rng, (m, n, k), pair, name)
     return np.ascontiguousarray(a), np.ascontiguousarray(b)
-
-
-def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
-    """Return random values at which accumulators start, float32 (m, n); None for the name "zero".
-
-    name: "zero", "normal" (standard deviation 8), "wide" (exponents spread over 60 binades), "large" (magnitudes from
-      2**14 to 2**26) or "special" (zeros, Inf, NaN, 1.5, subnormals). seed: seed of the random numbers.
-
-    Raises:
-      ValueError: the name is unknown.
-
-    Example:
-      >>> from fpsim.testing.operands import start
-      >>> start("wide", 2, 2).dtype
-      dtype('float32')
-    """
-    if name == "zero":
-        return None
-    if name not in STARTS:
-        raise unknown("start", name, ["zero", *STARTS])
-    return STARTS[name](np.random.default_rng([seed, zlib.crc32(name.encode()), m, n]), (m, n)).astype(np.float32)
 
 
 def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> npt.NDArray[np.float32]:
@@ -204,10 +183,3 @@ DRAWS: dict[str, tuple[Draw, Draw]] = {
     "ties": (_codes_of(lambda g, size, _: g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size)),) * 2,
 }  # fmt: skip
 OPERAND_SETS = ("normal", "positive", "wide", "cancelling", "subnormal", "special", "adversarial", "ties")
-
-STARTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
-    "normal": lambda g, size: g.standard_normal(size) * 8,
-    "wide": lambda g, size: g.standard_normal(size) * 2.0 ** g.integers(-30, 30, size),
-    "large": lambda g, size: g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(14, 26, size) * g.uniform(1, 2, size),
-    "special": lambda g, size: g.choice([0.0, -0.0, np.inf, -np.inf, np.nan, 1.5, 1e-42, -1e-45], size),
-}

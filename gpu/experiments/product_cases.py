@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from fpsim.errors import require_word
 from fpsim.gpu.experiments.cublas_cases import cublaslt, halves
 from fpsim.gpu.lab.judge import ProductCase
 from fpsim.gpu.lab.lab import (  # fmt: skip
@@ -30,6 +33,12 @@ from fpsim.gpu.lab.model import LibraryModel, ProductProblem, Words
 from fpsim.testing import operands as inputs
 
 ORDERS = ("product", "a_first", "b_first")
+STARTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[np.float64]]] = {
+    "normal": lambda g, size: g.standard_normal(size) * 8,
+    "wide": lambda g, size: g.standard_normal(size) * 2.0 ** g.integers(-30, 30, size),
+    "large": lambda g, size: g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(14, 26, size) * g.uniform(1, 2, size),
+    "special": lambda g, size: g.choice([0.0, -0.0, np.inf, -np.inf, np.nan, 1.5, 1e-42, -1e-45], size),
+}
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
@@ -98,20 +107,35 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
         yield _loop(lab, name, shape, pair, "normal", tried, block_k=block_k, block_m=16, block_n=16)
 
 
+def random_start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
+    """Return random values at which accumulators start, float32 (m, n); None for the name "zero".
+
+    name: "zero", "normal" (standard deviation 8), "wide" (exponents spread over 60 binades), "large" (magnitudes from
+      2**14 to 2**26) or "special" (zeros, Inf, NaN, 1.5, subnormals). seed: seed of the random numbers.
+
+    Raises:
+      ValueError: the name is unknown.
+    """
+    require_word("start", name, ("zero", *STARTS))
+    if name == "zero":
+        return None
+    return STARTS[name](np.random.default_rng([seed, zlib.crc32(name.encode()), m, n]), (m, n)).astype(np.float32)
+
+
 def _loop(
     lab: Lab, name: str, shape: Shape, pair: Pair, start: str, models: Sequence[LibraryModel], **blocks: Any
 ) -> ProductCase:  # fmt: skip
     """Return the case that compares the bits of a Triton loop over tl.dot with those that `models` predict.
 
     lab: settings of the validation. name: name in reports. shape: (M, N, K). pair: formats of the operands. start: name
-    of the random values at which sums start, such as "normal" (fpsim/testing/operands.py). blocks: keyword arguments of
+    of the random values at which sums start, as for `random_start`. blocks: keyword arguments of
     `fpsim.gpu.hardware.dot`.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
         return lab.hardware.dot(problem.a, problem.b, problem.c, pair, **blocks), None
 
-    c = inputs.start(start, *shape[:2], lab.seed)
+    c = random_start(start, *shape[:2], lab.seed)
     return ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.gpu.experiments.product_cases import random_start
 from fpsim.gpu.lab.model import LibraryModel, ProductProblem, built, predict
 from fpsim.testing import operands as inputs
 from tests.kit.sweeps import in_turn
@@ -66,11 +67,11 @@ def test_special_inputs_hold_infinities_and_nans() -> None:
 
 @pytest.mark.parametrize("name", ["normal", "wide", "large", "special"])
 def test_accumulators_start_at_floats(name: str) -> None:
-    c = inputs.start(name, 4, 6)
+    c = random_start(name, 4, 6)
     assert c is not None
     assert c.shape == (4, 6)
     assert c.dtype == np.float32
-    assert inputs.start("zero", 4, 6) is None
+    assert random_start("zero", 4, 6) is None
 
 
 def test_unknown_inputs_are_refused() -> None:
@@ -85,4 +86,4 @@ def test_unknown_inputs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape must be \(M, N, K\); got 4\."):
         inputs.product_operands("normal", 4, ("e4m3", "e4m3"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="start must be one of"):
-        inputs.start("gaussian", 1, 1)
+        random_start("gaussian", 1, 1)
