@@ -144,13 +144,12 @@ def test_scales_without_codes_are_found(tmp_path: Path) -> None:
 
 
 def test_configurations_that_disagree_are_a_problem(tmp_path: Path) -> None:
-    fp.torch.export(
-        {"up.weight": np.random.default_rng(0).standard_normal((32, 128))}, layout="gptq", out=tmp_path / "x"
-    )
+    weight = np.random.default_rng(0).standard_normal((32, 128))
+    fp.torch.export({"up.weight": weight}, layout="gptq", out=tmp_path / "x")
     assert fp.analysis.verify(tmp_path / "x").ok
     file = tmp_path / "x" / "quantize_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "bits": 8, "sym": False}))
-    assert fp.analysis.verify(tmp_path / "x").problems == (
+    assert fp.analysis.verify(tmp_path / "x").problems == [
         "config.json says bits 4, and quantize_config.json says 8.",
         "config.json says sym True, and quantize_config.json says False.",
-    )
+    ]
