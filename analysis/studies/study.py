@@ -139,14 +139,10 @@ class StudyPlan:
         format of more bits. If a format has several such candidates, the last of them is taken.
         """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
-        casts.sort(key=lambda c: self.formats.index(c.element))
+        formats = [c.element for c in self.candidates]
+        casts.sort(key=lambda c: formats.index(c.element))
         few, many = ([c for c in casts if (c.element.bits <= 8) == small] for small in (True, False))
         return tuple(some[0] for some in (few, many) if some)
-
-    @property
-    def formats(self) -> list[Any]:
-        """The format (an Element) of each candidate, in the order of the candidates, with repetitions."""
-        return [candidate.element for candidate in self.candidates]
 
     def report(self) -> StudyReport:
         """Return a report with the settings of the study, but without tensors and measurements."""

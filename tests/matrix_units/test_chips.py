@@ -161,7 +161,7 @@ def followed_in_diff(name: str) -> Any:
 
 
 def budget(name: str) -> Any:
-    return load("fpsim.analysis.studies.budget.recipes").followed_by(fp.torch.RECIPES["BF16"], "up", name)
+    return load("fpsim.analysis.studies.budget.budget").followed_by(fp.torch.RECIPES["BF16"], "up", name)
 
 
 def schedule_of_fields(name: str) -> Any:

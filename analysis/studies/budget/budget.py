@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from fpsim.analysis.models.coverage import EVERY
@@ -12,11 +13,11 @@ from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.causes import rows_of
 from fpsim.analysis.studies.budget.layers import Kept, kept_layers, recorded_layer
 from fpsim.analysis.studies.budget.notes import Notes
-from fpsim.analysis.studies.budget.recipes import followed_by
 from fpsim.analysis.studies.budget.replay import Amaxes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, added
 from fpsim.analysis.studies.budget.row import BudgetRow
-from fpsim.recipes.hardware import Hardware
+from fpsim.recipes.hardware import Hardware, Note, placed
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import LinearLike, find_either
 from fpsim.recipes.training_recipe import Recipe
 
@@ -71,18 +72,18 @@ def budget(
     others = {} if arriving is None else _arriving(recording, arriving, layers)
     rows: dict[tuple[int, str, str], BudgetRow] = {}
     for kept in products:
-        followed = followed_by(recipe, kept.layer, on)
-        notes.extend(followed.notes)
+        recipes, remarks = followed_by(recipe, kept.layer, on)
+        notes.extend(remarks)
         other = others.get((kept.step, kept.layer, kept.part))
         if arriving is not None:
             notes.extend((reason, kept.layer) for reason in _differences(kept, other))
         later: Amaxes = {} if other is None or arriving is None else _amaxes(arriving, other)
         amaxes = _amaxes(recording, kept)
         with _noting(notes, kept.layer):
-            for row in rows_of(kept, followed.recipes, amaxes, other, later):
+            for row in rows_of(kept, recipes, amaxes, other, later):
                 key = kept.step, row.layer, row.product
                 rows[key] = rows[key].with_part(row) if key in rows else row
-        if not amaxes and any(linear.delayed is not None for linear in followed.recipes):
+        if not amaxes and any(linear.delayed is not None for linear in recipes):
             why = "since no amax of its operands was recorded before it"
             notes.add(f"Delayed scales are 1 at step {kept.step}, {why}", kept.layer)
 
@@ -92,6 +93,29 @@ def budget(
     coverage = recording.coverage.of(names, layers not in EVERY)
     name = recipe.name or ("a recipe of training" if isinstance(recipe, Recipe) else repr(recipe))
     return Budget(added(tuple(rows.values())), name, hardware, recording.model, steps, notes.sentences, coverage)
+
+
+def followed_by(
+    recipe: LinearRecipe | Recipe, layer: str, hardware: Any
+) -> tuple[tuple[LinearRecipe, LinearRecipe, LinearRecipe], tuple[Note, ...]]:  # fmt: skip
+    """Return the recipes of fprop, dgrad and wgrad that a layer follows on some hardware, and notes.
+
+    The notes are pairs (effect of the hardware that a user might not expect, name of the product). `recipe`: a recipe
+    of linear layers, which all three products follow; or a recipe of training, whose settings for this layer at the
+    first step are taken. `layer`: the layer's name. `hardware`: as `on` in `budget`.
+
+    Raises:
+      ValueError: the hardware cannot compute one of the products.
+    """
+    place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
+    if isinstance(recipe, LinearRecipe):
+        linear = place(recipe, hardware)
+        return (linear.recipe,) * 3, linear.notes
+    x, dx, dw = (place(recipe.linear_of(layer, product, 0, 1), hardware) for product in PRODUCTS)
+    return (x.recipe, dx.recipe, dw.recipe), tuple(dict.fromkeys((*x.notes, *dx.notes, *dw.notes)))
+
+
+_placed = lru_cache(maxsize=64)(placed)
 
 
 @contextmanager

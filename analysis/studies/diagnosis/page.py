@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 from collections.abc import Sequence
@@ -238,8 +239,6 @@ def _drawn(diagnosis: Diagnosed) -> list[str]:
 
 def _causes(diagnosis: Diagnosed, name: str) -> Picture:
     """Return a picture of errors by cause in the recipe called `name`: a bar for each product of the worst layers."""
-    import dataclasses
-
     from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP
 
     whole = diagnosis.budgets[name]

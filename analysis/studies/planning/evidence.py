@@ -195,17 +195,13 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
         for row in report.rows
     }
     values = {(row.layer, row.product): row.elements for row in report.rows}
-    undivided = _undivided(
-        measured, report.recipes,
-        {slot: _terms(slot, values, report) for slot in slots},
-    )  # fmt: skip
     refusals = [
         *_unmeasured(figure, measured),
         *(
             Refusal(layer, product, recipe, "the sensitivity has no row of it")
             for layer, product in slots for recipe in report.recipes if (layer, product, recipe) not in measured
         ),
-        *undivided,
+        *_undivided(measured, report.recipes, {slot: _terms(slot, values, report) for slot in slots}),
     ]  # fmt: skip
     measured = _without(measured, refusals)
     together = report.measure if report.can_measure else None

@@ -45,15 +45,15 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
     """
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
-    first = program.solved(program.harms, limit, None if rival is None else problem.harm(rival))
-    choices = [choice for choice in (first.choice, rival) if choice is not None]
+    first, bound = program.solved(program.harms, limit, None if rival is None else problem.harm(rival))
+    choices = [choice for choice in (first, rival) if choice is not None]
     if not choices:
         return None
     best = min(choices, key=problem.rank)
-    cheaper = program.solved(program.prices, limit, problem.harm(best)).choice
+    cheaper, _ = program.solved(program.prices, limit, problem.harm(best))
     if cheaper is not None:
         best = min(best, cheaper, key=problem.rank)
-    return Optimum(best, problem.harm(best) - first.bound < 1)
+    return Optimum(best, problem.harm(best) - bound < 1)
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
@@ -62,22 +62,9 @@ def cheapest(problem: ChoiceProblem) -> Choice:
     Of choices with equal price, it is the one of the least total harm (squared errors, or changes of the loss).
     """
     program = _Program(problem)
-    cheap = program.solved(program.prices).choice
+    cheap, _ = program.solved(program.prices)
     assert cheap is not None  # every unit has a recipe
-    return min(cheap, program.solved(program.harms, problem.price(cheap)).choice or cheap, key=problem.rank)
-
-
-class _Answer(NamedTuple):
-    """The solver's answer: a choice of recipes, and the value of the goal below which no choice exists.
-
-    Attributes:
-      choice: index of a recipe for each unit; None if none was found.
-      bound: a total harm or a price, whichever was minimised; -Inf if nothing is proven, Inf if no choice meets the
-        limits.
-    """
-
-    choice: Choice | None
-    bound: float
+    return min(cheap, program.solved(program.harms, problem.price(cheap))[0] or cheap, key=problem.rank)
 
 
 class _Program:
@@ -119,8 +106,11 @@ class _Program:
 
     def solved(
         self, goal: npt.NDArray[np.float64], limit: int | None = None, most: int | None = None
-    ) -> _Answer:  # fmt: skip
+    ) -> tuple[Choice | None, float]:  # fmt: skip
         """Return the choice of least harm or price, at a price of at most `limit` and a total harm of at most `most`.
+
+        The choice is None if none was found. Also return a bound of the goal (total harm or price) below which no
+        choice exists: -Inf if nothing is proven, Inf if no choice meets the limits.
 
         `goal`: the array `harms` or `prices` of this program, to minimise harm or price. `limit`, `most`: in the
         problem's integers; None for no limit.
@@ -140,10 +130,10 @@ class _Program:
 
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
-    ) -> _Answer:
+    ) -> tuple[Choice | None, float]:
         """Run the float64 solver until an answer meets the limits in exact integers; exclude answers that do not.
 
-        The choice of the returned answer is None if there is no such answer, or if 64 answers did not meet the limits.
+        Return (choice, bound) as `solved` does. The choice is None also if 64 answers did not meet the limits.
         `goal`: numbers whose sum over the chosen variables is minimised. `top`: upper bound of each variable. Both are
         float64 of shape (variables,). `limit`, `most`: largest price, and largest total harm (squared errors, or
         changes of the loss), or None.
@@ -163,14 +153,14 @@ class _Program:
             )  # fmt: skip
             bound = -math.inf if solution.mip_dual_bound is None else float(solution.mip_dual_bound) * unit
             if solution.x is None:
-                return _Answer(None, math.inf if solution.status == 2 else bound)
+                return None, math.inf if solution.status == 2 else bound
             taken = [place for place in range(len(self.columns)) if solution.x[place] > 0.5]
             choice = tuple(recipe for _, recipe in (self.columns[place] for place in taken))
             fits = limit is None or self.problem.price(choice) <= limit
             if fits and (most is None or self.problem.harm(choice) <= most):
-                return _Answer(choice, bound)
+                return choice, bound
             self._add(dict.fromkeys(taken, 1.0), len(taken) - 1.0)
-        return _Answer(None, -math.inf)
+        return None, -math.inf
 
 
 def _power(largest: float, bits: int) -> float:
