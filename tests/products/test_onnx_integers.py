@@ -11,6 +11,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
+from tests.kit.processor import IS_SUPPORTED, STATES, processor_state
 
 Array = npt.NDArray[Any]
 f32 = np.float32
@@ -210,3 +211,14 @@ def test_scales_of_the_result_may_differ_along_the_axes_of_b() -> None:
     y_scale, y_zero = np.array([1, 2], f32).reshape(2, 1, 1), np.array([3, 4], np.uint8).reshape(2, 1, 1)
     got = fp.qlinear_matmul(A, 1.0, None, b, 1.0, None, y_scale, y_zero)
     assert got.tolist() == [[[6] * 4] * 2, [[7] * 4] * 2]
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="sets the state of x86 processors")
+@pytest.mark.parametrize("state", STATES)
+def test_the_state_of_the_processor_changes_nothing(state: str) -> None:
+    a, b = np.ones((1, 3), np.int8), np.ones((3, 1), np.int8)
+    tiny, less = f32(1e-40), f32(1e-41)
+    for library in ("onnx", "onnxruntime"):
+        with processor_state(STATES[state]):
+            got = fp.qlinear_matmul(a, tiny, None, b, f32(1), None, less, library=library)
+        assert got.tolist() == [[30]]

@@ -13,7 +13,7 @@ from fpsim.lazy import deferred
 from fpsim.matrix_units.catalogue import INTEGER_ROWS
 from fpsim.matrix_units.integer_unit import IntegerUnit
 
-loops = deferred("fpsim.products.integers.product")  # imports numba
+loops, processor = deferred("fpsim.products.integers.product"), deferred("fpsim.runtime.processor")  # import numba
 Library = Literal["onnx", "onnxruntime"]
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
@@ -97,7 +97,7 @@ def qlinear_matmul(
     of_a, of_b = _scales(a_scale, rows.shape, "a_scale"), _scales(b_scale, columns.shape, "b_scale")
     of_y = _scales(y_scale, full, "y_scale")
     sums = _integer_sums(rows, columns, (a_zero_point, b_zero_point))
-    with np.errstate(all="ignore"):
+    with processor().ieee_arithmetic(), np.errstate(all="ignore"):
         factor = of_a * of_b / of_y
         offset = 0 if end is None else end.astype(np.int64)
         if library == "onnx":
