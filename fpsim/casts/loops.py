@@ -73,8 +73,7 @@ def encode_kernel(
     return kernel(encode)
 
 
-@inner_loop
-def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
+def _fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """Fill `words`, a 1-D uint32 array, with random numbers by Philox, from a value of its counter on.
 
     Each value of the counter yields four numbers, so words.size must be a multiple of 4. counter: the first value,
@@ -89,6 +88,9 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
         words[4 * j + 3] = w3
 
 
+fill_random = inner_loop(_fill)
+
+
 @cache
 def random_kernel() -> Any:
     """Return the kernel (words, counter, k0, k1) -> None that fills a uint32 array with random numbers.
@@ -96,11 +98,7 @@ def random_kernel() -> Any:
     words: 1-D, with a multiple of 4 elements. counter: the first value of the Philox counter, uint64; each value yields
     four numbers. k0, k1: low and high 32 bits of the seed, uint64.
     """
-
-    def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
-        fill_random(words, counter, k0, k1)
-
-    return kernel(fill)
+    return kernel(_fill)
 
 
 def random_words(seed: int, first: int, size: int) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked
+from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer
 from fpsim.errors import shown
 from fpsim.matrix_units.catalogue import INTEGER_ROWS
 from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
@@ -24,7 +24,6 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
     """
     if type(x) is np.ndarray and x.dtype == element.dtype and element.bits >= 8:
         return x
-    refuse_masked(x, name)
     if hasattr(x, "codes") and hasattr(x, "decode"):
         raise TypeError(f"{name} must be an array of {element.dtype}; got {type(x).__name__}. Pass {name}.codes.")
     array = as_array(x, name)

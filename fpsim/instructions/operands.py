@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arithmetic.operands import full_dtype
-from fpsim.arrays import Array, as_array, code_array, describe_refused, format_of, overlaps, refuse_masked, words
+from fpsim.arrays import Array, as_array, code_array, describe_refused, format_of, overlaps, words
 from fpsim.formats.named import DTYPES, FP16, Format
 from fpsim.instructions.integer_operands import refuse_unit_of_integers
 from fpsim.matrix_units.catalogue import float_units as units
@@ -30,7 +30,6 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
     fmt = element.carrier
     if type(x) is np.ndarray and x.dtype is full_dtype(fmt):  # codes that are all in range
         return x
-    refuse_masked(x, name)
     refuse_unit_of_integers(x, unit.name, name)
     if isinstance(x, EncodedArray) and x.fmt == fmt:
         return x.codes

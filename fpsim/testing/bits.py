@@ -7,16 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import (
-    Array,
-    as_array,
-    describe_refused,
-    format_of,
-    is_small_integer,
-    refuse_masked,
-    without_gradient,
-    words,
-)
+from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, without_gradient, words
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import Element, coded_element
@@ -105,7 +96,6 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
         arrays = {**x._arrays(), "tensor_scale": x.tensor_scale}
         parts = {part: (as_array(array), formats.get(part)) for part, array in arrays.items() if array is not None}
         return ComparedSide("a Scaled array", x.fmt, x.scaling, parts)
-    refuse_masked(x, name)
     array = as_array(without_gradient(x), name)
     if array.dtype.kind not in "iub" and format_of(array.dtype) is None and not is_small_integer(array.dtype):
         raise TypeError(

@@ -11,7 +11,9 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
-from fpsim.arithmetic.elementary.real import FUNCTIONS, MARGIN_BITS, magnitude, real_of
+from mpmath.libmp import from_float
+
+from fpsim.arithmetic.elementary.real import FUNCTIONS, MARGIN_BITS, magnitude
 from fpsim.core.number import TOP
 
 KEPT = TOP  # bits of a result; one more is set if any later bit is
@@ -62,7 +64,7 @@ def _by_ziv(name: str, x: float) -> ExactResult:
 
     The exact result must have more than 61 bits; an AssertionError says that MOST_PRECISION bits do not suffice.
     """
-    function, argument = FUNCTIONS[name], real_of(x)
+    function, argument = FUNCTIONS[name], from_float(x)
     precision = FIRST_PRECISION
     while precision <= MOST_PRECISION:
         value = function(argument, precision)

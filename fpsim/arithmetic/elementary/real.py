@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mpmath import libmp
 from mpmath.libmp import (
     MPZ_ONE,
     fhalf,
@@ -167,25 +166,15 @@ def _gelu(x: Real, precision: int) -> Real:
     return mpf_mul(x, mpf_shift(tail, -1), precision)  # type: ignore[no-any-return]
 
 
-def _plain(function: Any) -> Function:
-    """Wrap a function of mpmath.libmp, which has optional arguments, as one of exactly two, (x, precision)."""
-    return lambda x, precision: function(x, precision)
-
-
 FUNCTIONS: dict[str, Function] = {
-    "exp": _plain(mpf_exp), "exp2": _exp2, "expm1": _expm1, "log": _plain(mpf_log), "log1p": _log1p,
+    "exp": mpf_exp, "exp2": _exp2, "expm1": _expm1, "log": mpf_log, "log1p": _log1p,
     "log2": lambda x, precision: mpf_div(mpf_log(x, precision + 8), mpf_ln2(precision + 8), precision),
-    "sin": _plain(mpf_sin), "cos": _plain(mpf_cos), "tan": _plain(mpf_tan), "tanh": _plain(mpf_tanh),
+    "sin": mpf_sin, "cos": mpf_cos, "tan": mpf_tan, "tanh": mpf_tanh,
     "sigmoid": lambda x, precision: _logistic(fone, x, precision),
     "erf": lambda x, precision: _erf_of(x, mpf_mul(x, x), precision),
     "erfc": lambda x, precision: _erfc_of(x, mpf_mul(x, x), precision),
     "rsqrt": lambda x, precision: mpf_div(fone, mpf_sqrt(x, precision + 8), precision),
-    "reciprocal": lambda x, precision: mpf_div(fone, x, precision), "cbrt": _plain(mpf_cbrt),
+    "reciprocal": lambda x, precision: mpf_div(fone, x, precision), "cbrt": mpf_cbrt,
     "softplus": lambda x, precision: _log1p(mpf_exp(x, precision + 8), precision + 8),
     "gelu": _gelu, "silu": lambda x, precision: _logistic(x, x, precision),
 }  # fmt: skip
-
-
-def real_of(value: float) -> Real:
-    """Return a finite float as mpmath's (sign, mantissa, exponent, bits), exactly."""
-    return libmp.from_float(value)  # type: ignore[no-any-return]

@@ -9,23 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.core.exact_arithmetic import add, flushed, multiply, zero
-from fpsim.core.number import ZERO, Number, UnpackLayout, least_field, unpack
+from fpsim.core.exact_arithmetic import add, flushed, multiply
+from fpsim.core.number import Number, least_field, unpack
 from fpsim.core.rounding import NEAREST_EVEN, ODD
-from fpsim.core.units.nvidia import Layouts, UnitLayout, packed_or_nan
+from fpsim.core.units.nvidia import Layouts, UnitLayout, operand_at, packed_or_nan
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
-
-
-@scalar
-def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout) -> Number:
-    """Return codes[k] as an exact Number, or +0 if k is beyond the array's end.
-
-    codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
-    """
-    return unpack(u64(u64(codes[k]) & u64(kept)), f) if k < i64(codes.size) else zero(ZERO)
 
 
 @scalar
@@ -49,9 +39,11 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     formats; u: UnitLayout, constants of the instruction.
     """
     k, least = i64(start + i64(1)), least_field(f.c)
-    x, y = flushed(_operand(a, start, u.kept_a, f.a), least), flushed(_operand(b, start, u.kept_b, f.b), least)
+    x, y = flushed(operand_at(a, start, u.kept_a, f.a), least), flushed(operand_at(b, start, u.kept_b, f.b), least)
     first, _ = multiply(x, y)
-    second, _ = multiply(flushed(_operand(a, k, u.kept_a, f.a), least), flushed(_operand(b, k, u.kept_b, f.b), least))
+    second, _ = multiply(
+        flushed(operand_at(a, k, u.kept_a, f.a), least), flushed(operand_at(b, k, u.kept_b, f.b), least)
+    )
     pair, _ = add(_odd(first, f, u), _odd(second, f, u), ODD)
     total, _ = add(flushed(unpack(c, f.c), least), _odd(pair, f, u), ODD)
     return packed_or_nan(flushed(total, least), f.result, ODD, u)
@@ -66,8 +58,8 @@ def fused_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayou
     formats; u: UnitLayout, constants of the instruction.
     """
     k = i64(start + i64(1))
-    first, _ = multiply(_operand(a, start, u.kept_a, f.a), _operand(b, start, u.kept_b, f.b))
-    second, _ = multiply(_operand(a, k, u.kept_a, f.a), _operand(b, k, u.kept_b, f.b))
+    first, _ = multiply(operand_at(a, start, u.kept_a, f.a), operand_at(b, start, u.kept_b, f.b))
+    second, _ = multiply(operand_at(a, k, u.kept_a, f.a), operand_at(b, k, u.kept_b, f.b))
     pair, _ = add(first, second, NEAREST_EVEN)
     code = packed_or_nan(pair, f.result, NEAREST_EVEN, u)
     total, _ = add(unpack(c, f.c), unpack(code, f.c), NEAREST_EVEN)

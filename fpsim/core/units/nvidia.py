@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.core.encode import EncodeLayout, encode_fields
-from fpsim.core.exact_arithmetic import add
+from fpsim.core.exact_arithmetic import add, zero
 from fpsim.core.number import BIAS, NAN, TOP, ZERO, Number, UnpackLayout, normalise, unpack, unpack_fields
 from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
@@ -116,6 +116,16 @@ def packed_or_nan(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
     UnitLayout. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     return u64(u.nan) if x.kind >= u64(NAN) else packed(x, f, mode, u)
+
+
+@scalar
+def operand_at(codes: Any, k: Any, kept: Any, f: UnpackLayout) -> Number:
+    """Return codes[k] as an exact Number, or +0 if k is beyond the array's end.
+
+    codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
+    return unpack(u64(u64(codes[k]) & u64(kept)), f) if k < i64(codes.size) else zero(ZERO)
 
 
 @scalar

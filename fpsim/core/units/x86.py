@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fpsim.core.exact_arithmetic import add, flushed, fma, zero
-from fpsim.core.number import FINITE, NAN, TOP, ZERO, Number, UnpackLayout, least_field, unpack
+from fpsim.core.number import FINITE, NAN, TOP, ZERO, Number, least_field, unpack
 from fpsim.core.rounding import NEAREST_EVEN
-from fpsim.core.units.nvidia import Layouts, UnitLayout, packed
+from fpsim.core.units.nvidia import Layouts, UnitLayout, operand_at, packed
 from fpsim.runtime.compile import scalar
 
 i64, u64 = np.int64, np.uint64
@@ -39,19 +39,6 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
 
 
 @scalar
-def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -> Number:
-    """Return codes[k] as an exact Number, or +0 if k is beyond the array's end; float32 subnormals become zeros.
-
-    codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
-    least_field: field (exponent + 2**14) of the smallest normal float32; smaller values become zeros of their sign.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
-    """
-    if k >= i64(codes.size):
-        return zero(ZERO)
-    return flushed(unpack(u64(u64(codes[k]) & u64(kept)), f), least_field)
-
-
-@scalar
 def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the float32 code, a uint64, of a[k] * b[k] + c, rounded once, with tiny operands and results flushed.
 
@@ -60,7 +47,7 @@ def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> 
     zeros.
     """
     least = least_field(f.c)
-    x, y = _operand(a, k, u.kept_a, f.a, least), _operand(b, k, u.kept_b, f.b, least)
+    x, y = flushed(operand_at(a, k, u.kept_a, f.a), least), flushed(operand_at(b, k, u.kept_b, f.b), least)
     total, _ = fma(x, y, unpack(c, f.c), NEAREST_EVEN)
     return _flushed_code(total, f, u)
 

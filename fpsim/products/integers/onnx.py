@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, as_array, refuse_masked
+from fpsim.arrays import Array, as_array
 from fpsim.errors import require_word, shown
 from fpsim.lazy import deferred
 from fpsim.matrix_units.catalogue import INTEGER_ROWS
@@ -118,7 +118,6 @@ def _bytes(x: Any, name: str) -> Array:
     Raises:
       TypeError: x has another dtype, or is a masked array.
     """
-    refuse_masked(x, name)
     array = as_array(x, name)
     if array.dtype not in BYTES:
         got = array.dtype if hasattr(x, "dtype") else shown(x)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, as_array, format_of, is_torch, refuse_masked, to_torch, without_gradient, words
+from fpsim.arrays import Array, as_array, format_of, is_torch, to_torch, without_gradient, words
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.float_format import Format
@@ -186,7 +186,6 @@ def result_array(got: Any, x: Array, wanted: str = "an array of values or codes"
     """
     said = f"fn must return {wanted}; got {'a masked array' if np.ma.isMaskedArray(got) else shown(got)}."
     try:
-        refuse_masked(got, "the result")
         array = np.asarray(as_array(without_gradient(got), "the result"))
     except (TypeError, ValueError) as error:
         raise FunctionMisbehaved("returns", said, x) from error
