@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
+from fpsim.analysis.tensors.layouts.parts import LONGEST, Decoder, LayoutError, WeightParts
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import Array
+from fpsim.formats.named import FP32
 
 # Values of the codes 0 to 15, as bitsandbytes 0.50.2 stores them in `quant_map` (checked on its files).
 NF4 = (
@@ -88,7 +89,7 @@ def table_blocks(parts: WeightParts) -> Tensor:
             )
 
     def load() -> Decoder:
-        table = parts.floats("table")
+        table = parts.floats("table").reshape(-1)
         scales = scales_of_blocks(parts, state)
 
         def decode(band: Array, first: int) -> Array:
@@ -144,9 +145,9 @@ def _state(parts: WeightParts) -> dict[str, Any]:
     try:
         state = json.loads(parts.text("state"))
         shape, block = state["shape"], state["blocksize"]
-        plain = all(type(n) is int and n > 0 for n in [*shape, block])
+        plain = all(type(n) is int and 0 < n < LONGEST for n in [*shape, block])
         nested = [state["nested_blocksize"], state["nested_offset"]] if "nested_scale" in parts.beside else [1, 0.0]
-        plain = plain and type(nested[0]) is int and nested[0] > 0 and isinstance(nested[1], (int, float))
+        plain = plain and type(nested[0]) is int and 0 < nested[0] < LONGEST and abs(nested[1]) <= FP32.max
     except (ValueError, KeyError, TypeError, RecursionError):
         plain = False
     if not plain:

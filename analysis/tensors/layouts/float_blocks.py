@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts, whole
+from fpsim.analysis.tensors.layouts.parts import LONGEST, Decoder, LayoutError, WeightParts, whole
 from fpsim.analysis.tensors.layouts.unpacking import powers, rounded_like, swizzled_shape, unswizzled, values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
@@ -99,7 +99,7 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
         weights = [group.get("weights") for group in groups.values() if isinstance(group, Mapping)]
         structures = [one.get("block_structure") for one in weights if isinstance(one, Mapping)]
         block = structures[0] if structures and all(one == structures[0] for one in structures) else None
-    if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and n > 0 for n in block):
+    if not isinstance(block, list) or len(block) != 2 or not all(type(n) is int and 0 < n < LONGEST for n in block):
         return None
     return block[0], block[1]
 

@@ -16,6 +16,7 @@ from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
 
+LONGEST = 1 << 62  # limit of stated lengths, such as those of blocks, which int64 indices are divided by
 Decoder = Callable[[Array, int], Array]  # (rows of codes, the number of the first one) -> rows of float32 values
 
 

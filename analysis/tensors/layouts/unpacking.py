@@ -9,7 +9,7 @@ import numpy as np
 
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.casts.cast import decode, quantize
-from fpsim.formats.named import E2M1, E8M0, FP32, Format
+from fpsim.formats.named import E2M1, E8M0, FP32, FP64, Format
 
 WORD = 32  # bits of a word of packed integers
 TILE_ROWS, TILE_COLUMNS = 128, 4  # tiles of scales in memory, for tensor cores
@@ -87,9 +87,10 @@ def powers(codes: Array) -> Array:
 
 
 def values_of(stored: Array, fmt: Format | None = None) -> Array:
-    """Return stored numbers as float32: decoded as codes of `fmt` unless that is None, else converted."""
-    if fmt is None or fmt == FP32:
-        return np.asarray(stored, np.float32)
+    """Return stored numbers as float32: converted if `fmt` is None, FP32 or FP64, else decoded as codes of `fmt`."""
+    if fmt is None or fmt in (FP32, FP64):
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(stored, np.float32)
     return np.asarray(decode(np.ascontiguousarray(stored).view(fmt.storage), fmt, np.float32))
 
 

@@ -129,8 +129,9 @@ def _packed(one: Recognised) -> Iterator[Finding]:
             yield Finding.about(name, "group size", f"the configuration says groups of {size}, which makes {wanted} "
                                 f"groups of {k} inputs, and there are scales for {groups}.")  # fmt: skip
         elif "group" in parts.beside:
-            yield from _groups(one, size if size > 0 else k)
-            plain = np.arange(k) // (size if size > 0 else k)
+            size = min(size, k) if size > 0 else k
+            yield from _groups(one, size)
+            plain = np.arange(k) // size
             equal = np.array_equal(parts.array("group").reshape(-1), plain)
             if not equal and parts.settings.get("desc_act") is False:
                 yield Finding.about(

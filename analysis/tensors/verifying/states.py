@@ -66,11 +66,13 @@ def hqq_findings(one: Recognised) -> Iterator[Finding]:
     configured = parts.settings.get("quant_config")
     configured = configured.get("weight_quant_params") if isinstance(configured, Mapping) else None
     for key, value in held.items():
-        said = parts.number(key) if key in parts.beside else value
-        if said != value:
-            yield Finding.about(
-                name, f"stored {key}", f"its stored {key} is {said:g}, and its tensors are those of {value}."
-            )
+        stored = parts.beside.get(key)
+        if stored is not None and stored.size != 1:
+            text = f"its stored {key} has the shape {stored.shape}; readers need one value."
+            yield Finding.about(name, f"stored {key}", text)
+        elif stored is not None and parts.number(key) != value:
+            text = f"its stored {key} is {parts.number(key):g}, and its tensors are those of {value}."
+            yield Finding.about(name, f"stored {key}", text)
         wanted = configured.get(key) if isinstance(configured, Mapping) else None
         if type(wanted) is int and wanted != value:
             yield Finding.about(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.analysis.tensors.files import read_stored, safetensors_metadata
 from fpsim.analysis.tensors.tensor import TensorFileError
 from fpsim.analysis.tensors.verifying.report import LayoutReport
 from tests.analysis.tensors.test_layouts import ROWS, WEIGHT, file_of, safetensors
@@ -153,3 +154,44 @@ def test_configurations_that_disagree_are_a_problem(tmp_path: Path) -> None:
         "config.json says bits 4, and quantize_config.json says 8.",
         "config.json says sym True, and quantize_config.json says False.",
     ]
+
+
+def test_unusual_numbers_beside_codes_are_read_or_reported(tmp_path: Path) -> None:
+    weight = np.linspace(-1, 1, 128 * 256, dtype=np.float32).reshape(128, 256)
+
+    def changed(layout: str, name: str, change: Any, **settings: Any) -> Path:
+        folder = tmp_path / f"{layout}{len(list(tmp_path.iterdir()))}".replace(":", "-")
+        fp.torch.export({"up.weight": weight}, layout=layout, out=folder)
+        [file] = folder.glob("*.safetensors")
+        arrays = {one.name: np.concatenate([*one.chunks()]).reshape(one.shape) for one in read_stored(file)[0]}
+        arrays[name] = change(arrays[name])
+        safetensors(file, arrays, safetensors_metadata(file))
+        config = json.loads((folder / "config.json").read_text())
+        config["quantization_config"] |= settings
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    scale, same = "up.weight_scale_inv", lambda array: array
+    plain = fp.analysis.open(changed("deepseek_fp8", scale, same))["up.weight"]
+    wide = changed("deepseek_fp8", scale, lambda array: array.astype(np.float64))  # float32 does not hold all of FP64
+    np.testing.assert_array_equal(fp.analysis.open(wide)["up.weight"], plain)
+    assert fp.analysis.verify(wide).layout == "deepseek_fp8"
+    endless = changed("deepseek_fp8", scale, same, weight_block_size=[2**70, 2**70])
+    np.testing.assert_array_equal(fp.analysis.open(endless)["up.weight"], plain)
+    long = changed("gptq", "up.g_idx", lambda array: array * 0, group_size=2**70)
+    assert any("group size" in one.kind for one in fp.analysis.verify(long).findings)
+    many = changed("hqq:int4", "up.group_size", lambda array: np.full((4, 1), 64, np.int32))
+    problems = fp.analysis.verify(many).problems
+    assert problems == ["up.weight: its stored group_size has the shape (4, 1); readers need one value."]
+    row = changed("bitsandbytes:nf4", "up.weight.quant_map", lambda array: array.reshape(1, 16))
+    assert fp.analysis.verify(row).ok
+    assert np.max(np.abs(fp.analysis.open(row)["up.weight"] - weight)) < 0.16
+    state = "up.weight.quant_state.bitsandbytes__nf4"
+    for field in ({"blocksize": 2**70}, {"nested_blocksize": 2**70}, {"nested_offset": 10**400}):
+
+        def write(text: Any, field: Any = field) -> Any:
+            return np.frombuffer(json.dumps({**json.loads(text.tobytes()), **field}).encode(), np.uint8)
+
+        assert "is not JSON with shape and blocksize" in fp.analysis.verify(
+            changed("bitsandbytes:nf4_double", state, write)
+        ).problems[0]  # fmt: skip
