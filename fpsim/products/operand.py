@@ -68,14 +68,17 @@ class OperandShape(NamedTuple):
 
 
 class UnitOperand(NamedTuple):
-    """An operand of a product by a matrix unit: codes, and the scales that belong to them.
+    """An operand of a product by a matrix unit: codes or integers, and the scales and zero points that belong to them.
 
     Attributes:
       facts: the operand's shape and its tiles (blocks of elements that share a scale).
-      codes: array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use.
+      codes: array of codes in the unit's input format, or of integers in its input dtype, (M, K) or (K, N), in the
+        memory of the CPU or GPU in use.
       block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units.
       factors: float32 decode scales, one per tile, for units without block scales; None for an unscaled operand.
       tensor_scale: a scale of the whole operand in addition to block scales (NVFP4); None without.
+      zero_points: int32, for integers; None for none. Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales
+        along K it is one per tile.
     """
 
     facts: OperandShape
@@ -83,6 +86,7 @@ class UnitOperand(NamedTuple):
     block_scales: npt.ArrayLike | None = None
     factors: Array | None = None
     tensor_scale: np.float32 | None = None
+    zero_points: Array | None = None
 
 
 def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool, backend: Backend) -> UnitOperand:

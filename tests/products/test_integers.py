@@ -309,3 +309,12 @@ SCALED = fp.encode_scaled(np.ones((2, 200), f32), fp.INT8, fp.scalings.TILE_1X12
 def test_bad_input_says_what_was_wanted(call: Callable[[], object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 5), (1, 0, 1), (0, 64, 5), (3, 64, 0), (0, 0, 0)])
+def test_empty_products_of_operands_with_zero_points(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    for of_a, of_b in ((fp.scalings.TENSOR, fp.scalings.COLUMN), (fp.scalings.ROW, fp.scalings.TENSOR)):
+        a = fp.encode_scaled(np.ones((m, k), f32), "uint8", of_a.replace(symmetric=False))
+        b = fp.encode_scaled(np.ones((k, n), f32), "int8", of_b.replace(symmetric=False))
+        assert_bits_equal(fp.matmul(a, b, accumulate="ampere_u8xs8_s32"), np.zeros((m, n), f32))

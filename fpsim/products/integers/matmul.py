@@ -13,9 +13,9 @@ from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.products.backend import Backend, Matrix, output_nan, output_overflow
 from fpsim.products.epilogue import Finish, finished
-from fpsim.products.integers.operand import IntegerOperand, read_integers
+from fpsim.products.integers.operand import read_integers
 from fpsim.products.matmul_plan import MODES
-from fpsim.products.operand import scale_factors
+from fpsim.products.operand import UnitOperand, scale_factors
 from fpsim.products.request import Request, refuse_conflicts
 from fpsim.products.total import bias_of, float32_number
 from fpsim.products.unit_product import ADD, Factors, add_part
@@ -38,8 +38,8 @@ class IntegerCall(NamedTuple):
     """
 
     unit: IntegerUnit
-    left: IntegerOperand
-    right: IntegerOperand
+    left: UnitOperand
+    right: UnitOperand
     request: Request
     c: Any
 

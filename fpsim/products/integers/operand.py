@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,27 +10,10 @@ from fpsim.arrays import Array
 from fpsim.instructions.operands import refuse_axes
 from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 from fpsim.products.backend import Backend
-from fpsim.products.operand import OperandShape, tiled_shape, with_factors
+from fpsim.products.operand import OperandShape, UnitOperand, tiled_shape, with_factors
 
 
-class IntegerOperand(NamedTuple):
-    """An operand of a product by an integer matrix unit: its integers, scales and zero points.
-
-    Attributes:
-      facts: its shape and its tiles (blocks of elements that share a scale).
-      codes: integers of the unit's input dtype, in the memory of the CPU or GPU in use.
-      factors: float32 decode scales, one per tile; None for none.
-      zero_points: int32, None for none. Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales along K it is
-        one per tile.
-    """
-
-    facts: OperandShape
-    codes: Any
-    factors: Array | None = None
-    zero_points: Array | None = None
-
-
-def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> IntegerOperand:
+def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> UnitOperand:
     """Return an operand of `fp.matmul` as integers of the unit's input dtype, with its scales and zero points.
 
     Args:
@@ -50,12 +33,11 @@ def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Ba
     codes = backend.integers(x, element, unit, name)
     refuse_axes(codes.shape, name)
     if scales is None:
-        return IntegerOperand(OperandShape(name, codes.shape), codes)
-    with_scales = with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks=False)
-    return IntegerOperand(with_scales.facts, codes, with_scales.factors)
+        return UnitOperand(OperandShape(name, codes.shape), codes)
+    return with_factors(codes, name, unit, backend.floats(scales, f"scale_{name}"), blocks=False)
 
 
-def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> IntegerOperand:
+def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> UnitOperand:
     """Return the operand for x, an fpsim.Scaled array of integers.
 
     name: "a" or "b". element: the integer format of this operand in the unit. unit: the unit, which errors name.
@@ -72,20 +54,20 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
         raise ValueError(f"{name} must have one level of scales; got a Scaled array with a scale of the tensor, too.")
     refuse_axes(x.codes.shape, name)
     facts, factors = tiled_shape(x, name)
-    return IntegerOperand(facts, x.codes, factors, _zero_points(x, name, facts))
+    return UnitOperand(facts, x.codes, factors=factors, zero_points=_zero_points(x, name, facts))
 
 
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
-    """Return the zero points of a Scaled array of integers as int32; None if it has none.
+    """Return the zero points of a Scaled array of integers as int32; None if it has none, or no elements.
 
     Their shape is (M, 1) for a, (1, N) for b, or (1, 1) for a single one. If scales change along K, zero points have
     the shape of the scales. x: the array. name: "a" or "b". facts: its OperandShape.
     """
     points = getattr(x, "zero_points", None)
-    if points is None:
+    if points is None or 0 in points.shape:
         return None
     points = np.asarray(points).astype(np.int32)
-    if points.size in (0, 1) or facts.along_k:
+    if points.size == 1 or facts.along_k:
         return points.reshape(1, 1) if points.size == 1 else points
     index = np.arange(facts.shape[0 if name == "a" else 1]) // facts.across
     return points[index] if name == "a" else points[:, index]
