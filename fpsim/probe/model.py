@@ -39,6 +39,8 @@ KIND = "fpsim model of a sum"  # the mark of a saved model
 class Model:
     """A model of a black box, which `fp.probe` has compared with it bit for bit.
 
+    Properties such as `tree`, `structure`, `unit`, `names` and `arithmetic` say what it is; they describe themselves.
+
     Args:
       call: the form of the black box's calls.
       out: the format of the values of its results.
@@ -55,31 +57,17 @@ class Model:
       operands: the formats of the operands, and the arrays in which they are passed.
       layout: the memory layout of the probed matrices a and b: "n" is row-major, "t" transposed.
       out: the format of the results.
-      tree: the order of additions as nested tuples of terms' indices, sorted by their smallest term; None if unknown.
-      structure: the order as text, such as "two halves of 4 terms; in each the terms are one chain"; None if that
-        needs more than a few words.
-      sum_rows: for a model of a sum, the entries of `fp.schedules.SUM_ROWS` (orders of NumPy, torch and JAX) with the
-        same order, as Python expressions. For few terms, several have the same order.
-      lost: indices of the terms that are left out of the sum.
       terms_per_step: number of products that one addition takes.
       fraction_bits: bits below the largest exponent that aligned terms keep; None if nothing is cut.
       alignment: "truncate", "floor" or "nearest", by which terms are cut; "exact": every sum is the exact one, rounded
         once; "rounded": an instruction does several additions, each rounded.
       rounding: the rounding mode of sums, named as for `fp.encode`.
       accumulator: the format of sums; None if additions have different formats.
-      factor: the factor of the sum, such as 1/64 of a mean; 1 for a plain sum, None if no arithmetic fits.
       promotion: number of terms after which partial sums are added to a total; None if they are not promoted.
       flushes_subnormals: whether subnormal sums become zero.
       flushes: the numbers whose subnormals become zero: "inputs" (or "inputs of a", "inputs of b"), "products" before
         they are added, "sums", and "results" in the format of the results.
       saturates: whether sums beyond the largest number become the largest number.
-      unit: the name in `fp.units()` of the matrix unit with the same bits, the first of `units`; None if there is none.
-      units, schedules: the names of all units and schedules with the same bits, which the probe cannot distinguish.
-      schedule: the first of these schedules; None if there is none.
-      arithmetic: the additions as text, such as "float32 fused multiply-adds in order", if they are ordinary additions
-        and `names` is not empty; None for tensor cores, whose rule has no other name than the unit's.
-      names: Python expressions of the units with schedules and of the accumulators with the same bits; accumulators
-        come first if the model has an arithmetic.
       unknown: sentences on what the probe could not determine, and on what would help.
       calls: number of calls of the black box.
     """
@@ -111,17 +99,23 @@ class Model:
 
     @property
     def tree(self) -> Nested | None:
-        """Order of additions as nested tuples of the terms' indices; None if unknown."""
+        """Order of additions as nested tuples of terms' indices, sorted by their smallest term; None if unknown."""
         return None if self.order is None else self.order.nested
 
     @property
     def structure(self) -> str | None:
-        """Order of additions in a few words, such as blocks and chains; None if it is unknown or needs many words."""
+        """Order of additions as text, such as "two halves of 4 terms; in each the terms are one chain".
+
+        None if it is unknown or needs more than a few words.
+        """
         return None if self.order is None else structure_of(self.order)
 
     @cached_property
     def sum_rows(self) -> tuple[str, ...]:
-        """Entries of `fp.schedules.SUM_ROWS` (orders of NumPy, torch and JAX) with the model's order, as text."""
+        """Entries of `fp.schedules.SUM_ROWS` (orders of NumPy, torch and JAX) with the model's order, as expressions.
+
+        For few terms, several have the same order; there are none for products.
+        """
         if self.order is None or self.kind != "sum":
             return ()
         rows = (row for row in SUM_ROWS if not 0 < row.most < self.n)
@@ -142,7 +136,7 @@ class Model:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Names of the matrix units that give the same bits as the model."""
+        """Names in `fp.units()` of the matrix units with the model's bits, which the probe cannot distinguish."""
         return tuple(dict.fromkeys(adder.how.name for adder in self.alike if isinstance(adder.how, MatrixUnit)))
 
     @property
@@ -162,13 +156,19 @@ class Model:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Python expressions of the units with schedules, and of the accumulators, that give the model's bits."""
+        """Python expressions of the units with schedules, and of the accumulators, that give the model's bits.
+
+        Accumulators come first if the model has an arithmetic.
+        """
         firsts = sorted(self.alike, key=lambda adder: self.arithmetic is not None and adder.schedule is not None)
         return tuple(adder.name for adder in firsts)
 
     @cached_property
     def arithmetic(self) -> str | None:
-        """Arithmetic as text if additions round the exact sum of two numbers, as ordinary additions do; else None."""
+        """Additions as text, such as "float32 fused multiply-adds in order", if they are ordinary ones; else None.
+
+        Ordinary additions round the exact sum of two numbers. Those of tensor cores have no name but the unit's.
+        """
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 
     # ---- shown
@@ -212,7 +212,7 @@ class Model:
         """Return the sums along the last axis, with the black box's bits.
 
         Args:
-          x: (..., n) array of the probed dtype, or unsigned codes of its format; a model of a dot product multiplies it by 1.
+          x: (..., n) array of the probed dtype, or unsigned codes of its format; a model of a product multiplies it by 1.
 
         Returns:
           (...) array in the dtype in which the black box returned results.

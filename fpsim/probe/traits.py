@@ -20,18 +20,9 @@ FLUSHES = {
 
 
 class AdditionTraits(NamedTuple):
-    """Properties of a model's additions; each is None if it is unknown or if candidates differ in it.
+    """Properties of a model's additions, described in `fpsim.probe.Model`; each is None if unknown or not the same.
 
-    Attributes:
-      terms_per_step: number of terms that one addition takes; 1 if additions take two numbers.
-      fraction_bits: bits below the largest exponent that aligned terms keep; None if nothing is cut.
-      alignment: "truncate", "floor" or "nearest" (how terms are cut), "exact" or "rounded", as in `fpsim.probe.Model`.
-      rounding: the rounding mode of sums, such as "nearest_even".
-      accumulator: the format of sums.
-      promotion: number of terms after which partial sums are added to a total; None if they are not.
-      flushes_subnormals: whether subnormal sums become zero.
-      flushes: names of the numbers whose subnormals become zero, such as "inputs" and "sums".
-      saturates: whether sums beyond the largest number become the largest number.
+    They are not the same if several candidates have the black box's bits, and differ in the property.
     """
 
     terms_per_step: int | None = None

@@ -181,27 +181,13 @@ def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
-def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit with llvmlite's `builder` and return x * y + z of LLVM vectors of 16 float32, rounded once, toward zero.
+def rounded(builder: Any, operation: str, mode: Any, *vectors: Any) -> Any:
+    """Emit and return an operation on LLVM vectors of 16 float32, rounded once; needs AVX-512.
 
-    It needs AVX-512.
+    operation: "add" (x + y), "mul" (x * y) or "vfmadd" (x * y + z) of `vectors`. mode: DOWN, UP or TO_ZERO. builder:
+    llvmlite's IRBuilder.
     """
-    return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
-
-
-def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Emit with llvmlite's `builder` and return x + y of vectors of 16 float32, rounded toward zero; needs AVX-512."""
-    return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
-
-
-def sum_down(builder: Any, x: Any, y: Any) -> Any:
-    """Emit with llvmlite's `builder` and return x + y of LLVM vectors of 16 float32, rounded down; needs AVX-512."""
-    return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
-
-
-def product_down(builder: Any, x: Any, y: Any) -> Any:
-    """Emit with llvmlite's `builder` and return x * y of LLVM vectors of 16 float32, rounded down; needs AVX-512."""
-    return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
+    return call(builder, f"llvm.x86.avx512.{operation}.ps.512", FLOATS, *vectors, mode)
 
 
 def floor_of(builder: Any, x: Any) -> Any:
@@ -227,8 +213,7 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
     An inexact result becomes the neighbour whose last bit is 1. Rounding it to at most 22 bits then gives the same as
     rounding the exact value. builder: llvmlite's IRBuilder.
     """
-    name = "llvm.x86.avx512.vfmadd.ps.512"
-    below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
+    below, above = (rounded(builder, "vfmadd", mode, x, y, z) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, INTS), constant(1, INTS))
     return builder.select(builder.icmp_signed("==", last, constant(0, INTS)), above, below)
 

@@ -75,7 +75,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     unit = builder.add(v.larger(builder, largest, exponent), places)
     above, below = v.larger(builder, bits, nothing), v.smaller(builder, bits, nothing)
     starts = (unit, above), (builder.xor(unit, v.constant(SIGN, v.INTS)), below)
-    sums = [v.sum_to_zero(builder, *(builder.bitcast(x, v.FLOATS) for x in start)) for start in starts]
+    sums = [v.rounded(builder, "add", v.TO_ZERO, *(builder.bitcast(x, v.FLOATS) for x in start)) for start in starts]
     return sums[0], sums[1], idle
 
 
@@ -177,7 +177,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
                         y = v.load(builder, b, builder.add(start, v.LONG(g * v.SIZE)), v.FLOATS)
                         for i, x in enumerate(xs):
                             at = 2 * (i * groups + g) + (side ^ (i & exchanged))
-                            new[at] = v.fused_to_zero(builder, x, y, so_far[at])
+                            new[at] = v.rounded(builder, "vfmadd", v.TO_ZERO, x, y, so_far[at])
                 return new + (larger_so_far(builder, coming, eb, k, largest) if largest else [])
 
             return add

@@ -75,10 +75,10 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     high = builder.sitofp(builder.and_(whole, v.constant(-1 << LOW_BITS, v.INTS)), v.FLOATS)
     unit = v.constant(2.0**-BELOW_CUT, v.FLOATS)
     # a number in the binade of the sum, in units of `rest`: its last place is 31 binades below that of the sum
-    near = builder.bitcast(v.fused_to_zero(builder, low, unit, high), v.INTS)
+    near = builder.bitcast(v.rounded(builder, "vfmadd", v.TO_ZERO, low, unit, high), v.INTS)
     place = builder.or_(builder.and_(near, v.constant(EXPONENT, v.INTS)), v.constant(HALF, v.INTS))
     place = builder.bitcast(v.larger(builder, place, v.constant(FULL, v.INTS)), v.FLOATS)
-    cut = builder.fsub(v.sum_down(builder, low, place), place)
+    cut = builder.fsub(v.rounded(builder, "add", v.DOWN, low, place), place)
     return v.call(builder, "llvm.fma.v16f32", v.FLOATS, cut, unit, high)
 
 
@@ -189,7 +189,7 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
     of_old = v.larger(builder, field, v.constant(1 << PLACES, v.INTS))
     top = v.larger(builder, of_old, exponent)
     power = _power(builder, top)
-    mine = v.floor_of(builder, v.product_down(builder, old, power))
+    mine = v.floor_of(builder, v.rounded(builder, "mul", v.DOWN, old, power))
     if drops:
         far = builder.icmp_signed("<", of_old, builder.sub(top, v.constant((CUT + 1) << PLACES, v.INTS)))
         mine = builder.select(far, v.constant(0, v.INTS), mine)

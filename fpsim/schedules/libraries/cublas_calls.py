@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
 from fpsim.matrix_units.chips import resolve
@@ -127,19 +128,12 @@ def _rows() -> list[Schedule]:
     """List the schedules of every family of cuBLAS kernels, with its usual options, on every GPU architecture."""
     rows = []
     for chip in (resolve(name).chip for name in ON):
-        arch = chip.sm
-        for family in ON[chip.arch]:
-            if family == "gemv":
-                options = sorted([*GEMV[arch], GEMV_SLICES])
-                rows += [cublas(arch, family=family, option=option) for option in options]
-            elif family == "gemm_sn":
-                rows += [cublas(arch, family=family, option=option) for option in (0, 1)]
-            elif family == "cutlass":
-                rows += [cublas(arch, family=family, stages=stages) for stages in (0, 7, 13, 19)]
-            else:
-                rows.append(cublas(arch, family=family))
-            if family in ("nvjet", "xmma"):
-                rows.append(cublas(arch, family=family, fast_accum=True))
+        options: dict[str, list[dict[str, Any]]] = {
+            "gemv": [{"option": option} for option in sorted([*GEMV.get(chip.sm, ()), GEMV_SLICES])],
+            "gemm_sn": [{"option": 0}, {"option": 1}], "cutlass": [{"stages": stages} for stages in (0, 7, 13, 19)],
+            "nvjet": [{}, {"fast_accum": True}], "xmma": [{}, {"fast_accum": True}],
+        }  # fmt: skip
+        rows += [cublas(chip.sm, family=of, **fields) for of in ON[chip.arch] for fields in options.get(of, [{}])]
     return rows
 
 
