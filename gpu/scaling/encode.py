@@ -29,7 +29,7 @@ from fpsim.gpu.scaling.decode import NOTHING
 from fpsim.gpu.scaling.short_tiles import EACH, ShortTiles, short_tiles_kernel, tile_threads_of
 from fpsim.runtime.processor import under_ieee
 from fpsim.scaling.arguments import checked_element, element_options_of
-from fpsim.scaling.encode import arithmetic_width, largest_value
+from fpsim.scaling.encode import arithmetic_width
 from fpsim.scaling.plan import ScalePlan, TensorScale, element_plan, scale_plan
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
@@ -153,7 +153,7 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     assert source.fmt is not None
     width = arithmetic_width(source.fmt, options.fmt)
     if scaling.symmetric:
-        plan = scale_plan(scaling, largest_value(element), options.fmt.mantissa_bits, width)
+        plan = scale_plan(scaling, element.max, options.fmt.mantissa_bits, width)
     else:
         assert isinstance(element, IntegerFormat)
         width = 64 if source.fmt == FP64 else 32
