@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Unpack
 
 import numpy as np
@@ -70,7 +71,7 @@ def conv2d(
         raise ValueError(f"bias must have one number for each of the {outputs} outputs; got {biases.size}.")
     results = []
     for group in range(groups):
-        b = filters[group * kept : (group + 1) * kept].reshape(kept, -1).T
+        b = filters[group * kept : (group + 1) * kept].reshape(kept, math.prod(filters.shape[1:])).T
         seen = images[:, group * part : (group + 1) * part]
         of_group = None if biases is None else biases[group * kept : (group + 1) * kept]
         step = _images_at_once(seen, b, accumulate, options)
@@ -79,7 +80,7 @@ def conv2d(
             for i in range(0, max(count, 1), step)
         ]
         products = [
-            matmul(some.reshape(-1, some.shape[-1]), b, accumulate=accumulate, bias=of_group, **options)
+            matmul(some.reshape(math.prod(some.shape[:3]), len(b)), b, accumulate=accumulate, bias=of_group, **options)
             for some in rows
         ]
         whole = products[0] if len(products) == 1 else np.concatenate(products)

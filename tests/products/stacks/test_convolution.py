@@ -144,3 +144,14 @@ def convolved(x: Any = X, weight: Any = W, **how: Any) -> Array:
 def test_bad_convolutions_get_one_sentence(call: Callable[[], Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         call()
+
+
+def test_a_convolution_of_no_channels_is_its_bias() -> None:
+    x, weight, bias = (
+        np.ones((2, 0, 4, 4), np.float16),
+        np.ones((3, 0, 3, 3), np.float16),
+        np.arange(3, dtype=np.float32),
+    )
+    got = fp.conv2d(x, weight, accumulate="hopper_f16_f32", bias=bias)
+    assert (got == bias[:, None, None]).all()
+    assert got.shape == (2, 3, 2, 2)
