@@ -72,6 +72,7 @@ def kv_caches(
     exact = [exact_attention(head) for head in heads]
     sizes = zip(*((head.k, head.v, head.q @ head.k.T, head.v) for head in heads), strict=True)
     exponents = list(map(exponent_of, sizes))  # of keys, values, scores and outputs, so that no square overflows
+    (tokens, width), channels = heads[0].k.shape, heads[0].v.shape[1]
     rows = []
     for cache in chosen:
         sums = np.zeros((4, 2))  # squares of (error, exact value) of keys, values, scores and outputs
@@ -89,9 +90,8 @@ def kv_caches(
             ratio = np.where(both, stored[1], 1.0) / np.where(both, weights, 1.0)
             divergences.append((stored[1] * np.log(ratio)).sum(axis=-1))
         errors = np.sqrt(sums[:, 0] / np.where(sums[:, 1] > 0, sums[:, 1], np.nan))
-        bits = cache.bits(*heads[0].k.shape, heads[0].v.shape[1])
+        bits = cache.bits(tokens, width, channels)
         kl = mean_of(np.concatenate(divergences))
         key, value, score, result = (float(x) for x in errors)
         rows.append(CacheRow(cache.name, bits, key, value, score, result, kl))
-    queries, channels = heads[0].q.shape
-    return CacheReport(tuple(rows), len(heads), queries, len(heads[0].k), channels)
+    return CacheReport(tuple(rows), len(heads), len(heads[0].q), tokens, channels)

@@ -164,11 +164,10 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
     """
     how = recipe.accumulate
     assert isinstance(how, (MatrixUnit, Accumulator))  # recipes store objects, never names
-    of_unit = isinstance(how, MatrixUnit)
-    formats = (how.a.carrier, how.b.carrier) if of_unit else (left, right)
+    formats = (how.a.carrier, how.b.carrier) if isinstance(how, MatrixUnit) else (left, right)
     codes = (encode(np.ascontiguousarray(x), fmt) for x, fmt in zip((a, b), formats, strict=True))
-    product = matmul(*codes, accumulate=how, fmt=None if of_unit else formats, strict=False)
-    if not of_unit and product.dtype.kind == "u":
+    product = matmul(*codes, accumulate=how, fmt=formats if isinstance(how, Accumulator) else None, strict=False)
+    if isinstance(how, Accumulator) and product.dtype.kind == "u":
         product = decode(product, how.result_format, np.float32)
     return np.asarray(product, np.float32)
 

@@ -91,7 +91,9 @@ def test_a_head_without_known_errors_has_none() -> None:
 
 def test_values_with_other_channels_than_keys_have_their_own_share_of_scales() -> None:
     q, k, v = draws()
-    (row,) = A.kv_caches(q, k, v[..., :8], A.KVCache("int4", "token")).rows
+    report = A.kv_caches(q, k, v[..., :8], A.KVCache("int4", "token"))
+    (row,) = report.rows
+    assert (report.keys, report.channels) == (16, 8)
     assert row.bits_per_value == 4 + 16 * (16 + 16) / (16 * 32 + 16 * 8)  # a scale of 16 bits a token, for k and for v
 
 
