@@ -204,6 +204,6 @@ def test_float32_holds_exactly_the_formats_whose_values_survive_it() -> None:
 
 
 def test_truth_values_of_numpy_become_python_ones_for_files() -> None:
-    fields = dict.fromkeys(("signed", "infinities", "subnormals", "ties_to_even_code", "negative_zero"), np.True_)
+    fields: Any = dict.fromkeys(("signed", "infinities", "subnormals", "ties_to_even_code", "negative_zero"), np.True_)
     fmt = fp.Format("mine", 3, 2, **fields)
     assert format_from(json.loads(json.dumps(format_fields(fmt)))) == fmt

@@ -282,4 +282,4 @@ def test_numbers_that_no_product_could_use_are_refused(changes: Any, words: str)
 
 def test_float64_beyond_float32_is_refused_without_a_warning() -> None:
     with pytest.raises(ValueError, match="x must hold float32 values"):
-        fp.split_parts(np.float64([1e300]), "OOTOMO_FP16X2")
+        fp.split_parts(np.array([1e300]), "OOTOMO_FP16X2")

@@ -72,10 +72,11 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
         codes = np.arange(1 << fmt.bits)
         subnormal = ((codes & fmt.top_magnitude) < 1 << fmt.mantissa_bits) & (codes != fmt.nan_code)
         index = np.where(subnormal, codes & fmt.sign_bit if fmt.negative_zero else 0, codes)
-        significands, fields, states = (column[index] for column in exact_table(name, fmt, "keep"))
+        significands, fields, states = exact_table(name, fmt, "keep")
+        states = states[index]
         if not fmt.negative_zero and name in SIGNED_AT_ZERO:  # no code has the result for -0
             states[subnormal & (codes & fmt.sign_bit != 0)] ^= NEGATIVE
-        return ExactTable(significands, fields, states)
+        return ExactTable(significands[index], fields[index], states)
     path = _path(name, fmt) if fmt.bits >= ON_DISK_FROM else None
     stored = None if path is None else read_whole(path)
     if stored is not None and len(stored) == 11 << fmt.bits:

@@ -79,7 +79,7 @@ def test_flushed_operands_are_zeros_of_their_sign() -> None:
 @in_turn("name", ELEMENTARY)
 def test_flushed_operands_keep_a_sign_that_their_format_has_for_no_zero(name: str) -> None:
     words: Any = {"out_fmt": "fp16", "input_subnormals": "flush", "flags": True}
-    codes, zeros = np.uint8([0x01, 0x81, 0x07, 0x87]), np.float16([0.0, -0.0, 0.0, -0.0])
+    codes, zeros = np.array([0x01, 0x81, 0x07, 0x87], np.uint8), np.array([0.0, -0.0, 0.0, -0.0], np.float16)
     got, raised = getattr(fp, name)(codes, fmt="e4m3fnuz", **words)
     want, wanted = getattr(fp, name)(zeros, flags=True)
     assert_bits_equal(got, want.view(np.uint16))
