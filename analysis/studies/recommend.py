@@ -62,7 +62,8 @@ def recommend(
     counts = [f"{n:,} {kind}" for n, kind in ((spread.nans, "NaN"), (spread.infinities, "Inf")) if n]
     specials = f"Not judged: {' and '.join(counts)} in the data." if counts else ""
     if not passing:
-        closest = max(candidates, key=rank)
+        limit = max(wanted.budget_bits or math.inf, min(candidate.bits_per_value for candidate in candidates))
+        closest = max((candidate for candidate in candidates if candidate.bits_per_value <= limit), key=rank)
         reason = f"{why_none(closest, wanted)} {specials}".strip()
         return replace(nothing, sqnr_db=closest.sqnr_db, lost_energy=closest.lost_energy, reason=reason)
     smaller = [candidate for candidate in passing if candidate.bits_per_value <= (1 - WORTHWHILE) * stored]

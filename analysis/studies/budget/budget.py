@@ -16,6 +16,7 @@ from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.replay import Amaxes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, added
 from fpsim.analysis.studies.budget.row import BudgetRow
+from fpsim.display.wording import listed
 from fpsim.recipes.hardware import Hardware, Note, placed
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import LinearLike, find_either
@@ -83,9 +84,10 @@ def budget(
             for row in rows_of(kept, recipes, amaxes, other, later):
                 key = kept.step, row.layer, row.product
                 rows[key] = rows[key].with_part(row) if key in rows else row
-        if not amaxes and any(linear.delayed is not None for linear in recipes):
-            why = "since no amax of its operands was recorded before it"
-            notes.add(f"Delayed scales are 1 at step {kept.step}, {why}", kept.layer)
+        new = [name for name, which in _recorded_names(kept).items() if which not in amaxes]
+        if new and any(linear.delayed is not None for linear in recipes):
+            why = f"are 1 at step {kept.step}, since no amax was recorded before it"
+            notes.add(f"Delayed scales of {listed([name.replace('_', ' ') for name in new])} {why}", kept.layer)
 
     steps = tuple(sorted({kept.step for kept in products}))
     hardware = OWN_UNITS if on is None else str(getattr(on, "name", on))
@@ -182,7 +184,14 @@ def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
     `recording`: the run. `kept`: names the layer, and the step before which the amaxes are taken.
     """
     amaxes: dict[str, list[float]] = {}
+    names, layer = _recorded_names(kept), recorded_layer(kept.layer, kept.kind)
     for row in recording:
-        if row.layer == kept.layer and row.step < kept.step:
-            amaxes.setdefault(row.tensor, []).append(row.range.amax)
+        if row.layer == layer and row.tensor in names and row.step < kept.step:
+            amaxes.setdefault(names[row.tensor], []).append(row.range.amax)
     return amaxes
+
+
+def _recorded_names(kept: Kept) -> dict[str, str]:
+    """Return the names of a product's tensors in a recording, such as "query" -> their names here, such as "input"."""
+    names = ("input", "weight") if kept.gradient is None else ("input", "weight", "output_gradient")
+    return {kept.called.get(name, name): name for name in names}

@@ -46,6 +46,13 @@ def test_a_tensor_beyond_the_range_has_no_finite_result() -> None:
         assert math.isnan(one.sqnr_db)
 
 
+def test_the_closest_candidate_is_within_the_budget_of_bits_or_next_to_it() -> None:
+    """FP16 was called the closest to a budget of 4 bits, since its SQNR is the highest."""
+    for bits, closest in ((4, "E2M1 with MX scales, has 4.25 bits per value and"), (4.5, "INT4 with 1x32 scales, has")):
+        reason = study({"w": NORMAL}, budget_bits=bits).recommendations[0].reason
+        assert reason.startswith(f"No candidate is good enough. The closest, {closest}")
+
+
 def test_an_operand_whose_sqnr_is_unknown_is_an_exception() -> None:
     """The page said that every operand has a candidate that is good enough."""
     report = study({"a": NORMAL, "b": NORMAL.astype(np.float64) * 1e200})

@@ -202,7 +202,9 @@ def test_delayed_scales_come_from_the_recorded_steps_before() -> None:
     assert (row.batches, report.steps) == (3, (1, 2, 3))
     assert row.squares.joint == pytest.approx(squares, rel=1e-12)
     assert row.scales > 0.1  # clipped: four times as large as what came before
-    assert report.notes == ("Delayed scales are 1 at step 1, since no amax of its operands was recorded before it: 0.",)
+    assert report.notes == (
+        "Delayed scales of input, weight and output gradient are 1 at step 1, since no amax was recorded before it: 0.",
+    )
 
 
 def test_float32_has_sums_alone() -> None:

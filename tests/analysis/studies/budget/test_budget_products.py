@@ -244,3 +244,22 @@ def test_a_plan_of_budgets_leaves_attention_out_and_its_recipe_convolutions() ->
     assert {row.layers for row in plan.to_recipe().overrides} == {"attend.qkv"}
     assert "1 convolution is planned but not in the recipe of training" in " ".join(plan.notes)
     assert "attend.attention.scores is not planned" in " ".join(plan.notes)
+
+
+def test_delayed_scales_of_attention_come_from_the_recorded_queries_and_keys() -> None:
+    """They were 1 at every step, and the report said that no step before was recorded."""
+    torch.manual_seed(0)
+    model = Attention(False)
+    with torch.no_grad():
+        model.qkv.weight *= 1000
+    r = recorded(model, *torch.randn(3, 3, 24, 32))
+    report = fp.analysis.budget(r, recipe="TE_DELAYED", layers="attention")
+    one = fp.analysis.budget(r, recipe="TE_HYBRID", layers="attention").row("attention.scores", "fprop")
+    row = report.row("attention.scores", "fprop")
+    assert row.batches == 3
+    assert row.squares.joint < 0.4 * row.squares.reference  # a third of which is that of the first step, with scale 1
+    assert one.joint < 0.05
+    at_two = [note for note in report.notes if "at step 2" in note]
+    assert [note.partition(" are 1")[0] for note in at_two] == [
+        "Delayed scales of score gradient", "Delayed scales of probabilities",
+    ]  # fmt: skip
