@@ -104,11 +104,11 @@ def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
 
 
 def _stochastic() -> Iterator[Vectors]:
-    """Yield sets of test vectors, without outputs, for stochastic casts from float32 to E4M3, E5M2, E2M1, FP16, BF16.
+    """Yield sets of test vectors, without outputs, for stochastic casts from float32 to the formats of ARITHMETIC.
 
     The inputs of a case are a float32 pattern and the 32-bit random number of the rounding.
     """
-    for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
+    for fmt in ARITHMETIC:
         inputs = _cast_inputs(fmt, FP32, "stochastic")
         rng = _rng(fmt.name, "stochastic words")
         drawn = rng.integers(0, 1 << 32, len(inputs), np.uint64)
@@ -312,6 +312,6 @@ def _matrices() -> Iterator[Vectors]:
         x[0], x[1, :16] = 0, 0
         x[2] *= 2.0**-100
         x[3, 5], x[4, 20] = np.nan, np.inf
-        takes, gives = matrix_fields(E2M1, scaling, ROWS_OF_TILES, TILE)
+        takes, gives = matrix_fields(E2M1, recipes.ROWS[scaling], ROWS_OF_TILES, TILE)
         words = {"format": "E2M1", "scaling": scaling, "rows": ROWS_OF_TILES, "elements": TILE}
         yield _set("scaled_matrix", words, takes, gives, x.astype(np.float32).view(np.uint32))

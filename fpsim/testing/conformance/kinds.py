@@ -19,13 +19,15 @@ from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.catalogue import float_unit as find_unit
-from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
+from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
-from fpsim.scaling import recipes
+from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaling import Scaling
 from fpsim.testing.conformance.loops import drawn_kernel
 from fpsim.testing.conformance.vectors import Field, Vectors, Words, in_words, split
+from fpsim.testing.products.integers import integers_from
 
 Columns = list[npt.NDArray[Any]]
 Fields = tuple[Field, ...]
@@ -91,25 +93,6 @@ def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
     return (Field(source, 1),), (Field(_format(vectors), 1),)
 
 
-def _stochastic_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of test vectors for stochastic casts.
-
-    A case has a float and a random number as inputs, and a code as output. The field of the random number names FP32,
-    since a field needs a format.
-    """
-    takes, gives = _cast_fields(vectors)
-    return (*takes, Field(FP32, 1)), gives
-
-
-def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of test vectors for an operation such as "add".
-
-    A case has one code for each operand as inputs, and the code of the result as output.
-    """
-    field = Field(_format(vectors), 1)
-    return (field,) * COUNTS.get(vectors.kind, 2), (field,)
-
-
 def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]:
     """Return (input fields, output fields) of one case of a matrix unit that adds k products to a start value.
 
@@ -124,25 +107,16 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]
     return tuple(takes), (Field(unit.d.carrier, 1),)
 
 
-def _matmul_fields(vectors: Vectors) -> tuple[Fields, Fields]:
-    """Return (input fields, output fields) of a set of test vectors for products of a row of a and a column of b.
-
-    A case has K codes of a and K codes of b as inputs, and the float32 bit pattern of the product as output.
-    """
-    unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
-    return (Field(unit.a.carrier, k), Field(unit.b.carrier, k)), (Field(FP32, 1),)
-
-
 def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
     """Return (input fields, output fields) of a set of test vectors that encode tiles.
 
     A case has the float32 values of a tile as inputs. Its outputs are their codes and the code of the tile's scale.
     """
-    size = _integer(vectors, "elements")
-    return (Field(FP32, size),), (Field(_format(vectors), size), Field(_scaling(vectors).scale_format, 1))
+    size, scaling = _integer(vectors, "elements"), scaling_of(vectors.words["scaling"])
+    return (Field(FP32, size),), (Field(_format(vectors), size), Field(scaling.scale_format, 1))
 
 
-def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[Fields, Fields]:
+def matrix_fields(fmt: Format, scaling: Scaling, rows: int, elements: int) -> tuple[Fields, Fields]:
     """Return (input fields, output fields) of a case that encodes a matrix with two levels of scales.
 
     The inputs are its float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale
@@ -150,13 +124,12 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
     Args:
       fmt: the format of the codes.
-      scaling: name of the recipe.
+      scaling: the recipe.
       rows, elements: shape of the matrix; tiles run along the elements of a row.
     """
-    row = recipes.ROWS[scaling]
     size = rows * elements
-    tiles = rows * -(-elements // row.block[-1])
-    return (Field(FP32, size),), (Field(fmt, size), Field(row.scale_format, tiles), Field(FP32, 1))
+    tiles = rows * -(-elements // scaling.block[-1])
+    return (Field(FP32, size),), (Field(fmt, size), Field(scaling.scale_format, tiles), Field(FP32, 1))
 
 
 def _matrix_fields(vectors: Vectors) -> tuple[Fields, Fields]:
@@ -165,22 +138,10 @@ def _matrix_fields(vectors: Vectors) -> tuple[Fields, Fields]:
     Raises:
       ValueError: the set's scaling has no scale of the whole array.
     """
-    if not _scaling(vectors).tensor_scale:
+    scaling = scaling_of(vectors.words["scaling"])
+    if not scaling.tensor_scale:
         raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
-    sizes = _integer(vectors, "rows"), _integer(vectors, "elements")
-    return matrix_fields(_format(vectors), vectors.words["scaling"], *sizes)
-
-
-def _scaling(vectors: Vectors) -> Any:
-    """Return the scaling recipe, an `fp.Scaling`, that a set of test vectors names.
-
-    Raises:
-      ValueError: no recipe has that name.
-    """
-    name = vectors.words["scaling"]
-    if name not in recipes.ROWS:
-        raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
-    return recipes.ROWS[name]
+    return matrix_fields(_format(vectors), scaling, _integer(vectors, "rows"), _integer(vectors, "elements"))
 
 
 # ---- results: functions of a set and of the inputs of its fields, (cases, numbers) each, which return output codes
@@ -194,14 +155,6 @@ def _cast(vectors: Vectors, columns: Columns) -> Columns:
     """
     x = columns[0][:, 0].view(np.float32 if vectors.takes[0].fmt == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
-
-
-def _decode(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one uint32 array (cases,): the float32 bit patterns of the values of a set's codes.
-
-    columns[0]: the codes, (cases, 1). vectors: the set of test vectors, with its format.
-    """
-    return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
@@ -220,22 +173,6 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
     return [codes]
 
 
-def _operate(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one array (cases,): the codes of the results of the operation `vectors.kind`, such as "add".
-
-    The codes are in the format's storage dtype. columns: the codes of each operand, (cases, 1). vectors: the set of
-    test vectors, with its format and cast policy.
-    """
-    operation = OPERATIONS[vectors.kind]
-    return [operation(*(column[:, 0] for column in columns), fmt=_format(vectors), **_policy(vectors))]
-
-
-def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray[Any]:
-    """Return the signed or unsigned integers that codes in two's complement stand for, in the element's dtype."""
-    numbers = codes.astype(np.int64)
-    return (numbers - ((numbers > element.highest).astype(np.int64) << element.bits)).astype(element.dtype)
-
-
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one array (cases,): the results of a matrix instruction for all cases of a set of test vectors.
 
@@ -246,8 +183,8 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):
-        operands = (integers_of(codes, x) for codes, x in zip(columns, (unit.a, unit.b, unit.d), strict=True))
-        left, right, start = operands
+        elements = unit.a, unit.b, unit.d
+        left, right, start = (integers_from(codes, of) for codes, of in zip(columns, elements, strict=True))
         return [dot_add(left, right, start[:, 0], unit).view(np.uint32)]
     keywords = dict(zip(("scale_a", "scale_b"), scales, strict=False))
     return [dot_add(a, b, c[:, 0], vectors.words["unit"], **keywords)]
@@ -276,7 +213,7 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
     float32 bit patterns of the values, one tile per row.
     """
     x = columns[0].view(np.float32)
-    fmt, scaling = _format(vectors), _scaling(vectors)
+    fmt, scaling = _format(vectors), scaling_of(vectors.words["scaling"])
     tiles = [encode_scaled(row[None], fmt, scaling) for row in x]  # a tile by itself, whatever the scaling's block
     scales = np.array([tile.scales.ravel()[0] for tile in tiles], np.float32)
     codes = [tile.scale_codes.ravel()[0] for tile in tiles if tile.scale_codes is not None]
@@ -291,7 +228,7 @@ def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
     rows and elements of a matrix.
     """
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
-    fmt, scaling = _format(vectors), _scaling(vectors)
+    fmt, scaling = _format(vectors), scaling_of(vectors.words["scaling"])
     encoded = [encode_scaled(x.view(np.float32).reshape(shape), fmt, scaling) for x in columns[0]]
     codes = np.stack([q.codes.ravel() for q in encoded])
     scale_codes = np.stack([np.asarray(q.scale_codes).ravel() for q in encoded])
@@ -300,13 +237,25 @@ def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
 
 KINDS: dict[str, tuple[Callable[[Vectors], tuple[Fields, Fields]], Callable[[Vectors, Columns], Columns]]] = {
     "cast": (_cast_fields, _cast),
-    "decode": (lambda vectors: ((Field(_format(vectors), 1),), (Field(FP32, 1),)), _decode),
-    **dict.fromkeys(OPERATIONS, (_operation_fields, _operate)),
+    "decode": (
+        lambda vectors: ((Field(_format(vectors), 1),), (Field(FP32, 1),)),
+        lambda vectors, columns: [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)],
+    ),
+    **dict.fromkeys(OPERATIONS, (
+        lambda vectors: ((Field(_format(vectors), 1),) * COUNTS.get(vectors.kind, 2), (Field(_format(vectors), 1),)),
+        lambda vectors, columns: [OPERATIONS[vectors.kind](
+            *(column[:, 0] for column in columns), fmt=_format(vectors), **_policy(vectors))],
+    )),
     "dot_add": (
         lambda vectors: unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms")), _dot_add,
     ),
-    "matmul": (_matmul_fields, _matmul),
-    "stochastic_cast": (_stochastic_fields, _stochastic_cast),
+    "matmul": (
+        lambda vectors: (unit_fields(find_unit(vectors.words["unit"]), _integer(vectors, "terms"))[0][:2],
+                         (Field(FP32, 1),)), _matmul,
+    ),
+    "stochastic_cast": (  # the field of the random number has a format as every field has, and as many bits
+        lambda vectors: ((_cast_fields(vectors)[0][0], Field(FP32, 1)), _cast_fields(vectors)[1]), _stochastic_cast,
+    ),
     "scaled_matrix": (_matrix_fields, _scaled_matrix),
     "scaled": (_tile_fields, _scaled),
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -81,7 +80,9 @@ class CalledKernel:
         """
         if self.takes:
             return self.call(x)
-        libraries = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
+        libraries = ["numpy"]
+        if torch := sys.modules.get("torch"):
+            libraries += ["torch", "cuda"] if torch.cuda.is_available() else ["torch"]
         libraries += ["jax"] if "jax" in sys.modules else []
         said = []
         for library in libraries:
@@ -222,12 +223,6 @@ def array_of(got: Any, x: KernelInputs) -> Array:
     if array.shape != x.shape[:2]:
         raise FunctionMisbehaved("shape", f"fn must return the shape {x.shape[:2]}; got {array.shape} for {x}.")
     return array
-
-
-def _has_cuda() -> bool:
-    """Return whether torch is loaded and has a GPU."""
-    torch = sys.modules.get("torch")
-    return torch is not None and importlib.util.find_spec("torch") is not None and bool(torch.cuda.is_available())
 
 
 def two_results(first: Array, again: Array) -> str:

@@ -275,11 +275,16 @@ def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callabl
 
     def results(a: Array, b: Array) -> Array:
         x = a if name == "a" else b
-        codes = x.astype(np.int64) & ((1 << element.bits) - 1)
-        x = (codes - ((codes > element.highest).astype(np.int64) << element.bits)).astype(element.dtype)
+        x = integers_from(x.astype(np.int64) & ((1 << element.bits) - 1), element)
         return matmul(x, b, accumulate=changed) if name == "a" else matmul(a, x, accumulate=changed)
 
     return results
+
+
+def integers_from(codes: Array, element: IntegerElement) -> Array:
+    """Return the signed or unsigned integers that codes in two's complement stand for, in the element's dtype."""
+    numbers = codes.astype(np.int64)
+    return np.asarray((numbers - ((numbers > element.highest).astype(np.int64) << element.bits)).astype(element.dtype))
 
 
 def _exact(a: Array, b: Array) -> Array:

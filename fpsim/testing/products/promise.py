@@ -222,6 +222,8 @@ def promise_of(
             "accumulate must be a matrix unit, its name, an accumulator such as fp.Sequential(fp.FP32), or a model of "
             f"fp.probe.matmul; got {shown(accumulate)}."
         )
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise no_schedule(schedule)
     how = accumulate if isinstance(accumulate, Accumulator) else named_unit("accumulate", accumulate)
     if isinstance(how, Accumulator):
         for name, value in (("promote", promote), ("scales", any(scales) or None)):
@@ -229,15 +231,12 @@ def promise_of(
                 raise ValueError(f"{name} is for matrix units; got accumulate={how!r}. Leave it out.")
         if bias:
             raise ValueError(f"bias is for matrix units; got accumulate={how!r}. Add it in a function around fn.")
-        if schedule is not None and not isinstance(schedule, Schedule):
-            raise no_schedule(schedule)
-        adding, own_format = Adding(how, schedule), Adding(how, schedule).own_format
+        adding = Adding(how, schedule)
+        own_format = adding.own_format
     else:
         for name, element, side in (("a", how.a, left), ("b", how.b, right)):
             if not takes(element, side):
                 raise ValueError(f"{how.name} takes {element.name} as {name}; got {side.fmt}. Take another unit.")
-        if schedule is not None and not isinstance(schedule, Schedule):
-            raise no_schedule(schedule)
         if schedule is not None and promote is not None:
             raise ValueError(f"promote is part of the schedule, {schedule}; got both. Leave promote out.")
         if (how.scale is not None) != ("block" in scales):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -242,10 +241,9 @@ def _broken_if_different(
     flat = x.ravel()
     if paste is None:
         paste = f"{box.name}({pasted(x)})" if x.size <= SHOWN else ""
-    broken = broken_at(
-        name, flat[[at]], got[at], want[at], box.fmt, box.name, count=differ.size, of=want.size, why=why
+    return broken_at(
+        name, flat[[at]], got[at], want[at], box.fmt, box.name, count=differ.size, of=want.size, why=why, paste=paste
     )  # fmt: skip
-    return dataclasses.replace(broken, paste=paste)
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:

@@ -238,9 +238,9 @@ def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, 
     """Return the broken property `name`, as shown by the input x[0].
 
     got, want: the result for x[0] and the right one, as uint64 bit patterns of float64. call: name of the function.
-    fields: the attributes `why`, `count` and `of` of the `Broken` that is returned.
+    fields: the attributes `why`, `count`, `of` and perhaps `paste` of the `Broken` that is returned.
     """
     return Broken(
         name, **input_fields(x), got=shown_result(got, fmt), want=shown_result(want, fmt), got_code=code_of(got, fmt),
-        want_code=code_of(want, fmt), paste=f"{call}({pasted(x[:1])})", **fields,
+        want_code=code_of(want, fmt), **{"paste": f"{call}({pasted(x[:1])})", **fields},
     )  # fmt: skip

@@ -128,7 +128,7 @@ class ScaledCheck:
             why = f"fn is not deterministic: a second call with {case} gives another result"
             self.findings.broken["calls"] = Broken("calls", why)
         right = RightParts.of(x, self.fmt, self.scaling, self.cast)
-        self.counts[case], size = ScaledComparison(self.name, case, x, parts, right, self.findings).differences()
+        self.counts[case], size = ScaledComparison(case, x, parts, right, self.findings).differences()
         self.of += size
 
     def compare_layouts(self, x: Array) -> None:
@@ -201,7 +201,7 @@ class ScaledCheck:
         """
         findings = Findings()
         name = f"a matrix of shape {x.shape}"
-        ScaledComparison(self.name, name, x, parts, right, findings).differences()
+        ScaledComparison(name, x, parts, right, findings).differences()
         if not findings.broken:
             self.findings.record("size")
         elif not any(self.counts.values()):

@@ -72,14 +72,13 @@ class ScaledComparison(NamedTuple):
     """Comparison of a quantizer's result for one matrix with the right one.
 
     Attributes:
-      call, case: names of the function and of the matrix in reports.
+      case: name of the matrix in reports.
       x: the matrix.
       parts: the function's result.
       right: the right result.
       findings: the record to which properties are added.
     """
 
-    call: str
     case: str
     x: Array
     parts: ReturnedParts

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.cast_options import cast_options
-from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
@@ -59,8 +57,9 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
         for rule, of_negative in OF_NEGATIVE.items():
             yield in_elements(f"{rule_words(of_negative, rounding)} for negative values"), _ties(rule)
     for fmt in (BF16, FP16):
-        yield f"rounds elements to {fmt} before it divides them by their scale", _on_input(fmt)
-        yield f"rounds the input to {fmt} first", of_changed_input(partial(rounded_to, fmt=fmt))
+        yield f"rounds elements to {fmt} before it divides them by their scale", with_right_scales(
+            lambda recipe, case, scales, fmt=fmt: recipe.values(rounded_to(case.x, fmt), scales))  # fmt: skip
+        yield f"rounds the input to {fmt} first", of_changed_input(rounded_to, fmt)
         yield f"rounds quotients to {fmt} before they are rounded to elements", _on_quotient(fmt)
     if isinstance(recipe.fmt, Format):
         if recipe.fmt.subnormals:
@@ -78,7 +77,8 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
     for scaling in dict.fromkeys((recipe.scaling, *FIRST)):
         for first in dict.fromkeys((recipe.fmt, E4M3, E5M2)):
             name = next((f"fp.scalings.{name}" for name, row in ROWS.items() if row == scaling), repr(scaling))
-            yield f"quantises twice, first to {first} by {name}", _twice(first, scaling)
+            yield f"quantises twice, first to {first} by {name}", of_changed_input(
+                lambda x, *to: np.asarray(encode_scaled(x, *to).decode(), np.float32), first, scaling)  # fmt: skip
     cast = {name: value for name, value in recipe.cast.items() if value is not None}
     if isinstance(recipe.fmt, Format):
         largest = float(recipe.fmt.max)
@@ -143,14 +143,6 @@ def _of_quotients(divisor: float, lowest: int) -> FaultFunction:
         return FaultOutcome(lambda: np.where(np.isfinite(case.x), limited, right) + 0.0, scales)
 
     return fault
-
-
-def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault function for quantizing a matrix to `first` by `scaling` before it is encoded correctly.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
-    return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
@@ -262,14 +254,6 @@ def _ties(rule: str) -> FaultFunction:
         return np.where(tie, chosen, even)
 
     return with_right_scales(elements)
-
-
-def _on_input(fmt: Format) -> FaultFunction:
-    """Return the fault function for rounding elements to `fmt` before they are divided by the right scales.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
-    return with_right_scales(lambda recipe, case, scales: recipe.values(rounded_to(case.x, fmt), scales))
 
 
 def _on_quotient(fmt: Format) -> FaultFunction:

@@ -146,14 +146,14 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
     return fault
 
 
-def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault function for applying `change` to the matrix before encoding it correctly.
+def of_changed_input(change: Callable[..., Array], *more: Any) -> FaultFunction:
+    """Return the fault function for replacing the matrix by `change(matrix, *more)` before encoding it correctly.
 
     A fault function maps (promised encoding, case) to the faulty result for the case's matrix.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        x = change(case.x)
+        x = change(case.x, *more)
         scales = recipe.scales(x)
         return FaultOutcome(lambda: recipe.values(x, scales), scales)
 

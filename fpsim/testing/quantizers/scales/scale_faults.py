@@ -67,7 +67,7 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
         changes += [(f"those of the input rounded to {fmt}", _of_input(partial(rounded_to, fmt=fmt)))]
     changes += [("those of the input without its subnormals", _of_input(flushed))]
     for added in ADDED:
-        changes += [(f"those of amax + {added:g}", _of_input(partial(_enlarged, added)))]
+        changes += [(f"those of amax + {added:g}", _of_input(lambda x, added=added: np.abs(x) + np.float32(added)))]
     if recipe.scaling.scale_format != FP32 or recipe.scaling.scale_rule != "amax":
         changes += [("those before they are rounded", _exact)]
     for fmt, (mode, how) in itertools.product(
@@ -181,11 +181,6 @@ def _without_last(axis: int) -> ScaleChange:
         return recipe.scales(np.where(kept[None] if axis else kept[:, None], case.x, np.float32(0)))
 
     return scales
-
-
-def _enlarged(added: float, x: Array) -> Array:
-    """Return abs(x) + `added`, as float32."""
-    return np.asarray(np.abs(x) + np.float32(added))
 
 
 def _quotients(recipe: RightEncoding, cases: list[Case]) -> Iterator[tuple[str, ScaleChange]]:

@@ -49,14 +49,16 @@ def hypotheses() -> Iterator[tuple[str, Share]]:
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         ends = f"fractions up to {1 - 2.0**-places:g} never go away from zero"
-        yield f"adds its random bits {plural(places, 'place')} too low: {ends}", _too_low(places)
+        words = f"adds its random bits {plural(places, 'place')} too low: {ends}"
+        yield words, lambda s, places=places: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
     for bits in range(1, MOST_BITS + 1):
         compares = f"compares {plural(bits, 'random bit')}"
         yield f"{compares}: it cuts the fraction to them", _to_bits(bits, np.floor)
         yield f"{compares}: it rounds the fraction up to them", _to_bits(bits, np.ceil)
         yield f"rounds the fraction to {plural(bits, 'bit')} first", _to_bits(bits, np.rint)
     for bits in (*range(3, MOST_BITS + 1), 16, 23, 24, 31, 32):
-        yield f"compares {bits} random bits by <=, not by <: it goes away 2**-{bits} too often", _one_more(bits)
+        words = f"compares {bits} random bits by <=, not by <: it goes away 2**-{bits} too often"
+        yield words, lambda s, bits=bits: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 _ALWAYS: dict[str, Share] = {
@@ -76,22 +78,6 @@ _ALWAYS: dict[str, Share] = {
         lambda s: np.where(s.fraction < 0.5, s.fraction + 0.5, 1.5 - s.fraction),
     "adds noise of half a unit, not of one, and rounds to nearest": lambda s: np.clip(2 * s.fraction - 0.5, 0, 1),
 }  # fmt: skip
-
-
-def _too_low(places: int) -> Share:
-    """Return the fault of adding random bits to the fraction `places` bit positions too low, as a function of `Shares`.
-
-    The function returns the shares of results rounded away from zero that the fault causes.
-    """
-    return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
-
-
-def _one_more(bits: int) -> Share:
-    """Return the fault of comparing the fraction with `bits` random bits by <=, not by <, as a function of `Shares`.
-
-    The function returns the shares of results rounded away from zero that the fault causes.
-    """
-    return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Array], Array]) -> Share:
