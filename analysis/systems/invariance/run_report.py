@@ -157,7 +157,8 @@ class RunComparison(SavedReport):
             else:
                 yield f"No {noun} of {plural(len(self.rows), 'tensor')} in {steps} differs."
         else:
-            how = f"{percent(first.differing)} of its elements, relative difference {first.relative:.2g}"
+            size = f"relative difference {first.relative:.2g}" if first.relative else "only in signs of 0, Inf or NaN"
+            how = f"{percent(first.differing)} of its elements, {size}"
             if first.compared == "figures":
                 how = f"its statistics differ, largest magnitudes {first.amax_first:.7g} and {first.amax_second:.7g}"
             elif first.compared == "shape":
@@ -166,7 +167,8 @@ class RunComparison(SavedReport):
             apart = sum(row.differs for row in self.rows)
             step, largest, _ = max(self.growth, key=lambda of_step: of_step[1])
             tensors = plural(len(self.rows), "tensor")
-            yield f"{apart} of {tensors} in {steps} differ, at most by {largest:.2g} (relative), at step {step}."
+            most = f", at most by {largest:.2g} (relative), at step {step}" if largest else ""
+            yield f"{apart} of {tensors} in {steps} differ{most}."
         if self.logits:
             tokens = f"{self.changed:,} of {plural(self.tokens, 'token')} would change"
             yield f"KL of the outputs ({self.logits}): {self.kl:.2g} nats; {tokens}."

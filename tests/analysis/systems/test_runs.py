@@ -375,3 +375,10 @@ def test_files_of_other_programs_may_hold_fp8_and_bf16(tmp_path: Path) -> None:
         (1, "a", "output"): "bfloat16", (1, "²/b", "output"): "float8_e4m3fn",
     }  # fmt: skip
     assert not A.compare_runs(log, tmp_path / "a.safetensors", tolerance=np.float32(0.5))  # type: ignore[arg-type]
+
+
+def test_runs_that_differ_in_nan_or_signs_of_zeros_have_no_size_of_the_difference() -> None:
+    x = np.zeros((2, 4), np.float32)
+    for other in (-x, x * np.nan):
+        text = str(A.compare_runs({(1, "a", "output"): x}, {(1, "a", "output"): other}))
+        assert "100 % of its elements, only in signs of 0, Inf or NaN.\n1 of 1 tensor in 1 step differ.\n" in text
