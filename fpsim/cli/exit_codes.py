@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
+from fpsim.files import INTERRUPTED as INTERRUPTED
+
 BAD_INPUT = 2
-
-
-INTERRUPTED = 130  # 128 + SIGINT, as in shells

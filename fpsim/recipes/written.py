@@ -205,15 +205,6 @@ def _scaling_from(word: Any) -> Any:
     return SCALINGS[word]
 
 
-def _adds_from(word: Any) -> Any:
-    """Return the value of `Product.accumulate` that `word`, a text of a TOML file, stands for.
-
-    "Sequential(FP16)", an expression, gives the accumulator; the name of a unit or chip is returned unchanged; "none"
-    gives None.
-    """
-    return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word)
-
-
 def _parsed_from(word: Any) -> Any:
     """Return the schedule or accumulator that `word`, such as "Exact(FP16)", names in a TOML file; None for "none"."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word)
@@ -259,7 +250,9 @@ def _one(cls: type) -> Any:
 READERS: dict[str, Any] = {
     **dict.fromkeys(FORMATS, _format_from), **dict.fromkeys(SCALED, _scaling_from),
     **dict.fromkeys((*TEXTS, "Override.products"), lambda word: word),
-    "accumulate": _adds_from, "sums": _parsed_from, "products": _parsed_from,
+    # the name of a unit or chip has no parentheses
+    "accumulate": lambda word: parsed(word) if isinstance(word, str) and "(" in word else _or_none(word),
+    "sums": _parsed_from, "products": _parsed_from,
     "attention": lambda word: None if word == NONE else _linear_from(word),
     "Product.schedule": _parsed_from,  # the optimizer's schedule is a name
     "linear": _linear_from,

@@ -98,7 +98,6 @@ class AdamW:
         Raises:
           TypeError, ValueError: gradients have other names or shapes than the weights, or weight_error is missing.
         """
-        self._require_gradients(gradients)
         lr = self.learning_rate(steps_total, weight_error)
         return self.update(gradients, self.clip(gradients), lr)
 

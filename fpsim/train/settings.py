@@ -246,11 +246,8 @@ class Settings:
     offload: float = 0.0  # for the same reason
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "context", "width", "micro_batches"):
-            require_integer(name, getattr(self, name), 1)
-        for name in ("seed", "measure"):
-            require_integer(name, getattr(self, name), 0)
-        for name in ("steps", "seed", "batch", "context", "width", "micro_batches", "measure"):
+        for name in ("steps", "batch", "context", "width", "micro_batches", "seed", "measure"):
+            require_integer(name, getattr(self, name), 0 if name in ("seed", "measure") else 1)
             object.__setattr__(self, name, int(getattr(self, name)))  # NumPy's integers become Python's, for JSON
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")

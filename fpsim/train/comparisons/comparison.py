@@ -150,29 +150,21 @@ class Comparison:
 
     def curves(self) -> Any:
         """Return a pandas frame with a row for each step of each run: recipe, seed, and the keys of `Run.rows`."""
-        return frame(list(self.curve_rows()))
-
-    def curve_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each step of each run: recipe, seed, and the keys of `Run.rows`."""
-        for run in self.runs:
-            for row in run.rows:
-                yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
+        return frame(self.rows_of("rows"))
 
     def measurements(self) -> Any:
         """Return a pandas frame of the rounding errors of operands: recipe, seed, and the keys of `Run.measured`.
 
         It has a row for each operand of each matrix product that a run measured.
         """
-        return frame(list(self.measured_rows()))
+        return frame(self.rows_of("measured"))
 
-    def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict of rounding metrics for each operand of each matrix product in the steps that runs measured.
-
-        The keys are recipe, seed, and the keys of the rows of `Run.measured`.
-        """
-        for run in self.runs:
-            for row in run.measured:
-                yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
+    def rows_of(self, field: str) -> list[dict[str, Any]]:
+        """Return all rows of a field of all runs, `Run.rows` or `Run.measured`, with the keys recipe and seed added."""
+        return [
+            {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
+            for run in self.runs for row in getattr(run, field)
+        ]  # fmt: skip
 
     def run_rows(self) -> Iterator[dict[str, Any]]:
         """Yield a dict for each run, with the columns of runs.parquet.

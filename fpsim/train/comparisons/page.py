@@ -273,8 +273,8 @@ def save(comparison: Any, folder: Path) -> list[Path]:
     """
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
-        "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),
-        "measured": list(comparison.measured_rows()), "probe": list(comparison.probed),
+        "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": comparison.rows_of("rows"),
+        "measured": comparison.rows_of("measured"), "probe": list(comparison.probed),
     }  # fmt: skip
     text = page(comparison, [name for name in OWN[1:] if tables[name.removesuffix(".parquet")]])
     with replacing(folder, OWN) as drafts:
