@@ -13,7 +13,7 @@ from fpsim.cpu.execution import execute
 from fpsim.cpu.inputs import Operands, inputs_of
 from fpsim.cpu.instructions import INSTRUCTIONS, AnyInstruction, named
 from fpsim.cpu.report import CpuReport, InstructionRow
-from fpsim.errors import require_integer, require_minutes
+from fpsim.errors import require_integer, require_minutes, shown
 from fpsim.files import require_folder, write_whole
 from fpsim.gpu.lab.report import difference
 from fpsim.lazy import public
@@ -43,7 +43,7 @@ def validate(
     Raises:
       CpuError: a requested instruction cannot be run here.
       ValueError: there is no such instruction, `minutes` is negative, or `out` cannot be written to.
-      TypeError: values is not an integer.
+      TypeError: values is not an integer, or instructions is not a sequence.
 
     Source: docs/cpu.md.
 
@@ -77,10 +77,15 @@ def chosen(instructions: Sequence[str] | None) -> list[AnyInstruction]:
     Raises:
       CpuError: this processor does not have one of the named instructions.
       ValueError: there is no such instruction.
+      TypeError: instructions is not a sequence.
     """
     if instructions is None:
         return [INSTRUCTIONS[name] for name in available().present]
-    rows = [named(name) for name in ([instructions] if isinstance(instructions, str) else instructions)]
+    try:
+        names = [instructions] if isinstance(instructions, str) else list(instructions)
+    except TypeError:
+        raise TypeError(f"instructions must be names of fp.cpu.available(); got {shown(instructions)}.") from None
+    rows = [named(name) for name in names]
     for row in rows:
         require(row)
     return rows

@@ -170,8 +170,9 @@ def test_wrong_names_and_operands_are_refused(processor_with: Any) -> None:
         (lambda: fp.cpu.dot_add(PAIR, PAIR, X[:1], "x86_amx_bf16_f32"), "c must have the shape"),
         (lambda: fp.cpu.validate(values=0), "values must be an integer >= 1"),
         (lambda: fp.cpu.validate(["VADDP"]), "instruction must be one of"),
+        (lambda: loose.cpu.validate(3), "instructions must be names of fp.cpu.available.*; got 3"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=words) as refused:
+        with pytest.raises((ValueError, TypeError), match=words) as refused:
             call()
         assert "\n" not in str(refused.value)
 

@@ -91,7 +91,7 @@ def qlinear_matmul(
     shape, rows, columns = _shapes(_bytes(a, "a"), _bytes(b, "b"))
     full, out = _full_shape(rows, columns), rows.dtype
     if y_zero_point is not None:
-        y = y_zero_point if hasattr(y_zero_point, "dtype") else np.asarray(y_zero_point)
+        y = y_zero_point if hasattr(y_zero_point, "dtype") else as_array(y_zero_point, "y_zero_point")
         out = _bytes(y, "y_zero_point").dtype
     end = _points(y_zero_point, full, out, "y_zero_point")
     of_a, of_b = _scales(a_scale, rows.shape, "a_scale"), _scales(b_scale, columns.shape, "b_scale")

@@ -28,6 +28,7 @@ short_stacks, orders = deferred("fpsim.products.stacks.short"), deferred("fpsim.
 chains = deferred("fpsim.products.stacks.chains")  # imports numba
 
 CPU = Cpu()
+SCALES = "scale_a", "scale_b"
 MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
 
 
@@ -48,6 +49,8 @@ def stacked(
         raise no_accumulate(accumulate, {"a": a, "b": b, "c": c})
     a, b = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
     shape = stack_shape(a, b)
+    arrays: dict[str, Any] = {name: _scales(getattr(request, name), shape, name) for name in SCALES}
+    request = request._replace(**arrays)
     if isinstance(out, np.ndarray):
         c, *others = (_apart(x, out) for x in (c, request.bias, request.scale_a, request.scale_b))
         request = request._replace(**dict(zip(("bias", "scale_a", "scale_b"), others, strict=True)))
@@ -67,11 +70,26 @@ def stacked(
     if 0 in shape:  # a product of zeros tells the dtype, and refuses what every product would
         left, right = _arrays(a)[0], _arrays(b)[0]
         z = None if c is None else _zeros(_fitting(as_array(c, "c"), (*shape, left.shape[-2], right.shape[-1])))
-        scales = {name: getattr(request, name) for name in ("scale_a", "scale_b")}
-        stacks = {name: _zeros(as_array(x, name)) for name, x in scales.items() if x is not None and np.ndim(x) > 2}
+        scales = {name: getattr(request, name) for name in SCALES}
+        stacks = {name: _zeros(x) for name, x in scales.items() if x is not None and x.ndim > 2}
         single = _one((_zeros(a), _zeros(b), z), accumulate, request._replace(**stacks), fmt, None)
         return CPU.result(out, (*shape, *single.shape), single.dtype, left, right)[0]
     return _one_by_one((a, b, c), shape, accumulate, request, fmt, out)
+
+
+def _scales(x: Any, shape: tuple[int, ...], name: str) -> Array | None:
+    """Return the argument scale_a or scale_b, called `name`, as an array; None for None.
+
+    Raises:
+      ValueError: it has more than two axes, and those before the last two don't broadcast to `shape`, the stack's.
+    """
+    if x is None:
+        return None
+    array = as_array(x, name)
+    sizes = zip(array.shape[-3::-1], shape[::-1], strict=False)
+    if array.ndim > len(shape) + 2 or any(size not in (1, whole) for size, whole in sizes):
+        raise ValueError(f"{name} must have the leading axes {shape} of the stack, or two axes; got {array.shape}.")
+    return array
 
 
 def _apart(x: Any, out: Array) -> Any:
@@ -162,8 +180,8 @@ def _one_by_one(
         if z is None and is_plain:
             product = plain_product(x, y, accumulate, fmt, request.promote, target)
         if product is None:
-            scales = {name: getattr(request, name) for name in ("scale_a", "scale_b")}
-            cut = {name: _matrix(s, shape, at) for name, s in scales.items() if s is not None and len(np.shape(s)) > 2}
+            scales = {name: getattr(request, name) for name in SCALES}
+            cut = {name: _matrix(s, shape, at) for name, s in scales.items() if s is not None and s.ndim > 2}
             product = _one((x, y, z), accumulate, request._replace(**cut), fmt, target)
         if result is None:
             result = CPU.result(out, (*shape, *product.shape), product.dtype, *_arrays(a), *_arrays(b))[0]
@@ -195,7 +213,6 @@ def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
     shape: the broadcast leading axes of all operands. at: the matrix's index in them.
     """
     if not isinstance(x, Scaled):
-        x = as_array(x, "scales")
         return np.broadcast_to(x, (*shape, *x.shape[-2:]))[at]
     parts = {name: _matrix(array, shape, at) for name, array in arrays_of(x).items()}
     return dataclasses.replace(x, **parts)

@@ -137,7 +137,7 @@ def test_a_result_may_overwrite_the_bias() -> None:
 
 def test_formats_may_be_a_list() -> None:
     a, b = np.ones((2, 3, 4), f32), np.ones((2, 4, 5), f32)
-    assert (fp.matmul(a, b, accumulate=fp.Sequential(fp.FP32), fmt=["fp32", "fp32"]) == 4).all()  # type: ignore[arg-type]
+    assert (fp.matmul(a, b, accumulate=fp.Sequential(fp.FP32), fmt=["fp32", "fp32"]) == 4).all()
 
 
 def test_epilogues_and_schedules_hold_for_every_product() -> None:
@@ -212,6 +212,8 @@ def product(a: Any = A, b: Any = B, c: Any = None, unit: Any = BF16, **words: An
         (lambda: product(out=np.zeros((2, 4, 3))), r"out must have dtype float32"),
         (lambda: product(unit=fp.Sequential("fp32"), alpha=2), r"alpha is for matrix units"),
         (lambda: product(unit=3), r"accumulate must be a matrix unit"),
+        (lambda: product(scale_a=np.ones((3, 4, 1), f32)), r"scale_a must have the leading axes \(2,\).*\(3, 4, 1\)"),
+        (lambda: product(scale_b=[[1], [1, 2]]), r"scale_b must be an array, a number or nested lists"),
         (lambda: product(np.float32, B[0]), r"a must be an array of bfloat16 or codes of BF16; got <class"),
         (lambda: product(b=B.astype(f32)), r"takes a and b of bf16.*got b as float32"),
         (lambda: product(A[:0], B[:0].astype(f32)), r"takes a and b of bf16.*got b as float32"),
