@@ -43,12 +43,12 @@ def base_folder() -> Path | None:
     """Return the folder of compiled kernels, or None without a home directory; cached.
 
     It is `fpsim-kernels` in the folder that the environment variable FPSIM_CACHE_DIR names, else NUMBA_CACHE_DIR, else
-    in the user's cache folder.
+    in the user's cache folder. A relative name counts from the current folder of the first call.
     """
     folder = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
     try:
-        return (Path(folder) if folder else _user_cache()) / "fpsim-kernels"
-    except RuntimeError:  # no home directory, as in some containers
+        return (Path(folder).expanduser().absolute() if folder else _user_cache()) / "fpsim-kernels"
+    except (RuntimeError, OSError):  # no home directory, as in some containers, or no current one
         return None
 
 

@@ -182,11 +182,10 @@ def test_terms_that_become_infinite_by_their_cast_hide_no_earlier_difference() -
     first, second = (product(operand(a, fp.E5M2), operand(b, fp.E5M2), adds(f"{arch}_e5m2_f32"))
                      for arch in ("hopper", "blackwell"))  # fmt: skip
     want = first_term(first, second, 0, 0)
-    assert want is not None
-    assert want.k < 100
+    assert getattr(want, "k", 256) < 100
     b[100] = 1e9  # Inf in E5M2
-    first, second = (each._replace(b=operand(b, fp.E5M2)) for each in (first, second))
-    assert first_term(first, second, 0, 0) == want
+    there = [each._replace(b=operand(b, fp.E5M2)) for each in (first, second)]
+    assert first_term(there[0], there[1], 0, 0) == want
 
 
 def test_a_sum_of_both_infinities_is_explained() -> None:

@@ -106,6 +106,15 @@ def test_the_least_used_kernels_go_where_all_take_too_much_room(
     assert [path.name for path in kernels(tmp_path)] == ["f-0.kernel", "f-1.kernel"]
 
 
+def test_a_relative_cache_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = kernel_files.base_folder.__wrapped__
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name, place in (("kept", tmp_path), ("~/kept", tmp_path / "home"), (str(tmp_path / "kept"), tmp_path)):
+        monkeypatch.setenv("FPSIM_CACHE_DIR", name)
+        assert folder() == place / "kept" / "fpsim-kernels"
+
+
 def test_old_files_that_may_only_be_read_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f.kernel"
     kernel_files.write_whole(path, b"code")
