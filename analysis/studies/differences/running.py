@@ -281,8 +281,7 @@ class _Products(TorchFunctionMode):
         `state` and `live` may be None.
         """
         module, today = self._stack[-1] if self._stack else None, plan_from(plan)
-        quantizes = isinstance(module, QuantLinear) and not today.is_float32
-        recipe = module.recipe if quantizes else None
+        recipe = module.recipe if isinstance(module, QuantLinear) and not today.is_float32 else None
         layer = self._layer(weight)
         self._count(layer, weight, x.numel() * weight.shape[0])
         new = self._plan(layer, layer, x.dtype, recipe)

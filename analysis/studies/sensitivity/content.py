@@ -52,8 +52,9 @@ def model_content(model: Any) -> str:
       >>> model_content(model) == before
       False
     """
+    code = {kind: _code(kind) for kind in {type(module) for module in model.modules()}}
     modules = [
-        (name, type(m).__qualname__, m.training, m.extra_repr(), _numbers(m), _code(type(m)))
+        (name, type(m).__qualname__, m.training, m.extra_repr(), _numbers(m), code[type(m)])
         for name, m in model.named_modules()
     ]
     held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
@@ -66,10 +67,9 @@ def _numbers(module: Any) -> list[tuple[str, Any]]:
     return sorted((name, value) for name, value in mine if isinstance(value, (bool, int, float)))
 
 
-@lru_cache(maxsize=1024)
-def _code(kind: type) -> str:
+def _code(kind: Any) -> str:
     """Return a digest of the source of the method `forward` of a class of modules; "" for a class of torch."""
-    return "" if kind.__module__.partition(".")[0] == "torch" else source_of(kind.forward)  # type: ignore[attr-defined]
+    return "" if kind.__module__.partition(".")[0] == "torch" else source_of(kind.forward)
 
 
 def run_content(model: Any, batches: list[Any], loss: Any, seed: int, *more: str) -> str:

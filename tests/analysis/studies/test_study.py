@@ -63,7 +63,7 @@ def test_scales_of_two_levels_and_odd_tiles_are_those_of_the_whole_tensor(
     monkeypatch.setattr("fpsim.analysis.studies.measuring.SLAB", 1 << 13)
     monkeypatch.setattr("fpsim.analysis.studies.measuring.SAMPLE", 60 * 40)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    scaling = fp.Scaling(block=block, scale_format="e4m3", tensor_scale=True)
+    scaling = fp.Scaling(block=block, scale_format=fp.E4M3, tensor_scale=True)
     report = study({"w": x}, formats="e2m1", scalings=scaling, roundings=rounding).errors[0].report
     whole = fp.analysis.error(x, "e2m1", scaling=scaling, rounding=rounding, seed=0)
     assert report.sqnr_db == pytest.approx(whole.sqnr_db, rel=1e-12)

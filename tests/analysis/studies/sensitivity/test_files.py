@@ -90,7 +90,7 @@ def test_a_folder_of_another_model_or_data_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_a_model_of_other_settings_or_code_is_refused(tmp_path: Path) -> None:
     """Measurements of a model of equal weights and another forward pass were taken for the model's own."""
 
-    class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Scaled(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, factor: float) -> None:
             super().__init__()
             self.factor = factor
