@@ -16,6 +16,7 @@ from fpsim.errors import shown
 from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element, ElementLike
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import HIF4, TableFormat
@@ -66,6 +67,14 @@ class Scaled(ScaledArrays[Array]):
             if type(array) is not np.ndarray and (array is not None or name in ("codes", "scales")):
                 object.__setattr__(self, name, as_array(array, name))
         super().__post_init__()
+        codes, fmt = self.codes, self.fmt
+        lowest, highest = (fmt.lowest, fmt.highest) if isinstance(fmt, IntegerFormat) else (0, (1 << fmt.bits) - 1)
+        if codes.size and fmt.bits < 8 * codes.itemsize and not lowest <= codes.min() <= codes.max() <= highest:
+            outside = codes.min() if codes.min() < lowest else codes.max()
+            raise ValueError(
+                f"codes must lie in {lowest} .. {highest}, the codes of {fmt}; got {outside}. "
+                "Mask or shift packed codes apart first."
+            )
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,5 +146,21 @@ def test_codes_without_the_numbers_that_their_values_need_are_refused() -> None:
         fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.float32([[7.5]]))
     with pytest.raises(TypeError, match="zero_points of HIF4 must be uint32; got int64"):
         fp.Scaled(codes, scales, fp.HIF4, fp.scalings.HIF4, zero_points=np.zeros((1, 1), np.int64))
+    with pytest.raises(TypeError, match="scale_codes in E4M3 must be uint8; got float32"):
+        fp.Scaled(codes, np.ones((1, 4), np.float32), fp.IF4, fp.scalings.IF4, np.ones((1, 4), np.float32))
     q = fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.int32([[7]]))
     assert q.decode()[0, 0] == q.decode(np.float64)[0, 0] == -7
+
+
+FORMATS = [fp.NF4, fp.HIF4, fp.E2M1, fp.E3M2, fp.INT4, fp.UINT4, fp.LogFMT(5), fp.format("p3109_k5p2se")]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+def test_packed_codes_are_refused(fmt: Any) -> None:
+    scaling = fp.scalings.HIF4 if fmt == fp.HIF4 else fp.scalings.ROW.replace(symmetric=fmt != fp.UINT4)
+    q = fp.encode_scaled(np.linspace(-1, 1, 64, dtype=np.float32)[None], fmt, scaling)
+    assert_bits_equal(dataclasses.replace(q).decode(), q.decode())
+    packed = q.codes.copy()
+    packed[0, 3] = 100
+    with pytest.raises(ValueError, match=r"codes must lie in (0|-8) \.\. \d+, the codes of .*; got 100. Mask or shift"):
+        dataclasses.replace(q, codes=packed)
