@@ -289,21 +289,18 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
     flip = word(1 << (width - 1)) if operation.name == "subtract" else word(0)
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...]) -> bool:
-        if len(targets) == 1 and name == "sqrt":
-            float_arithmetic.sqrt_kernel(width)(*sources, *targets, layouts, mode)
-        elif len(targets) == 1 and name == "fma":
-            float_arithmetic.fma_kernel(width, to_nearest)(*sources, *targets, layouts, mode)
-        elif len(targets) == 1:
-            float_arithmetic.binary_kernel(name, width, to_nearest)(*sources, *targets, layouts, mode, flip)
-        elif limits is None:
+        flagged = len(targets) > 1
+        if flagged and limits is None:
             return False
-        elif name == "sqrt":
-            float_arithmetic.flagged_sqrt_kernel(width)(*sources, *targets, layouts, limits, mode)
+        results, flags = targets if flagged else (targets[0], NO_FLAGS)
+        marks = layouts[-1] if limits is None else limits  # not used without flags
+        if name == "sqrt":
+            float_arithmetic.sqrt_kernel(width, flagged)(*sources, results, flags, layouts, marks, mode)
         elif name == "fma":
-            float_arithmetic.flagged_fma_kernel(width, to_nearest)(*sources, *targets, layouts, limits, mode)
+            float_arithmetic.fma_kernel(width, to_nearest, flagged)(*sources, results, flags, layouts, marks, mode)
         else:
-            loop = float_arithmetic.flagged_binary_kernel(name, width, to_nearest)
-            loop(*sources, *targets, layouts, limits, mode, flip)
+            loop = float_arithmetic.binary_kernel(name, width, to_nearest, flagged)
+            loop(*sources, results, flags, layouts, marks, mode, flip)
         return True
 
     return run

@@ -173,41 +173,12 @@ def real_width(width: int) -> SimpleNamespace:
 
 
 @cache
-def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, layouts, mode, flip) -> None that adds, multiplies or divides.
+def binary_kernel(name: str, width: int, nearest: bool, flagged: bool) -> Any:
+    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None that adds, multiplies or divides.
 
     name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
-    nearest even only, a third faster, and the kernel ignores `mode`.
-
-    Arguments of the kernel:
-      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
-      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
-        EncodeLayout, for rounding the result.
-      mode: a Rounding.
-      flip: what the bits of b are xored with: the mask of the sign bit to subtract b, else 0.
-    """
-    w = real_width(width)
-    word, decode, encode = w.word, w.decode, w.encode
-    operation, no_random = _operation(name, w), word(0)
-
-    def binary(a: Any, b: Any, codes: Any, layouts: Any, mode: int, flip: Any) -> None:
-        fa, fb, f = decode_fields(layouts[0]), decode_fields(layouts[1]), encode_fields(layouts[2])
-        used_mode = TO_NEAREST if nearest else mode
-        for i in range(codes.size):
-            x, y = word(decode(word(a[i]), fa)), word(word(decode(word(b[i]), fb)) ^ flip)
-            bits = operation(x, y, used_mode)
-            code, _ = encode(bits, no_random, f, used_mode, EVERY_KIND)
-            codes[i] = code
-
-    return kernel(binary)
-
-
-@cache
-def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None that computes results and flags.
-
-    name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
-    nearest even only, a third faster, and the kernel ignores `mode`.
+    nearest even only, a third faster, and the kernel ignores `mode`. flagged: True computes flags too; if False, the
+    kernel ignores `flags` and `limits`.
 
     Arguments of the kernel:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
@@ -234,45 +205,26 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
             bits = operation(x, y, used_mode)
             code, rest = encode(bits, no_random, f, used_mode, EVERY_KIND)
             codes[i] = code
-            raised = raised_by(bits, rest, thresholds)
-            if divides:
-                raised = word(DIVIDE_BY_ZERO) if is_infinite(bits) & (not is_infinite(x)) else raised
-            invalid = is_nan(bits) & (not is_nan(x)) & (not is_nan(y))
-            invalid = invalid | signals(p, fa, limits[4]) | signals(q, fb, limits[5])
-            flags[i] = word(INVALID) if invalid else raised
+            if flagged:
+                raised = raised_by(bits, rest, thresholds)
+                if divides:
+                    raised = word(DIVIDE_BY_ZERO) if is_infinite(bits) & (not is_infinite(x)) else raised
+                invalid = is_nan(bits) & (not is_nan(x)) & (not is_nan(y))
+                invalid = invalid | signals(p, fa, limits[4]) | signals(q, fb, limits[5])
+                flags[i] = word(INVALID) if invalid else raised
 
     return kernel(binary)
 
 
 @cache
-def sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
-
-    a, codes: 1-D arrays of unsigned integers. layouts: unsigned integers of `width` bits; its rows are constants of
-    formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result. mode: a Rounding.
-    width: bits of the float that computes, 32 or 64.
-    """
-    w = real_width(width)
-    word, decode, encode, root = w.word, w.decode, w.encode, w.root
-    no_random = word(0)
-
-    def sqrt(a: Any, codes: Any, layouts: Any, mode: int) -> None:
-        fa, f = decode_fields(layouts[0]), encode_fields(layouts[1])
-        for i in range(codes.size):
-            code, _ = encode(root(word(decode(word(a[i]), fa))), no_random, f, mode, EVERY_KIND)
-            codes[i] = code
-
-    return kernel(sqrt)
-
-
-@cache
-def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None that writes square roots and their flags.
+def sqrt_kernel(width: int, flagged: bool) -> Any:
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None that writes the square roots of codes a.
 
     a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
     `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
     limits: the fields of Thresholds (magnitudes from which flags change), then the smallest code, without its sign, of
-    a quiet NaN of a. mode: a Rounding. width: bits of the float that computes, 32 or 64.
+    a quiet NaN of a. mode: a Rounding. width: bits of the float that computes, 32 or 64. flagged: True computes flags
+    too; if False, the kernel ignores `flags` and `limits`.
     """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
@@ -287,49 +239,24 @@ def flagged_sqrt_kernel(width: int) -> Any:
             bits = word(root(x))
             code, rest = encode(bits, no_random, f, mode, EVERY_KIND)
             codes[i] = code
-            raised = raised_by(bits, rest, thresholds)
-            invalid = (is_nan(bits) & (not is_nan(x))) | signals(p, fa, limits[4])
-            flags[i] = word(INVALID) if invalid else raised
+            if flagged:
+                invalid = (is_nan(bits) & (not is_nan(x))) | signals(p, fa, limits[4])
+                flags[i] = word(INVALID) if invalid else raised_by(bits, rest, thresholds)
 
     return kernel(sqrt)
 
 
 @cache
-def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`.
-
-    a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: unsigned integers of `width` bits; its rows are
-    constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: a
-    Rounding. width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is
-    then ignored.
-    """
-    w = real_width(width)
-    word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
-    no_random = word(0)
-
-    def fma(a: Any, b: Any, c: Any, codes: Any, layouts: Any, mode: int) -> None:
-        fa, fb, fc = decode_fields(layouts[0]), decode_fields(layouts[1]), decode_fields(layouts[2])
-        f = encode_fields(layouts[3])
-        used_mode = TO_NEAREST if nearest else mode
-        for i in range(codes.size):
-            x, y, z = word(decode(word(a[i]), fa)), word(decode(word(b[i]), fb)), word(decode(word(c[i]), fc))
-            bits, _ = fused(x, y, z, used_mode)
-            code, _ = encode(bits, no_random, f, used_mode, EVERY_KIND)
-            codes[i] = code
-
-    return kernel(fma)
-
-
-@cache
-def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None that writes a * b + c and its flags.
+def fma_kernel(width: int, nearest: bool, flagged: bool) -> Any:
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None that writes the codes of a * b + c.
 
     a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers
     of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for
     rounding the result.
     limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest code,
     without its sign, of a quiet NaN. mode: a Rounding. width: bits of the float that computes, 32 or 64. nearest: True
-    compiles for nearest even only; `mode` is then ignored.
+    compiles for nearest even only; `mode` is then ignored. flagged: True computes flags too; if False, the kernel
+    ignores `flags` and `limits`.
     """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
@@ -347,12 +274,12 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
             bits, product = fused(x, y, z, used_mode)
             code, rest = encode(bits, no_random, f, used_mode, EVERY_KIND)
             codes[i] = code
-            raised = raised_by(bits, rest, thresholds)
-            # 0 * Inf is invalid whatever c is
-            invalid = is_nan(product) & (not is_nan(x)) & (not is_nan(y))
-            invalid = invalid | (is_nan(bits) & (not is_nan(product)) & (not is_nan(z)))
-            invalid = invalid | signals(p, fa, limits[4]) | signals(q, fb, limits[5]) | signals(r, fc, limits[6])
-            flags[i] = word(INVALID) if invalid else raised
+            if flagged:
+                # 0 * Inf is invalid whatever c is
+                invalid = is_nan(product) & (not is_nan(x)) & (not is_nan(y))
+                invalid = invalid | (is_nan(bits) & (not is_nan(product)) & (not is_nan(z)))
+                invalid = invalid | signals(p, fa, limits[4]) | signals(q, fb, limits[5]) | signals(r, fc, limits[6])
+                flags[i] = word(INVALID) if invalid else raised_by(bits, rest, thresholds)
 
     return kernel(fma)
 
