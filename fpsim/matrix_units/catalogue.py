@@ -6,12 +6,12 @@ import re
 from typing import Any, overload
 
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import unknown
+from fpsim.errors import shown, unknown
 from fpsim.formats.named import AMBIGUOUS, find_by_name
 from fpsim.matrix_units import amd, cpus, integers, nvidia
-from fpsim.matrix_units.chips import BETWEEN, CHIPS, find, names_of, resolve
+from fpsim.matrix_units.chips import BETWEEN, CHIPS, find, names_of, resolve, target_without_units
 from fpsim.matrix_units.integer_unit import IntegerUnit
-from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.matrix_units.matrix_unit import ELEMENTS, MatrixUnit
 
 Unit = MatrixUnit | IntegerUnit
 
@@ -99,6 +99,12 @@ def any_unit(argument: str, name: str | Unit) -> Unit:
     row = row or _row(f"{arch}_{operands}")
     if row is not None:
         return row
+    target = None if arch else _unknown_target(key or "")
+    if target is not None:
+        raise ValueError(
+            f"{argument} must be a unit of a chip whose matrix units are known here; got {shown(name)} ({target}), "
+            "whose are not. docs/matrix-units.md lists the known ones."
+        )
     meant = _meant(arch, operands) if arch else []
     chips = {} if not key or re.search(BETWEEN, key) else {
         spelling: units[0] for chip in CHIPS.values() for spelling in names_of(chip) if (units := _meant(chip.arch, ""))
@@ -129,16 +135,31 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def _meant(arch: str, operand: str) -> list[str]:
+def _unknown_target(name: str) -> str | None:
+    """Return the target of the chip with which a unit's name begins, if that is one without known units; else None."""
+    parts = [part for part in re.split(BETWEEN, name) if part]
+    targets = (target_without_units(" ".join(parts[:count])) for count in range(len(parts), 0, -1))
+    return next((target for target in targets if target), None)
+
+
+def _meant(arch: str, formats: str) -> list[str]:
     """List the names of an architecture's units, for operands of a given format, that an error message suggests.
 
-    arch: the architecture. operand: name of the format of both operands, such as "bf16"; an ambiguous name, such as
-    "fp8", stands for every format that it may mean, and "" for the formats in USUAL. Only units with results in float32
-    or INT32 are listed.
+    arch: the architecture. formats: name of the format of both operands in any spelling, such as "bf16" or "half", and
+    of the result, if there is one ("half_float"). An ambiguous name, such as "fp8", stands for every format that it may
+    mean, and "" for those in USUAL. Units with results in float32 or INT32 are listed if the result is not named.
     """
-    elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
-    names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]
-    return [name for name in names if _row(name)]
+    operand, _, result = formats.partition("_")
+    ambiguous = [name.lower() for name in AMBIGUOUS.get(operand, [])]
+    elements = ambiguous or ([_element(operand) or operand] if operand else list(USUAL))
+    results = (_element(result),) if _element(result) else ("f32", "s32")
+    return [name for element in elements for result in results if _row(name := f"{arch}_{element}_{result}")]
+
+
+def _element(name: str) -> str | None:
+    """Return the name in a unit's name of the format that `name` means in any spelling: "f16" for "half"; or None."""
+    fmt = find_by_name(name)
+    return next((element for element, row in ELEMENTS.items() if row.fmt == fmt), None)
 
 
 @renamed_arguments(arch="chip")

@@ -158,17 +158,29 @@ def resolve(name: str, argument: str = "chip", others: Sequence[str] = ()) -> Na
     chip = find(name)
     if chip is not None:
         return chip
-    key = _key(_parts(name)[0])
-    for target, names in WITHOUT_UNITS.items():
-        if key in map(_key, (target, *capabilities(target), *names)):
-            raise ValueError(
-                f"{argument} must be a chip whose matrix units are known here; got {shown(name)} ({target}), whose are "
-                "not. docs/matrix-units.md lists the known ones."
-            )
+    target = target_without_units(name)
+    if target is not None:
+        raise ValueError(
+            f"{argument} must be a chip whose matrix units are known here; got {shown(name)} ({target}), whose are "
+            "not. docs/matrix-units.md lists the known ones."
+        )
     raise unknown(
         argument, name, all_sold(), {spelling.lower(): spelling for spelling in (*others, *spellings())},
         listing="docs/matrix-units.md", others=", ".join((*others, OTHERS)),
     )  # fmt: skip
+
+
+def target_without_units(name: str) -> str | None:
+    """Return the compute target of a chip whose matrix units are not known here, by any of its names; else None.
+
+    Example:
+      >>> from fpsim.matrix_units.chips import target_without_units
+      >>> target_without_units("NVIDIA GeForce RTX 5090"), target_without_units("H100")
+      ('sm_120', None)
+    """
+    key = _key(_parts(name)[0])
+    targets = WITHOUT_UNITS.items()
+    return next((of for of, names in targets if key in map(_key, (of, *capabilities(of), *names))), None)
 
 
 def find(name: object) -> NamedChip | None:

@@ -252,3 +252,19 @@ def test_the_page_that_an_unknown_chip_is_referred_to_lists_them() -> None:
     page = " ".join((ROOT / "docs" / "matrix-units.md").read_text().split())
     line = page.partition("Chips have the names under which they are sold: ")[2].partition(".")[0]
     assert line.split(", ") == [name for chip in CHIPS.values() for name in sold_as(chip)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("H100_fp8_f32", "Did you mean 'hopper_e4m3_f32' or 'hopper_e5m2_f32'"),
+        ("L40S fp8 fp16", "Did you mean 'ada_e4m3_f16' or 'ada_e5m2_f16'"),
+        ("h100_fp16_fp32", "Did you mean 'hopper_f16_f32'"),
+        ("cdna2_half_float", "Did you mean 'cdna2_f16_f32'"),
+        ("RTX 5090_e4m3_f32", r"got 'RTX 5090_e4m3_f32' \(sm_120\), whose are not"),
+        ("mi355x-fp8-f32", r"got 'mi355x-fp8-f32' \(cdna4\), whose are not"),
+    ],
+)
+def test_units_of_the_chip_are_suggested_for_formats_in_other_spellings(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        fp.unit(name)
