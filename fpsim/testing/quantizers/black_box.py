@@ -216,15 +216,14 @@ def is_integer_dtype(dtype: np.dtype[Any]) -> bool:
 def _codes(array: Array, fmt: Format) -> Array | None:
     """Return results as flat codes if their dtype is an integer dtype or the format's own, else None.
 
-    array: the results. Signed integers as wide as a code are read as bit patterns; other negative ones become 2**62,
-    which is no code.
+    array: the results. Integers as wide as a code are read as bit patterns; other negative ones become 2**62, which is
+    no code.
     """
     if array.dtype.kind in "iu":
-        flat = np.ascontiguousarray(array).ravel()
-        wide = flat.astype(np.int64)
-        if array.dtype.kind == "i" and array.dtype.itemsize == fmt.storage.itemsize:
+        flat = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).ravel()
+        if array.dtype.itemsize == fmt.storage.itemsize:
             return flat.view(fmt.storage)
-        return np.where(wide < 0, 1 << 62, wide).astype(np.uint64)
+        return np.where(flat < 0, 1 << 62, flat.astype(np.uint64)).astype(np.uint64)
     is_own = fmt.dtype is not None and array.dtype == fmt.dtype and fmt.bits <= 16
     return words(np.ascontiguousarray(array).ravel()) if is_own else None
 

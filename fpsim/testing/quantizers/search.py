@@ -122,7 +122,8 @@ class ModelSearch:
         if not differ.any():
             return self._result(start, (), 0, [])
         best: list[Scored] = []
-        told = [fault for fault in observed(start, self.inputs, self.got) if fault.apply(start) != start]
+        with np.errstate(all="ignore"):  # of values at the ends of float64's range
+            told = [fault for fault in observed(start, self.inputs, self.got) if fault.apply(start) != start]
         singles = (*deviations(start, self.source, self.codes), *told)
         level: list[Scored] = [((fault,), self._wrong_in_part(fault.apply(start))) for fault in singles]
         for width in (*BEAM, 0):

@@ -13,7 +13,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.testing.quantizers import black_box
-from fpsim.testing.quantizers.black_box import CalledQuantizer
+from fpsim.testing.quantizers.black_box import CalledQuantizer, read
 from tests.kit.sweeps import in_turn
 
 Array = Any
@@ -305,3 +305,11 @@ def test_bad_arguments_are_refused() -> None:
         fp.testing.check_quantizer(through_fp16, "e4m3", rounding="nearest")
     with pytest.raises(ValueError, match="stochastic rounding needs a seed"):
         fp.testing.check_quantizer(through_fp16, "e4m3", rounding="stochastic")
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64, ">u8"])
+def test_codes_of_64_bits_are_read_with_their_sign(dtype: Any) -> None:
+    x = np.float64([-1.5, 2.5, -0.0, -np.inf])
+    got = read(fp.encode(x, "fp64").view(np.uint64).astype(dtype), x, fp.FP64)
+    assert got.codes
+    assert got.words.tolist() == x.view(np.uint64).tolist()
