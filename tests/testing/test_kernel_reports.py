@@ -174,6 +174,15 @@ def test_right_kernels_raise_no_alarm_over_many_seeds(place: int, seeds: range) 
 # ---- other arrays, and bad input
 
 
+def test_variants_that_explain_as_much_do_not_count_as_excluded() -> None:
+    report = check_kernel(
+        lambda a, b: fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd(fp.FP32)), a="e4m3", accumulate="hopper_e4m3_f32",
+        shapes=[(8, 8, 8)], raises=False,
+    )  # fmt: skip
+    assert len(report.others) > 100  # eight terms tell few orders apart
+    assert report.excluded < 1000
+
+
 def test_torch_tensors_are_passed_and_read() -> None:
     torch = pytest.importorskip("torch")
 

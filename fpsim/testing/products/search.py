@@ -26,7 +26,6 @@ from fpsim.testing.products.term_changes import of_terms
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
 SECONDS = 10.0  # processor time of a search, without compiling; after that, the best variant is reported
-LISTED = 12  # further variants that explain as much
 FIRST = 6  # inputs that rule out most variants
 ORDERLESS = (Rule.FUSED, Rule.SCALED)  # rules of units that add all terms of a step at once
 USUAL = 120  # additions that are tried together with every change of terms and operands
@@ -140,7 +139,7 @@ class VariantSearch:
         """
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
-        return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
+        return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:]), self.tried, not self._late())
 
     def _conditional(self, variant: Variant) -> bool:
         """Return whether a variant has other results than the kernel for inputs with which the kernel is right."""
