@@ -77,15 +77,19 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
     first, second = _options(a, fmt), _options(b, fmt)
     target_fmt = first.fmt
     inputs = _inputs(target_fmt)
-    differences: list[Difference] = []
     codes_a, codes_b = encode(inputs, **first.keywords()), encode(inputs, **second.keywords())
-    run: list[int] = []
-    for i in [*np.flatnonzero(codes_a != codes_b).tolist(), -1]:
-        same = run and i == run[-1] + 1 and (codes_a[i], codes_b[i]) == (codes_a[run[-1]], codes_b[run[-1]])
-        if run and not (same and i < inputs.size - 1):
-            differences.append(_difference(run, inputs, int(codes_a[run[0]]), int(codes_b[run[0]]), target_fmt))
-            run = []
-        run.append(i)
+    differ = np.flatnonzero(codes_a != codes_b)
+    new_codes = (np.diff(codes_a[differ]) != 0) | (np.diff(codes_b[differ]) != 0)
+    begins = (np.diff(differ) > 1) | new_codes | (differ[1:] == inputs.size - 1)  # NaN is a range of its own
+    differences = []
+    for run in np.split(differ, np.flatnonzero(begins) + 1) if differ.size else ():
+        begin, end = int(run[0]), int(run[-1])  # odd ones stand for the inputs up to the next even one
+        a_code, b_code = int(codes_a[begin]), int(codes_b[begin])
+        is_nan = math.isnan(inputs[begin])
+        low, high = (math.nan, math.nan) if is_nan else (inputs[begin - begin % 2], inputs[end + end % 2])
+        values = target_fmt.value_of(a_code), target_fmt.value_of(b_code)
+        included = begin % 2 == 0, end % 2 == 0
+        differences.append(Difference(float(low), float(high), *included, a_code, b_code, *values))
     return differences
 
 
@@ -130,31 +134,3 @@ def _inputs(fmt: Format) -> npt.NDArray[np.float64]:
     inputs = np.empty(2 * points.size)
     inputs[0::2], inputs[1::2] = points, np.append(between, np.nan)
     return inputs
-
-
-def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
-    """Return the Difference for a run of neighbouring inputs, which each policy casts to a single code.
-
-    Args:
-      run: consecutive indices of `inputs`.
-      inputs: float64. Results of casts can change at inputs[2 * i]; inputs[2 * i + 1] represents the open interval from
-        there to inputs[2 * i + 2]. The last input is NaN.
-      a_code, b_code: the first and the second policy's code of all inputs in `run`.
-      fmt: the format of the codes.
-    """
-    first, last = run[0], run[-1]
-    if math.isnan(inputs[first]):
-        low = high = math.nan
-    else:
-        low = float(inputs[first - first % 2])
-        high = float(inputs[last + last % 2])
-    return Difference(
-        low=low,
-        high=high,
-        low_included=first % 2 == 0,
-        high_included=last % 2 == 0,
-        a_code=a_code,
-        b_code=b_code,
-        a=fmt.value_of(a_code),
-        b=fmt.value_of(b_code),
-    )

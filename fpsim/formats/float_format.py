@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import shown
+from fpsim.errors import is_integer, shown
 from fpsim.formats.float64_numbers import exact_float, magnitude_values, real_numbers, spacing_at
 from fpsim.reload import reloadable
 
@@ -77,7 +77,7 @@ class Format:
             raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
         for field in ("exponent_bits", "mantissa_bits"):
             value = getattr(self, field)
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
+            if not is_integer(value) or value < 0:
                 raise ValueError(f"{self.name}: {field} must be an integer >= 0; got {shown(value)}.")
             most = WIDEST_EXPONENT if field == "exponent_bits" else 64
             if value > most:  # before powers of two with this exponent are computed
@@ -98,7 +98,7 @@ class Format:
             raise ValueError(f"{self.name}: exponent_bits must be at least 1 to hold a normal number; got 0.")
         if self.bias is None:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
-        if not isinstance(self.bias, (int, np.integer)) or isinstance(self.bias, bool):
+        if not is_integer(self.bias):
             raise ValueError(f"{self.name}: bias must be an integer; got {shown(self.bias)}.")
         object.__setattr__(self, "bias", int(self.bias))
         self._refuse_contradictions()

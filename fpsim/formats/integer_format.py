@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fpsim.errors import shown
+from fpsim.errors import is_integer, shown
 from fpsim.formats.float_format import Format
 from fpsim.reload import reloadable
 
@@ -43,7 +43,7 @@ class IntegerFormat:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
             raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
-        if not isinstance(self.bits, (int, np.integer)) or isinstance(self.bits, bool) or not 2 <= self.bits <= 8:
+        if not is_integer(self.bits) or not 2 <= self.bits <= 8:
             raise ValueError(
                 f"{self.name}: bits must be an integer in 2 .. 8, the sign included; got {shown(self.bits)}."
             )

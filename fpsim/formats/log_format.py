@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.errors import shown
+from fpsim.errors import is_integer, shown
 from fpsim.reload import reloadable
 
 SMALLEST_BITS, LARGEST_BITS = 3, 16
@@ -45,14 +45,12 @@ class LogFMT:
     bits: int
 
     def __post_init__(self) -> None:
-        bits = self.bits
-        is_integer = isinstance(bits, (int, np.integer)) and not isinstance(bits, bool)
-        if not is_integer or not SMALLEST_BITS <= bits <= LARGEST_BITS:
+        if not is_integer(self.bits) or not SMALLEST_BITS <= self.bits <= LARGEST_BITS:
             raise ValueError(
                 f"LogFMT takes an integer number of bits in {SMALLEST_BITS} .. {LARGEST_BITS}, the sign included; "
-                f"got {shown(bits)}."
+                f"got {shown(self.bits)}."
             )
-        object.__setattr__(self, "bits", int(bits))
+        object.__setattr__(self, "bits", int(self.bits))
 
     @property
     def name(self) -> str:

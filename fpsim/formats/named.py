@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import nearest, shown, unknown
+from fpsim.errors import is_integer, nearest, shown, unknown
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.float_format import DTYPES as DTYPES
 from fpsim.formats.float_format import Format as Format
@@ -129,7 +129,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
       (224.0, 240.0)
     """
     for argument, number in (("bits", bits), ("precision", precision)):
-        if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
+        if not is_integer(number):
             raise TypeError(f"{argument} must be an integer, such as 8; got {shown(number)}.")
     for argument, flag in (("signed", signed), ("extended", extended)):
         if not isinstance(flag, (bool, np.bool_)):
