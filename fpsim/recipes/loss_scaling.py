@@ -107,6 +107,9 @@ class LossScalingPolicy:
             raise unknown("rule", self.rule, list(RULES))
         for number in ("scale", "growth", "backoff", "threshold"):
             require_number(number, getattr(self, number), positive=True)
+        with np.errstate(over="ignore"):
+            if not 0 < np.float32(self.scale) < np.inf:
+                raise ValueError(f"scale must be positive and finite in float32; got {shown(self.scale)}.")
         require_number("lowest", self.lowest)
         if self.highest != math.inf:
             require_number("highest", self.highest)
@@ -172,7 +175,7 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     returned unchanged. state: before the step. seen: statistics of the step's gradients.
     """
     if seen.overflowed:  # its magnitude is unknown
-        return state._replace(scale=state.scale * policy.backoff)
+        return state._replace(scale=max(state.scale * policy.backoff, 2.0**-149))  # float32's least: not 0
     if not seen.amax > 0:
         return state
     size = math.log2(seen.amax) - math.log2(state.scale)

@@ -142,11 +142,12 @@ class Trainer:
         `stopped` says why.
 
         Raises:
-          RuntimeError: training has stopped in an earlier step.
+          RuntimeError: training has stopped in an earlier step, or an exception ended that step before its end.
         """
         if self.stopped:
             raise RuntimeError(f"training has stopped: {self.stopped}")
-        began = time.perf_counter()
+        began, stopped = time.perf_counter(), ""
+        self.stopped = f"step {self.steps} was not finished: load the state from before it"
         self.follow()
         scales = DelayedScales(self.layers)
         parts = StepGradients(self.recipe.gradients, self.reduction, self.ranks)
@@ -164,10 +165,10 @@ class Trainer:
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, mean_loss, self.scaler, gradients, suspect)
         if reason:
-            self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
+            stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
         self._look(watch, gradients)  # before they are clipped
         report = None  # stays None if the step is skipped
-        if not (self.stopped or self.scaler.skipped):
+        if not (stopped or self.scaler.skipped):
             lr = self.learning_rate()
             clipping = self.optimizer.clip(gradients)
             report = self.optimizer.update(gradients, clipping, lr)
@@ -177,6 +178,7 @@ class Trainer:
         scales.share(self.ranks)
         self.rows.append(row | {"seconds": time.perf_counter() - began})
         self.steps += 1
+        self.stopped = stopped
         return self.rows[-1]
 
     # ---- the parts of a step

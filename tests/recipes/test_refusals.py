@@ -18,6 +18,7 @@ from tests.test_refusals import SEVERAL, X, loose
         (lambda: loose.recipes.LinearRecipe(name=[1]), "name must be a text; got [1]."),
         (lambda: loose.recipes.LinearRecipe(requantize_input="x"), "requantize_input must be True or False; got 'x'."),
         (lambda: loose.recipes.LinearRecipe(stash_scaling=X), "stash_scaling needs stash_fmt; got None."),
+        (lambda: loose.recipes.LossScalingPolicy("x", scale=1e39), "scale must be positive and finite in float32; got"),
         (lambda: loose.recipes.LossScalingPolicy("x", lowest=None), "lowest must be a number; got None."),
         (lambda: loose.recipes.LossScalingPolicy("x", lowest=2, highest=1), "lowest must be at most highest; got 2"),
         (lambda: fp.torch.MXFP8.operands("forward"), "product must be one of fprop, dgrad, wgrad; got 'forward'."),

@@ -122,6 +122,14 @@ def test_ema_keeps_the_largest_gradient_below_the_largest_value() -> None:
     assert scaler.scale == 2.0 ** (15 - 4 + 20)
 
 
+def test_ema_without_a_lowest_scale_survives_many_overflows() -> None:
+    scaler = LossScaler(loss_scaling_policy("ema").replace(lowest=0.0))
+    for value in (*[math.inf] * 1200, 1.0):
+        scaler.unscale({"w": torch.tensor([value])})
+        scaler.update()
+    assert scaler.scale > 0
+
+
 def test_eager_applies_clamped_gradients_that_stay_scaled() -> None:
     scaler = LossScaler("eager", "fp16")
     found = {"w": torch.tensor([INF, -INF, 3.0, NAN])}

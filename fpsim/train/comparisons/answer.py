@@ -93,7 +93,9 @@ def answer(comparison: Any) -> str:
         widest = max(max(abs(run.low), abs(run.high)) for run in map(comparison.difference, same))
         steps = plural(max(len(run.losses) for run in comparison.runs), "step")
         told = f"After {steps} and {seeds}, {listed(same)} cannot be told from {comparison.baseline}"
-        told += f": the final losses differ by less than {widest:.2g} nats with 95 % confidence"
+        digit = 10.0 ** (math.floor(math.log10(widest)) - 1) if widest else 1.0  # the bound is rounded up to two digits
+        bound = f"differ by less than {math.ceil(widest / digit) * digit:.2g} nats with 95 % confidence"
+        told += f": the final losses {bound if widest else 'are equal'}"
     if not parts:
         return f"{told}. {rest}".strip() if told else rest or f"No recipe can be compared with {comparison.baseline}."
     elsewhere = listed(parts)

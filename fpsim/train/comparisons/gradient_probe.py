@@ -302,7 +302,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
     """
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
-    weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None
+    weights = token_weights(SEQUENCES * CONTEXT, (seed + RUNS % 2**32) % 2**64) if case.uneven else None
     return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), weights)
 
 

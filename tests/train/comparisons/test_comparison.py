@@ -63,7 +63,7 @@ def test_verdicts_ask_whether_the_interval_has_0_in_it() -> None:
 def test_an_interval_that_is_too_wide_leaves_it_open() -> None:
     comparison = made({"BF16": [2.0, 2.1, 2.2], "LIKE": [2.01, 2.08, 2.21], "RAW": [2.31, 2.16, 2.3]})
     assert comparison.verdict("RAW") == "open"
-    assert "LIKE cannot be told from BF16: the final losses differ by less than 0.043 nats" in comparison.answer
+    assert "LIKE cannot be told from BF16: the final losses differ by less than 0.044 nats" in comparison.answer
     assert (
         "RAW ends 0.16 nats above, but its seeds differ too much to rule out chance (−0.18 to 0.49)"
         in comparison.answer
@@ -190,6 +190,7 @@ def test_the_first_batches_of_a_seed_are_those_of_every_recipe() -> None:
     comparison = small(["FP32", recipes.FP32.replace(name="SAME")], seeds=3)
     assert comparison.difference("SAME") == (0.0, 0.0)
     assert comparison.verdict("SAME") == "same"
+    assert "SAME cannot be told from FP32: the final losses are equal" in comparison.answer
 
 
 @pytest.mark.usefixtures("without_figures")
