@@ -252,8 +252,7 @@ class Plan:
         Args:
           points: number of evenly spaced budgets; the costs of the plan and its rivals are added as further budgets.
         """
-        frontier: tuple[Point, ...] = self._search.frontier(points, [plan.cost for plan in self.candidates])
-        return frontier
+        return tuple(self._search.frontier(points, [plan.cost for plan in self.candidates]))
 
     def to_recipe(self, base: Recipe | None = None, *, name: str = "PLAN") -> Recipe:
         """Return the plan as a recipe of training: an override for each linear layer, and float32 for all else.

@@ -151,9 +151,5 @@ def _cast_config(high: bool, kind: str, target: str) -> str:
     `high`: whether the operand stays out of FP8. `kind`: the scales of an operand in FP8, "tensor" (one) or "rows" (one
     for each row). `target`: the argument "target_dtype=..." as code; "" for the default format.
     """
-    words = []
-    if high:
-        words.append("scaling_type=ScalingType.DISABLED")
-    elif kind == "rows":
-        words.append("scaling_granularity=ScalingGranularity.AXISWISE")
-    return f"CastConfig({', '.join(filter(None, [*words, target]))})"
+    scales = "scaling_granularity=ScalingGranularity.AXISWISE" if kind == "rows" else ""
+    return f"CastConfig({', '.join(filter(None, ['scaling_type=ScalingType.DISABLED' if high else scales, target]))})"

@@ -114,8 +114,7 @@ class PatchProducts(LinearProducts):
         layer = self._layer
         func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
         padding = layer.padding if layer.padding_mode == "zeros" else 0
-        output: Tensor = func(x, weight, bias, layer.stride, padding, layer.dilation, layer.groups)
-        return output
+        return func(x, weight, bias, layer.stride, padding, layer.dilation, layer.groups)
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
         return matrices(self._of(x, weight)._replace(bias=bias))
