@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, get_args
 
-from fpsim.errors import require_word, shown
+from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import element_format
 from fpsim.formats.float_format import Format
@@ -25,6 +25,7 @@ Isa = Literal[
     "amx_fp16", "amx", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2"
 ]  # fmt: skip
 Layout = Literal["nn", "nt", "tn"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 ISAS: tuple[Isa, ...] = get_args(Isa)  # the largest first, as oneDNN orders them
 CHAIN = FusedMultiplyAdd(FP32)
 FORMATS = (BF16, FP16, FP32, INT8)
@@ -166,18 +167,6 @@ def declined(name: str, shape: ProductShape, missing: str) -> DeclinedShape:
     """
     sizes = f"{shape.m} x {shape.n} x {shape.k}"
     return DeclinedShape(f"{name} has no proven rule for {sizes} in {shape.fmt} ({shape.layout}): {missing}.")
-
-
-def layout_of(layout: Layout) -> Layout:
-    """Return `layout`, or raise a ValueError if it is not "nn", "nt" or "tn"."""
-    require_word("layout", layout, get_args(Layout))
-    return layout
-
-
-def isa_of(isa: Isa) -> Isa:
-    """Return `isa`, or raise a ValueError unless it is one of the names that `fpsim.schedules.onednn` accepts."""
-    require_word("isa", isa, ISAS)
-    return isa
 
 
 def cut(k: int, length: int) -> tuple[int, ...]:

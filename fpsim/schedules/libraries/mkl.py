@@ -10,7 +10,7 @@ from fpsim.formats.named import FP32
 from fpsim.lazy import deferred
 from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.segments import segments
-from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, cut, declined, layout_of
+from fpsim.schedules.shaped import CHAIN, LAYOUTS, ChosenSchedule, Layout, ProductShape, ShapedSchedule, cut, declined
 
 if TYPE_CHECKING:
     from fpsim.schedules.regions import SegmentLanes
@@ -59,7 +59,8 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
       >>> [fp.schedules.mkl().at(40, 50, k, "fp32").schedule for k in (300, 601, 1000)]
       [segments(300), segments(301, 300), segments(384, 308, 308)]
     """
-    threads, layout = positive(threads, "threads"), layout_of(layout)
+    threads = positive(threads, "threads")
+    require_word("layout", layout, LAYOUTS)
     require_word("isa", isa, ("avx512", "avx2"))
     name = call_text("mkl", threads=(threads, 1), isa=(isa, "avx512"), layout=(layout, "nn"))
     return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads, isa), layout, SOURCE)

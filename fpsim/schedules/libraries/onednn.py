@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fpsim.errors import require_word
 from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16
 from fpsim.lazy import deferred
@@ -15,6 +16,8 @@ from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import (
     CHAIN,
+    ISAS,
+    LAYOUTS,
     ChosenSchedule,
     Isa,
     Layout,
@@ -22,8 +25,6 @@ from fpsim.schedules.shaped import (
     ShapedSchedule,
     cut,
     declined,
-    isa_of,
-    layout_of,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def onednn(
       >>> chosen.accumulate, chosen.schedule, chosen.shifted
       ('x86_avx2_u8xs8_s32', segments(151, 150), 'a')
     """
-    isa, layout = isa_of(isa), layout_of(layout)
+    require_word("isa", isa, ISAS)
+    require_word("layout", layout, LAYOUTS)
     threads, l1, l2 = positive(threads, "threads"), positive(l1, "l1"), positive(l2, "l2")
     name = call_text("onednn", isa, threads=(threads, 1), l1=(l1, L1), l2=(l2, L2), layout=(layout, "nn"))
     return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads, (l1, l2)), layout, SOURCE)

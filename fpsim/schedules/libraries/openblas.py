@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fpsim.errors import require_word
 from fpsim.formats.named import FP32
 from fpsim.lazy import deferred
 from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
-from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined, layout_of
+from fpsim.schedules.shaped import CHAIN, LAYOUTS, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined
 
 if TYPE_CHECKING:
     from fpsim.schedules.regions import Regions
@@ -56,7 +57,8 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
       >>> how.order_at(0, 0), how.order_at(0, 16)
       (SegmentLanes((80,), 'chain'), SegmentLanes((80,), 'neighbours', width=16))
     """
-    threads, layout = positive(threads, "threads"), layout_of(layout)
+    threads = positive(threads, "threads")
+    require_word("layout", layout, LAYOUTS)
     name = call_text("openblas", threads=(threads, 1), layout=(layout, "nn"))
     reason = "NumPy multiplies a matrix by its own transpose with ssyrk, whose order is not known; pass a copy of one"
     return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads), layout, SOURCE, reason)

@@ -13,17 +13,7 @@ from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import HALVES, L1, L2, onednn
 from fpsim.schedules.libraries.segments import rounds, segments
-from fpsim.schedules.shaped import (
-    CHAIN,
-    ChosenSchedule,
-    Isa,
-    Layout,
-    ProductShape,
-    ShapedSchedule,
-    declined,
-    isa_of,
-    layout_of,
-)
+from fpsim.schedules.shaped import CHAIN, LAYOUTS, ChosenSchedule, Isa, Layout, ProductShape, ShapedSchedule, declined
 
 LIBRARY = "torch 2.13.0"
 SOURCE = "torch 2.13.0 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
@@ -58,7 +48,7 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
       >>> fp.schedules.torch_native().at(5, 6, 70, "fp16").schedule
       rounds(4)
     """
-    layout = layout_of(layout)
+    require_word("layout", layout, LAYOUTS)
     name = call_text("torch_native", layout=(layout, "nn"))
     return ShapedSchedule(name, LIBRARY, partial(_native, name), layout, SOURCE)
 
@@ -123,7 +113,7 @@ def torch_mm(
       >>> float(fp.matmul(x, x.T, schedule=fp.schedules.torch_mm("avx512_bf16", layout="nt"))[0, 0])
       64.0
     """
-    isa, layout, threads = isa_of(isa), layout_of(layout), positive(threads, "threads")
+    threads = positive(threads, "threads")
     inner = onednn(isa, threads, l1=l1, l2=l2, layout=layout)
     usual: Literal["avx512", "avx2"] = "avx2" if isa.startswith("avx2") else "avx512"
     if mkl_isa is not None:
