@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,10 +89,9 @@ class RangeReport:
     @cached_property
     def counts(self) -> tuple[tuple[int, int], ...]:
         """Pairs (exponent, count), ascending, for each exponent floor(log2|x|) of a finite element other than 0."""
-        counts: dict[int, int] = {}
+        counts = Counter[int]()
         for place, number in self.bins:
-            exponent = place // BINS_PER_BINADE
-            counts[exponent] = counts.get(exponent, 0) + number
+            counts[place // BINS_PER_BINADE] += number
         return tuple(counts.items())
 
     @cached_property
@@ -175,9 +175,7 @@ class RangeReport:
 
     def merge(self, other: RangeReport) -> RangeReport:
         """Return the report on the data of `self` and `other` together, with exact counts and without `parts`."""
-        bins = dict(self.bins)
-        for place, number in other.bins:
-            bins[place] = bins.get(place, 0) + number
+        bins = Counter(dict(self.bins)) + Counter(dict(other.bins))
         return RangeReport(
             tuple(sorted(bins.items())),
             self.zeros + other.zeros,

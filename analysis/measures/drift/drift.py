@@ -343,10 +343,9 @@ def _checked_lengths(lengths: Any) -> list[int]:
     Raises TypeError or ValueError unless they are positive integers.
     """
     numbers = [lengths] if is_integer(lengths) else as_list(lengths)
-    if numbers is None:
-        raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
     if not numbers or any(not is_integer(n) or n < 1 for n in numbers):
-        raise ValueError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
+        kind = TypeError if numbers is None else ValueError
+        raise kind(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
     return sorted({int(n) for n in numbers})
 
 

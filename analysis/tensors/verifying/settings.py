@@ -124,11 +124,9 @@ def _packed(one: Recognised) -> Iterator[Finding]:
         )
     size = parts.settings.get("group_size")
     if type(size) is int:
-        wanted = 1 if size <= 0 else -(-k // size)
-        if wanted != groups:
-            yield Finding.about(name, "group size", f"the configuration says groups of {size}, which makes {wanted} "
-                                f"groups of {k} inputs, and there are scales for {groups}.")  # fmt: skip
-        elif "group" in parts.beside:
+        wrong = list(_group_count(one, size, k, groups))
+        yield from wrong
+        if not wrong and "group" in parts.beside:
             size = min(size, k) if size > 0 else k
             yield from _groups(one, size)
             plain = np.arange(k) // size
@@ -143,6 +141,30 @@ def _packed(one: Recognised) -> Iterator[Finding]:
                                     "lost.", False)  # fmt: skip
     if parts.settings.get("desc_act") is True and "group" not in parts.beside and groups > 1:
         yield Finding.about(name, "g_idx missing", "the configuration says desc_act, and its g_idx is missing.")
+
+
+def _group_count(one: Recognised, size: int, k: int, groups: int) -> Iterator[Finding]:
+    """Yield a finding if groups of the configured `size` (all inputs if it is below 1) are not `groups`.
+
+    k: number of inputs of the weight.
+    """
+    wanted = 1 if size <= 0 else -(-k // size)
+    if wanted != groups:
+        yield Finding.about(one.parts.name, "group size", f"the configuration says groups of {size}, which makes "
+                            f"{wanted} groups of {k} inputs, and there are scales for {groups}.")  # fmt: skip
+
+
+def _blocks(one: Recognised) -> Iterator[Finding]:
+    """Yield a finding if a weight's scales do not have the shape that follows from the configured blocks, if any."""
+    block, shape, scales = configured_block(one.parts.settings), one.decoded.shape, one.parts.beside["scale"].shape
+    if block is None:
+        return
+    wanted = tuple(-(-n // side) for n, side in zip(shape[-2:], block, strict=True))
+    if scales[-2:] != wanted:
+        more = ", the transpose" if scales[-2:] == wanted[::-1] else ""
+        yield Finding.about(one.parts.name, "block size", f"the configuration says blocks of {block[0]} x {block[1]}, "
+                            f"for which the scales of a weight of shape {shape} have the shape {wanted}; these have "
+                            f"{scales}{more}.")  # fmt: skip
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
@@ -181,7 +203,7 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
     the scales must follow from weight_block_size.
     """
     parts, name = one.parts, one.parts.name
-    shape, scale = parts.codes.shape, parts.beside["scale"]
+    scale = parts.beside["scale"]
     if not parts.codes.dtype.startswith("float8_e4m3"):
         yield Finding.about(name, "dtype of codes", f"its codes are stored as {parts.codes.dtype}; the layout's "
                             "readers take float8_e4m3fn.")  # fmt: skip
@@ -192,15 +214,8 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
         yield Finding.about(
             name, "scale_fmt", f"the configuration says scale_fmt float, and its scales are {scale.dtype}."
         )
-    block = configured_block(parts.settings)
-    if block is not None and scale.size > 1:
-        wanted = tuple(-(-n // side) for n, side in zip(shape[-2:], block, strict=True))
-        if scale.shape[-2:] != wanted:
-            turned = scale.shape[-2:] == wanted[::-1]
-            more = ", the transpose" if turned else ""
-            yield Finding.about(name, "block size", f"the configuration says blocks of {block[0]} x {block[1]}, for "
-                                f"which the scales of a weight of shape {shape} have the shape {wanted}; these have "
-                                f"{scale.shape}{more}.")  # fmt: skip
+    if scale.size > 1:
+        yield from _blocks(one)
     if parts.settings.get("scale_fmt") == "ue8m0" and scale.dtype == "float32":
         values = floats(scale)
         odd = int(np.sum((values.view(np.uint32) & np.uint32(0x7FFFFF)) != 0))
@@ -237,17 +252,9 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
         yield Finding.about(name, "shape of scales", f"its scales have the shape {scales}; compressed-tensors "
                             f"multiplies by scales of {(*scales, 1)}.")  # fmt: skip
     if strategy in ("group", "tensor_group") and type(size) is int and size > 0:
-        k = one.decoded.shape[-1]
-        if scales[-1] != -(-k // size):
-            yield Finding.about(name, "group size", f"the configuration says groups of {size}, which makes "
-                                f"{-(-k // size)} groups of {k} inputs, and there are scales for "
-                                f"{scales[-1]}.")  # fmt: skip
-    block = configured_block(parts.settings)
-    if strategy == "block" and block is not None:
-        wanted = tuple(-(-n // side) for n, side in zip(one.decoded.shape[-2:], block, strict=True))
-        if scales[-2:] != wanted:
-            yield Finding.about(name, "block size", f"the configuration says blocks of {block[0]} x {block[1]}, for "
-                                f"which the scales have the shape {wanted}; these have {scales}.")  # fmt: skip
+        yield from _group_count(one, size, one.decoded.shape[-1], scales[-1] if scales else 1)
+    if strategy == "block":
+        yield from _blocks(one)
     bits = weights.get("num_bits")
     kind = words.partition(" ")[0]
     stored = int(kind.removeprefix("INT")) if kind.startswith("INT") else WIDTHS.get(kind)

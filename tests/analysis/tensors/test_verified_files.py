@@ -176,6 +176,9 @@ def test_unusual_numbers_beside_codes_are_read_or_reported(tmp_path: Path) -> No
     wide = changed("deepseek_fp8", scale, lambda array: array.astype(np.float64))  # float32 does not hold all of FP64
     np.testing.assert_array_equal(fp.analysis.open(wide)["up.weight"], plain)
     assert fp.analysis.verify(wide).layout == "deepseek_fp8"
+    tensor, scheme = "compressed-tensors:fp8_tensor", {"weights": {"strategy": "group", "group_size": 128}}
+    alone = changed(tensor, "up.weight_scale", lambda array: array.reshape(()), config_groups={"group_0": scheme})
+    assert any("makes 2 groups of 256 inputs" in text for text in fp.analysis.verify(alone).problems)
     endless = changed("deepseek_fp8", scale, same, weight_block_size=[2**70, 2**70])
     np.testing.assert_array_equal(fp.analysis.open(endless)["up.weight"], plain)
     long = changed("gptq", "up.g_idx", lambda array: array * 0, group_size=2**70)
