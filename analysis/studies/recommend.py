@@ -19,6 +19,10 @@ UNIFORM_SHARE = 0.95  # share of the operands' values from which a candidate tha
 UNIFORM_SCALES = 1.25  # ... if it takes at most this multiple of the fewest bits, as where rows are short ...
 CLEAR_DB = 3.0  # ... and unless another float candidate of as many bits is better by half a bit
 SMALL, SMALL_SHARE = 4096, 1e-3  # a tensor with fewer values, and no larger a share of the study, keeps its format
+NO_FLOATS = (
+    "Not judged: the study has activations or gradients, whose products are computed in floats, and no candidate is in a "
+    "float format."
+)
 WORTHWHILE = 0.1  # a candidate saves at least this share of the stored bits: less is not worth a second rounding
 
 
@@ -58,6 +62,8 @@ def recommend(
     if unjudged:
         return replace(nothing, reason=unjudged)
     candidates = [c for c in worst_of(errors, spread.amax) if c.is_float or not floats_only]
+    if not candidates:
+        return replace(nothing, reason=NO_FLOATS)
     passing = [candidate for candidate in candidates if not candidate.misses(wanted)]
     counts = [f"{n:,} {kind}" for n, kind in ((spread.nans, "NaN"), (spread.infinities, "Inf")) if n]
     specials = f"Not judged: {' and '.join(counts)} in the data." if counts else ""

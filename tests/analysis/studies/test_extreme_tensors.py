@@ -53,6 +53,17 @@ def test_the_closest_candidate_is_within_the_budget_of_bits_or_next_to_it() -> N
         assert reason.startswith(f"No candidate is good enough. The closest, {closest}")
 
 
+@pytest.mark.parametrize("fmt", [fp.INT8, fp.NF4])
+def test_activations_without_a_float_candidate_keep_their_dtype(fmt: Any) -> None:
+    """The report raised "max() arg is an empty sequence" where its recommendations were read."""
+    tensors = [fp.analysis.tensor("h", NORMAL, role="activation")]
+    report = study(tensors, formats=[fmt], scalings=fp.Scaling(block=(1, 64)))
+    assert report.recommendations[0].reason.startswith("Not judged: the study has activations or gradients")
+    assert report.answer.startswith("The tensor should not be stored in fewer bits")
+    assert "No operand of a product was judged." in page(report, [])
+    assert report.uniform is None
+
+
 def test_an_operand_whose_sqnr_is_unknown_is_an_exception() -> None:
     """The page said that every operand has a candidate that is good enough."""
     report = study({"a": NORMAL, "b": NORMAL.astype(np.float64) * 1e200})
