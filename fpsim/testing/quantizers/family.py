@@ -272,15 +272,8 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
     tops = (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
     for step in (1, 2, -1, -2, 1 << fmt.mantissa_bits, -(1 << fmt.mantissa_bits), *tops):
         if 0 < fmt.max_code + step <= fmt.top_magnitude + 1:
-            largest = _value(fmt.max_code + step, fmt)
+            largest = magnitude_of(fmt.max_code + step, grid_of(fmt))
             yield deviation(f"takes {largest:g} for the largest value, not {fmt.max:g}", top=step)
-
-
-def _value(code: int, fmt: Format) -> float:
-    """Return the value of a magnitude's code (without sign bit); codes of Inf and NaN are read as numbers."""
-    fraction = code & ((1 << fmt.mantissa_bits) - 1)
-    exponent = (code >> fmt.mantissa_bits) + fmt.min_exponent - (1 if fmt.subnormals else 0)
-    return (1 + fraction / (1 << fmt.mantissa_bits)) * 2.0 ** min(exponent, 1023)
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:

@@ -255,3 +255,18 @@ def test_negative_ties_of_integers_are_checked(fmt: str) -> None:
     checked = report(ties_of(True, fmt, TILES), fmt, TILES)
     assert checked.causes == ("takes ties of elements away from zero for negative values",), checked
     assert not report(ties_of(False, fmt, TILES), fmt, TILES).ok
+
+
+def test_layouts_that_torch_does_not_have_are_not_said_to_be_refused_by_a_function_of_tensors() -> None:
+    def of_tensors(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError("give a tensor")
+        q = fp.encode_scaled(x.numpy(), "e4m3", fp.scalings.MX)
+        return torch.from_numpy(q.codes), torch.from_numpy(q.scales)
+
+    checked = report(of_tensors, "e4m3", fp.scalings.MX)
+    assert checked.ok
+    (note,) = checked.notes
+    assert "give a tensor" in note
+    assert "torch has no tensors with negative strides" in note
+    assert "ValueError" not in note

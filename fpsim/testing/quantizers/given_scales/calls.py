@@ -60,7 +60,12 @@ class GivenScaleCall:
         extras = [promise.scale.copy(), points.copy()]
         before = x.tobytes()
         try:
-            got = self._run(x, extras[: self.more])
+            arguments: list[Any] = [x, *extras[: self.more]]
+            if self.tensors:
+                torch = sys.modules["torch"]
+                arguments = [torch.from_numpy(np.ascontiguousarray(array)) for array in arguments]
+            with np.errstate(all="ignore"):
+                got = self.fn(*arguments)
         except Exception as error:
             if "torch" not in sys.modules or self.tensors or x.dtype.name == "bfloat16":
                 said = f"fn raised {error_in_words(error)} on an array of {x.dtype} and shape {x.shape}."
@@ -75,17 +80,6 @@ class GivenScaleCall:
         values = self._read(got, x)
         self.covered.note(x, layout)
         return values
-
-    def _run(self, x: Array, extras: list[Array]) -> Any:
-        """Call fn with x and further arguments `extras`, and return its result unchanged.
-
-        They are passed as arrays, or as tensors if fn raised on arrays before.
-        """
-        with np.errstate(all="ignore"):
-            if not self.tensors:
-                return self.fn(x, *extras)
-            torch = sys.modules["torch"]
-            return self.fn(*(torch.from_numpy(np.ascontiguousarray(array)) for array in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
         """Return the codes or values `got` that fn returned for x, as float64 of x's shape.

@@ -48,10 +48,10 @@ def called(
             got = fn(x)
     except Exception as first:
         torch = sys.modules.get("torch")
-        if torch is None:
-            raise FunctionMisbehaved(
-                "runs", f"fn raised {type(first).__name__}: {first} on shape {x.shape}.", x
-            ) from first
+        if torch is None or min(x.strides) < 0:
+            no_tensor = "" if torch is None else ", and torch has no tensors with negative strides"
+            said = f"fn raised {type(first).__name__}: {first} on shape {x.shape}{no_tensor}."
+            raise FunctionMisbehaved("runs", said, x) from first
         try:
             got = fn(torch.from_numpy(x))
         except Exception as second:
