@@ -150,19 +150,19 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
     if wanted_fmt is not None and array.size == 0 and not hasattr(value, "dtype"):
         array = array.astype(wanted_fmt.storage)  # NumPy reads [] as float64
     stored_fmt = format_of(array.dtype)
-    if stored_fmt is not None and not hasattr(value, "dtype"):
-        remedy = (
-            "its .decode() returns the values, with which to compute"
-            if hasattr(value, "codes")
-            else (f"pass an array or scalar of a float dtype, such as np.float16({label}), or fpsim.cast({label}, fmt)")
-        )
-        raise TypeError(f"{label} must be codes or of a float dtype; got {type(value).__name__}: {remedy}.")
-    if stored_fmt is not None and wanted_fmt not in (None, stored_fmt):
-        raise TypeError(
-            f"{label} is an array of {array.dtype}, which stores {stored_fmt}, but fmt says codes of {wanted_fmt}. "
-            f"Leave fmt out, or round it to {wanted_fmt} first with fpsim.encode."
-        )
-    if stored_fmt is not None and wanted_fmt in (None, stored_fmt):
+    if stored_fmt is not None:
+        if not hasattr(value, "dtype"):
+            remedy = (
+                f"pass an array or scalar of a float dtype, such as np.float16({label}), or fpsim.cast({label}, fmt)"
+            )
+            if hasattr(value, "codes"):
+                remedy = "its .decode() returns the values, with which to compute"
+            raise TypeError(f"{label} must be codes or of a float dtype; got {type(value).__name__}: {remedy}.")
+        if wanted_fmt not in (None, stored_fmt):
+            raise TypeError(
+                f"{label} is an array of {array.dtype}, which stores {stored_fmt}, but fmt says codes of {wanted_fmt}. "
+                f"Leave fmt out, or round it to {wanted_fmt} first with fpsim.encode."
+            )
         return words(array), stored_fmt, True
     if wanted_fmt is None:
         if array.dtype.kind in "iu":

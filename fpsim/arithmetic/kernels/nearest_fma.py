@@ -122,7 +122,7 @@ def fma_kernel(fmt: Format, streamed: bool = False) -> Any:
     around the caches, for arrays that would not stay in them.
     """
     in_vectors = has_avx512()
-    fill = _fill_in_vectors(fmt) if in_vectors else _fill_fused_bfloat() if fmt == BF16 else _fill_fused(fmt)
+    fill = _fill_in_vectors(fmt) if in_vectors else _fill_fused_bfloat if fmt == BF16 else _fill_fused(fmt)
     loop = block_loop(fill, streamed, BLOCK if fmt == BF16 and not in_vectors else 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any) -> None:
@@ -149,29 +149,26 @@ def _fill_fused(fmt: Format) -> Any:
     return fill
 
 
-def _fill_fused_bfloat() -> Any:
-    """Return the function (triple, start, count, codes, facts, state) -> state that computes a block of a * b + c.
+@scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
+def _fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
+    """Write the codes of a * b + c, computed by float64, to `codes`; all are 1-D arrays of uint16 BF16 codes."""
+    for i in range(a.size):
+        codes[i] = store_bfloat(float_of(_fused_wide(a[i], b[i], c[i])))
 
-    It writes the results of elements start .. start + count - 1 of triple, (a, b, c), to codes[:count]; all are 1-D
-    arrays of uint16 BF16 codes. It computes by float32 if that holds every product of the block and no code is Inf or
-    NaN, else by float64. facts is not used, and state is returned unchanged.
+
+def _fill_fused_bfloat(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
+    """Write the codes of a block of a * b + c to codes[:count], for elements start .. start + count - 1.
+
+    triple: (a, b, c). All are 1-D arrays of uint16 BF16 codes. The block is computed by float32 if that holds every
+    product and no code is Inf or NaN, else by float64. facts is not used, and state is returned unchanged.
     """
-
-    @scalar  # a call would count references to arrays in every block, by locked instructions that wait for the stores
-    def fill_wide(a: Any, b: Any, c: Any, codes: Any) -> None:
-        for i in range(a.size):
-            codes[i] = store_bfloat(float_of(_fused_wide(a[i], b[i], c[i])))
-
-    def fill(triple: Any, start: int, count: int, codes: Any, facts: Any, state: int) -> int:
-        a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
-        if _in_range(a, b, c):
-            for i in range(count):
-                codes[i] = round_bfloat(_fused_in_range(a[i], b[i], c[i]))
-        else:
-            fill_wide(a, b, c, codes)
-        return state
-
-    return fill
+    a, b, c = triple[0][start : start + count], triple[1][start : start + count], triple[2][start : start + count]
+    if _in_range(a, b, c):
+        for i in range(count):
+            codes[i] = round_bfloat(_fused_in_range(a[i], b[i], c[i]))
+    else:
+        _fill_wide(a, b, c, codes)
+    return state
 
 
 def _fill_in_vectors(fmt: Format) -> Any:

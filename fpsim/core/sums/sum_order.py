@@ -180,15 +180,8 @@ def first_of_sums(terms: int) -> Any:
     return u64((terms + 3) // 4 * 4)
 
 
-@scalar
-def one_by_one(
-    x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
-) -> Any:  # fmt: skip
-    """Return 0: as the default of the argument `ahead` of `tile_in_order`, add no terms in advance.
-
-    `tile_in_order` then adds all terms one by one. It explains the arguments, all of which are ignored here.
-    """
-    return 0
+# the default of `ahead` in tile_in_order, which explains the arguments: it adds no terms in advance
+one_by_one: Function = scalar(lambda x, tile, chain, k, stop, f, r, t, words: 0)
 
 
 def tile_in_order(
@@ -268,15 +261,8 @@ def number_levels(numbers: Any, terms: int) -> None:
         left = (left + 1) // 2
 
 
-@scalar
-def no_subtree(
-    x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
-) -> Any:  # fmt: skip
-    """Return False: as the default of the argument `ahead` of `tile_by_pairs`, sum no terms in advance.
-
-    `tile_by_pairs` then adds all terms itself. It explains the arguments, all of which are ignored here.
-    """
-    return False
+# the default of `ahead` in tile_by_pairs, which explains the arguments: it sums no terms in advance
+no_subtree: Function = scalar(lambda x, tile, k, f, r, stack, height, numbers, words: False)
 
 
 def tile_by_pairs(
