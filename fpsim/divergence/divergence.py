@@ -108,7 +108,7 @@ def first_divergence(
       >>> from fpsim.divergence.divergence import first_divergence
       >>> from fpsim.divergence.product import Product
       >>> x = fp.encode(np.full((1, 4096), 0.3, np.float32), fp.E4M3)
-      >>> a, b = (Of(source=fp.decode(codes, fp.E4M3), encoded=codes, fmt=fp.E4M3) for codes in (x, x.T))
+      >>> a, b = (Of(source=v, values=v, encoded=c, fmt=fp.E4M3) for c in (x, x.T) for v in [fp.decode(c, fp.E4M3)])
       >>> def computed(unit):
       ...     adds = Of(unit=fp.unit(unit), accumulator=None, schedule=None, promote=None, out_fmt=None)
       ...     return [Product("up", "fprop", a, b, adds, fp.matmul(x, x.T, accumulate=unit))]
