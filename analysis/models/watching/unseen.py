@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fpsim.analysis.models.compiled import original, share_of
-from fpsim.analysis.models.coverage import Coverage
+from fpsim.analysis.models.coverage import NAMED, Coverage
 from fpsim.analysis.models.watching.tally import COMPILED_KIND
 from fpsim.display.wording import listed
-
-NAMED = 4  # most modules that a sentence names
 
 
 def unrecorded(function: str, modules: Iterable[str]) -> str:

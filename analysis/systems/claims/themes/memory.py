@@ -123,16 +123,16 @@ def accumulated_batches() -> Figures:
     return figures
 
 
-def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
-    """Return the gigabytes per rank of all training states with mixed-precision Adam, for each stage of ZeRO.
+def zero_stages() -> Figures:
+    """Return the gigabytes per rank of the states of 7.5 billion parameters on 64 ranks, for each stage of ZeRO.
 
-    parameters: number of parameters. ranks: number of ranks among which ZeRO divides the states. Also return the bytes
-    of all states per parameter, and those of weights and gradients, which stage 1 keeps whole on every rank. The result
-    is a dict, name -> number.
+    They train by Adam in mixed precision. Also return the bytes of all states per parameter, and those of weights and
+    gradients, which stage 1 keeps whole on every rank. The result is a dict, name -> number.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
 
-    stages = [ledger(parameters, MIXED, ranks=ranks, zero=stage) for stage in range(4)]
+    parameters = 7_500_000_000
+    stages = [ledger(parameters, MIXED, ranks=64, zero=stage) for stage in range(4)]
     figures: Figures = {f"GB a rank, stage {stage.zero}": round(stage.rank_bytes / 1e9, 1) for stage in stages}
     limit = _bytes(MIXED, "parameters", "gradients")  # stage 1 divides only the optimizer's states among ranks
     return {"bytes of all states": stages[0].bytes / parameters, "limit of stage 1, bytes": limit, **figures}
