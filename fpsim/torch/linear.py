@@ -211,10 +211,10 @@ class QuantLinear(torch.nn.Linear):
         """
         if self.steps is None and self.scales is None:
             return ForwardPass(), False
-        this = ForwardPass(*(None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales)))
+        steps, scales = (None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
         if not self.training or torch.compiler.is_compiling():
-            return this, trains
-        this = this._replace(checksum=checksum_of(x), counted=trains)
+            return ForwardPass(steps, scales), trains
+        this = ForwardPass(steps, scales, checksum_of(x), trains)
         if not in_backward_pass():
             self._passes = (*self._passes[1 - REPEATED :], this)
         elif trains and self._passes:
