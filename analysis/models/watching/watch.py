@@ -215,7 +215,8 @@ class Watch:
         if not replays and product.lookup:
             self._tally.looked_up(module, product.weight)
         elif not replays:
-            self._tally.saw(layer, module, product.weight, product.multiplications, layer in self.selection)
+            seen = layer in self.selection and product.output.is_floating_point()  # other dtypes are not measured
+            self._tally.saw(layer, module, product.weight, product.multiplications, seen)
         if layer not in self.selection:
             return
         if not replays:

@@ -255,3 +255,15 @@ def test_attention_of_the_trainer_is_named_in_both_arithmetics() -> None:
         (part.name, part.multiplications) for part in specified.unseen
     ]
     assert {part.kind for part in specified.unseen} == {"Core, by attention_product"}
+
+
+def test_products_of_complex_numbers_are_not_seen() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8)).to(torch.complex64)
+    with pytest.warns(UserWarning, match=r"Only 0 % of the model's weights .* not seen: 0 \(Linear\)"):
+        record_once(model, torch.randn(4, 8, dtype=torch.complex64))
+
+
+def record_once(model: Any, x: Any) -> None:
+    """Record one forward pass of a model."""
+    with fp.analysis.record(model):
+        model(x)
