@@ -20,8 +20,8 @@ UNIFORM_SCALES = 1.25  # ... if it takes at most this multiple of the fewest bit
 CLEAR_DB = 3.0  # ... and unless another float candidate of as many bits is better by half a bit
 SMALL, SMALL_SHARE = 4096, 1e-3  # a tensor with fewer values, and no larger a share of the study, keeps its format
 NO_FLOATS = (
-    "Not judged: the study has activations or gradients, whose products are computed in floats, and no candidate is in a "
-    "float format."
+    "Not judged: the study has activations or gradients, whose products are computed in floats, and no candidate is in "
+    "a float format."
 )
 WORTHWHILE = 0.1  # a candidate saves at least this share of the stored bits: less is not worth a second rounding
 

@@ -77,7 +77,9 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
         )
     only_high = set(plan.assignment.values()) == {diagnosis.high}
     if diagnosis.low and not diagnosis.pays and diagnosis.missed is None and only_high:
-        return said + _high_everywhere(diagnosis)
+        why = _high_everywhere(diagnosis)
+        if why:
+            return why
     high = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
     bits = "" if only_high else f" ({diagnosis.high} takes {mean_bits(high):.3g})"
     said.append(
@@ -93,7 +95,8 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
     """Return the sentences that recommend the recipe `diagnosis.high` for all products, and say why.
 
     There are two possible reasons: the recipe `diagnosis.low` would save less than a tenth of the bits; or the model's
-    error is beyond the limit when all products that fit `diagnosis.low` use it at once.
+    error is beyond the limit when all products that fit `diagnosis.low` use it at once. Return [] if neither holds, as
+    for a plan that may take as many bits as `high`.
     """
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
@@ -108,6 +111,8 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
     if 1 - math.fsum((bits | low_bits).values()) / math.fsum(bits.values()) < SAVES:
         said = [f"{head}, which would save less than {relative(SAVES)} of the bits."]
     else:
+        if diagnosis.joint is not None and joint_error(diagnosis, diagnosis.joint) <= diagnosis.limit:
+            return []
         off = "" if diagnosis.joint is None else f"{relative(joint_error(diagnosis, diagnosis.joint))} off, "
         said = [f"{head}, and with all of these at once the {judged} are {off}beyond the limit of {limit}."]
     error = diagnosis.plan.measured

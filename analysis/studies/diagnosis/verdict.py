@@ -190,19 +190,21 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
 
     If the cause is the rounding of an operand, the facts are the operand's format and range; both operands are named if
     their errors are of similar size. For other causes, the fact is the format of the scales, the number of fraction
-    bits that the matrix unit keeps in sums (or that the sums underflow), or the format of the result. `row`: the errors
-    of the product in `recipe`. `recording`: gives the ranges of operands. `layer`: the layer's name in the recording.
+    bits that the matrix unit keeps in sums, the format of the result, or that results are below a normal range. `row`:
+    the errors of the product in `recipe`. `recording`: gives the ranges of operands. `layer`: the layer's name in the
+    recording.
     """
     cause = cause_of(row)
     if cause == "scales":
         scalings = (recipe.input_scaling, recipe.weight_scaling, recipe.grad_scaling)
         scale_formats = " and ".join(dict.fromkeys(str(x.scale_format) for x in scalings if x is not None)) or "nothing"
         return _out_of_range(row, recipe, recording, layer) or f"its scales are rounded to {scale_formats}"
+    if cause in ("sums", "cast"):
+        size, fmt = _size(row), FP32 if cause == "sums" else NAMED.get(row.out_fmt, FP32)
+        if size < fmt.smallest_normal:
+            return f"its results, of about {size:.1g}, are below the normal range of {fmt.name}"
     if cause == "sums":
-        (m, n, _), unit = row.shape, UNITS.get(row.unit)
-        size = math.sqrt(row.squares.reference / (m * n * row.parts * row.batches))
-        if size < FP32.smallest_normal:
-            return f"its results, of about {size:.1g}, are below float32's normal range"
+        unit = UNITS.get(row.unit)
         kept = f", which keeps {unit.fraction_bits} fraction bits" if unit is not None and unit.fraction_bits else ""
         return f"it is summed by {row.unit}{kept}"
     if cause == "cast":
@@ -217,6 +219,12 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
         wide = _wide(row, side, recording, layer, f"the {_spoken(row.operands[side])}'s")
         return f"its {operands} are rounded to {formats}{wide}"
     return f"its {_spoken(row.operands[side])} is rounded to {row.formats[side]}{_wide(row, side, recording, layer)}"
+
+
+def _size(row: BudgetRow) -> float:
+    """Return the root mean square of the elements of the exact product of `row`."""
+    rows, columns, _ = row.shape
+    return math.sqrt(row.squares.reference / (rows * columns * row.parts * row.batches))
 
 
 def _spoken(operand: str) -> str:
