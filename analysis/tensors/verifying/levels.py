@@ -14,7 +14,7 @@ from fpsim.analysis.tensors.layouts.joining import Recognised
 from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import dtype_of
 from fpsim.analysis.tensors.verifying.report import Finding
-from fpsim.analysis.tensors.verifying.values import LARGEST, TOP, floats
+from fpsim.analysis.tensors.verifying.values import LARGEST, floats, top_of
 from fpsim.arrays import FORMAT_OF, Array
 
 FAR = 1e4  # a scale is far from the others at this multiple of their median, if it makes weights above LARGEST
@@ -28,7 +28,7 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for scales of 0 whose codes are not all 0, for scales far from all others, and for decoded scales
     below 0.
     """
-    parts, words = one.parts, one.decoded.dtype.partition(" ")[0]
+    parts = one.parts
     if "nested_scale" in parts.beside:
         yield from _nested(one)
         return
@@ -38,7 +38,7 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
     values = floats(scale)
     if (values == 0).any() and scale.dtype != UNDERFLOWS:
         yield from _zero(one, values)
-    yield from _far(one, values, words)
+    yield from _far(one, values)
 
 
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
     lost: set[int] = set()
     if words in ONE_BYTE and len(parts.codes.shape) == 2:
         lost = _lost_bytes(one, values)
-    elif words == "NVFP4" and scale.shape[:-1] == parts.codes.shape[:-1]:
+    elif words == "NVFP4" and (*scale.shape[:-1], scale.shape[-1] * NVFP4 // 2) == parts.codes.shape:
         lost = _lost_pairs(one, values)
     if lost:
         label = scale.name.rpartition(".")[2]
@@ -91,15 +91,14 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
     return lost
 
 
-def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
+def _far(one: Recognised, values: Array) -> Iterator[Finding]:
     """Yield a finding if the largest scale is implausible compared with the median of a weight's scales.
 
     Two conditions must hold. The largest scale exceeds 10,000 times the median. And with the largest scale the largest
     possible weight exceeds 1000, but with the median scale it does not. The largest possible weight is the scale times
-    the format's largest value, and times the tensor's scale if there is one. values: its scales, flat. words: name of
-    the format of the codes.
+    the format's largest value, and times the tensor's scale if there is one. values: its scales, flat.
     """
-    top, beside = TOP.get(words), one.parts.beside
+    top, beside = top_of(one), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
     if top is None or not used.size:
         return

@@ -102,9 +102,10 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:
     """Yield findings on GPTQ zero points that contradict the configured version, or the mean codes of their groups.
 
-    If all zero points are equal, they should be the middle code. Otherwise they are decoded as GPTQ v1 and as v2, and
-    those of the configured version should be near the mean codes. A note tells of zero points of 0 in v1, which some
-    readers misread. `bits`: bits of a code. `group_of`: index of the group of each input.
+    If all zero points are equal, they should be the middle code, unless the configuration says sym false. Otherwise
+    they are decoded as GPTQ v1 and as v2, and those of the configured version should be near the mean codes. A note
+    tells of zero points of 0 in v1, which some readers misread. `bits`: bits of a code. `group_of`: index of the group
+    of each input.
     """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
@@ -113,7 +114,7 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
     said = {"gptq_v2": 2, "gptq": 1}.get(str(parts.settings.get("checkpoint_format", "")), 0)
     if not said and parts.settings.get("quant_method") == "gptq":
         said = 1  # files without the key are of the first version
-    if (stored == stored.flat[0]).all():
+    if (stored == stored.flat[0]).all() and parts.settings.get("sym") is not False:
         yield from _symmetric_findings(name, bits, int(stored.flat[0]), said)
         return
     if parts.settings.get("sym") is True:

@@ -38,6 +38,11 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
         yield from _infinite_products(one)
 
 
+def top_of(one: Recognised) -> float | None:
+    """Return the largest magnitude of a weight relative to its scales; None if that is unknown for its format."""
+    return 1.0 if one.decoded.layout == "bitsandbytes:int8" else TOP.get(one.decoded.dtype.partition(" ")[0])
+
+
 def floats(one: Tensor) -> Array:
     """Return the elements of a tensor of scales as flat float32; bytes are decoded as E8M0 codes, powers of two."""
     return scale_values(one).reshape(-1)
@@ -107,7 +112,7 @@ def _inverted_scales(one: Recognised) -> Iterator[Finding]:
     value is not. A weight with a scale of the whole tensor is checked by `_tensor_scale` instead.
     """
     parts, name = one.parts, one.parts.name
-    top = TOP.get(one.decoded.dtype.partition(" ")[0])
+    top = top_of(one)
     if "tensor_divisor" in parts.beside or "tensor_scale" in parts.beside:
         yield from _tensor_scale(one)
         return

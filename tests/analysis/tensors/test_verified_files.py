@@ -198,3 +198,17 @@ def test_unusual_numbers_beside_codes_are_read_or_reported(tmp_path: Path) -> No
         assert "is not JSON with shape and blocksize" in fp.analysis.verify(
             changed("bitsandbytes:nf4_double", state, write)
         ).problems[0]  # fmt: skip
+
+
+def test_good_files_of_large_weights_few_rows_and_zeros_have_no_problem(tmp_path: Path) -> None:
+    normal = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
+    cases: dict[str, Any] = {
+        "bitsandbytes:int8": (16 * normal, {}),  # a row's largest magnitude is stored, not its 127th part
+        "torchao:nvfp4_swizzled": (normal[:32, :32], {}),  # rows and tiles of scales have equally many rows in the file
+        "gptq": (normal * 0, {"bits": 8, "symmetric": False}),
+        "gptq_v2": (normal * 0, {"bits": 8, "symmetric": False}),
+    }
+    for layout, (weight, options) in cases.items():
+        folder = tmp_path / layout.replace(":", "-")
+        fp.torch.export({"up.weight": weight}, layout=layout, out=folder, **options)
+        assert fp.analysis.verify(folder).problems == [], layout
