@@ -16,6 +16,7 @@ from fpsim.display.wording import capitalized
 from fpsim.divergence.product import AddsLike, OperandLike, Product
 from fpsim.formats.named import FP32, Format
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.backend import output_overflow
 from fpsim.products.matmul import matmul
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.limits import remarks
@@ -115,7 +116,7 @@ def _multiplied(adds: AddsLike, operands: LinePair, finished: bool) -> Array:
         sums = matmul(operands.a, operands.b, accumulate=adds.accumulator, schedule=adds.schedule)
         total = _float32(sums, adds.accumulator.result_format)
         total = total if bias is None else total + bias
-        return total if out_fmt is None else quantize(total, out_fmt)
+        return total if out_fmt is None else quantize(total, out_fmt, overflow=output_overflow(out_fmt))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # matmul warns of the kernel that a library would choose
         product = matmul(

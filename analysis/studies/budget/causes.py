@@ -266,9 +266,8 @@ def _cast(reference: Array, how: ProductPlan) -> float:
     fmt = _out_fmt(how)
     if fmt is None:
         return 0.0
-    overflow = "nonfinite" if how.is_torch else output_overflow(fmt)
     with np.errstate(all="ignore"):
-        return energy(quantize(reference, fmt, overflow=overflow) - reference)
+        return energy(quantize(reference, fmt, overflow=output_overflow(fmt)) - reference)
 
 
 def _out_fmt(how: ProductPlan) -> Any:
