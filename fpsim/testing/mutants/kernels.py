@@ -26,7 +26,7 @@ from fpsim.testing.products.promise import KernelInputs, Promise, codes_of, prom
 from fpsim.testing.products.term_changes import last_again
 
 Kernel = Callable[..., Any]  # of NumPy arrays, or also of other arrays and tensors
-Keywords = Mapping[str, Any]
+CheckKernelKeywords = Mapping[str, Any]
 EXTRAS = ("scale_a", "scale_b", "bias")
 OPERANDS = ("a", "b")
 WHOLE_SUM = ("tensor", "row")  # layouts of scales that do not vary along K
@@ -60,9 +60,9 @@ class KernelMutant:
     name: str
     wrong: str
     promise: dict[str, Any] = field(repr=False)
-    factory: Callable[[Keywords], Kernel | None] = field(repr=False)
+    factory: Callable[[CheckKernelKeywords], Kernel | None] = field(repr=False)
 
-    def right(self, promise: Keywords | None = None) -> Kernel:
+    def right(self, promise: CheckKernelKeywords | None = None) -> Kernel:
         """Return a correct kernel, a function of a, b and the promised scales and bias.
 
         It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
@@ -71,7 +71,7 @@ class KernelMutant:
         kernel = kernel_of(**(self.promise if promise is None else with_new_names(promise)))
         return _of_any_arrays(kernel, f"right_{self.name}")
 
-    def make(self, promise: Keywords | None = None) -> Kernel:
+    def make(self, promise: CheckKernelKeywords | None = None) -> Kernel:
         """Return the broken kernel, a function of a, b and the promised scales and bias.
 
         It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
@@ -85,7 +85,7 @@ class KernelMutant:
             raise ValueError(f"{self.name} is no fault of a kernel of {promise}. Ask breaks(promise) before.")
         return _of_any_arrays(kernel, self.name)
 
-    def breaks(self, promise: Keywords) -> bool:
+    def breaks(self, promise: CheckKernelKeywords) -> bool:
         """Return whether the fault changes the results of a kernel with `promise` for one of `discriminating_inputs`.
 
         promise: keywords of `check_kernel` that describe the correct arithmetic.
@@ -186,14 +186,16 @@ def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
 # ---- faults: functions that return a broken kernel for a promise, or None if such a kernel cannot have the fault
 
 
-def _follows(changes: Callable[[Keywords], dict[str, Any] | None]) -> Callable[[Keywords], Kernel | None]:
+def _follows(
+    changes: Callable[[CheckKernelKeywords], dict[str, Any] | None],
+) -> Callable[[CheckKernelKeywords], Kernel | None]:
     """Return a function from a promise (keywords of `check_kernel`) to a kernel that breaks some of its keywords.
 
     The kernel computes with the promise updated by `changes(promise)`, a dict, but its results have the promised
     format. If `changes(promise)` is None, the function returns None instead of a kernel.
     """
 
-    def factory(promise: Keywords) -> Kernel | None:
+    def factory(promise: CheckKernelKeywords) -> Kernel | None:
         changed = changes(promise)
         if changed is None:
             return None
@@ -208,7 +210,7 @@ def _follows(changes: Callable[[Keywords], dict[str, Any] | None]) -> Callable[[
     return factory
 
 
-def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
+def _promoting_every(interval: int | None) -> Callable[[CheckKernelKeywords], Kernel | None]:
     """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms.
 
     With `interval` None, the kernels add all terms without such a total. The factory takes a promise (keywords of
@@ -217,23 +219,23 @@ def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None
     return _follows(lambda p: {"promote": interval} if p.get("promote") and _scales_whole_sums(p) else None)
 
 
-def _with_half_accumulator(promise: Keywords) -> dict[str, Any] | None:
+def _with_half_accumulator(promise: CheckKernelKeywords) -> dict[str, Any] | None:
     """Return {"accumulate": name}: the name of the promised unit with "_f16" instead of "_f32", or None.
 
-    None means that no unit has that name, or that none is promised. promise: keywords of `check_kernel`.
+    None means that no unit has that name, or that none is promised.
     """
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
     return {"accumulate": narrow} if narrow in [candidate.name for candidate in units()] else None
 
 
-def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel | None]:
+def _with_terms(order: Callable[[Array], Array]) -> Callable[[CheckKernelKeywords], Kernel | None]:
     """Return a factory of kernels that add only the terms of K in `order(indices of K)`, in that order.
 
     The factory takes a promise, keywords of `check_kernel`; it returns None if scales of the promise vary along K.
     """
 
-    def factory(promise: Keywords) -> Kernel | None:
+    def factory(promise: CheckKernelKeywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
             return None
         right = kernel_of(**promise)
@@ -247,19 +249,15 @@ def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel 
     return factory
 
 
-def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether all scales in a promise multiply whole sums, because none varies along K.
-
-    promise: keywords of `check_kernel`.
-    """
+def _scales_whole_sums(promise: CheckKernelKeywords) -> bool:
+    """Return whether all scales in a promise multiply whole sums, because none varies along K."""
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
-def _flushes(promise: Keywords) -> Kernel | None:
+def _flushes(promise: CheckKernelKeywords) -> Kernel | None:
     """Return a kernel that keeps a promise, except that it treats subnormal operands as zeros.
 
-    Return None if operands have block scales. The kernel raises a ValueError for operands passed as codes. promise:
-    keywords of `check_kernel`.
+    Return None if operands have block scales. The kernel raises a ValueError for operands passed as codes.
     """
     checked = checked_promise(promise)
     if checked.scale_a == "block":
@@ -278,11 +276,10 @@ def _flushes(promise: Keywords) -> Kernel | None:
     return kernel
 
 
-def _half_total(promise: Keywords) -> Kernel | None:
+def _half_total(promise: CheckKernelKeywords) -> Kernel | None:
     """Return a kernel that keeps a promise, except that it rounds the total of partial sums to FP16 at each addition.
 
     Return None for promises without promotion of partial sums, with scales or bias, or with results other than float32.
-    promise: keywords of `check_kernel`.
     """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
@@ -299,11 +296,10 @@ def _half_total(promise: Keywords) -> Kernel | None:
     return kernel
 
 
-def _scale_strides(promise: Keywords) -> Kernel | None:
+def _scale_strides(promise: CheckKernelKeywords) -> Kernel | None:
     """Return a kernel that keeps a promise, except that it reads the scales of b with the strides of their transpose.
 
     Return None unless a and b have scales. The kernel raises a ValueError for scales of b that are not a matrix.
-    promise: keywords of `check_kernel`.
     """
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
@@ -318,10 +314,10 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
     return kernel
 
 
-def _bias_first(promise: Keywords) -> Kernel | None:
+def _bias_first(promise: CheckKernelKeywords) -> Kernel | None:
     """Return a kernel that keeps a promise, except that it adds the bias before it multiplies by the scales.
 
-    Return None unless the promise has a bias, and scales that do not vary along K. promise: keywords of `check_kernel`.
+    Return None unless the promise has a bias, and scales that do not vary along K.
     """
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
@@ -336,10 +332,10 @@ def _bias_first(promise: Keywords) -> Kernel | None:
     return kernel
 
 
-def _truncates(promise: Keywords) -> Kernel | None:
+def _truncates(promise: CheckKernelKeywords) -> Kernel | None:
     """Return a kernel that keeps a promise, except that it rounds results toward zero.
 
-    Return None if no format of the results is promised. promise: keywords of `check_kernel`.
+    Return None if no format of the results is promised.
     """
     if not promise.get("out_fmt"):
         return None
