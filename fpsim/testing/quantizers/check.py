@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.errors import shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options
+from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.element import ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
@@ -101,9 +102,9 @@ def check_quantizer(
       block: rows and columns of a tile of a matrix, for scales (m, n) of its tiles; with ONNX's axis=1 and
         block_size=32 it is (1, 32), with axis=0 (32, 1).
       source: the dtype of the inputs, which fn must round only once: float32, float64 or integers; with a scale,
-        float16, bfloat16, float32 or integers. None means float32 (float64 if float32 cannot represent the format's
-        values), and in addition float64 if fn accepts it. With the overflow policies of ml_dtypes and torch, which
-        round float64 to float32 first, this double rounding is only a note.
+        float16, bfloat16, float32 or integers; with `scaling` float32 alone. None means float32 (float64 if float32
+        cannot represent the format's values), and in addition float64 if fn accepts it. With the overflow policies of
+        ml_dtypes and torch, which round float64 to float32 first, this double rounding is only a note.
       seed: the seed of rounding="stochastic", whose results are compared bit for bit with `fpsim.encode`'s; for
         functions that take no seed, use `check_stochastic`.
       raises: whether to raise an AssertionError if a property is broken, instead of returning the report.
@@ -144,15 +145,17 @@ def check_quantizer(
         report = check_given_scale(fn, coded_element(fmt), scale, zero_point, block, source, cast)
     elif block is not None:
         raise ValueError(f"block needs scale=; got block={shown(block)} alone. A scaling has its own block.")
+    elif zero_point is not None:
+        raise ValueError("zero_point needs scale=; got a zero_point alone.")
     elif scaling is not None:
+        if source is not None and dtype_of(source) != np.float32:
+            raise ValueError(f"source must be float32 or None with scaling=; got {shown(source)}.")
         from fpsim.testing.quantizers.scales.check import check_scaled
 
         report = check_scaled(fn, fmt, scaling, **cast)
     else:
         if not isinstance(element, Format):
             raise ValueError(f"a quantizer to {element} needs a scaling; pass scaling=, such as fp.scalings.ROW.")
-        if zero_point is not None:
-            raise ValueError("zero_point needs scale=; got a zero_point alone.")
         overflow = "nonfinite" if cast["overflow"] is None else cast["overflow"]
         options = cast_options(element, cast["rounding"], overflow, cast["subnormals"], cast["seed"])
         dtype = None if source is None else source_dtype(source, options.fmt)

@@ -212,6 +212,10 @@ def test_a_reversed_vector_that_is_read_wrong_is_found() -> None:
         ("int8", {"scale": 1.0, "scaling": "ROW"}, "takes scaling= or scale=, not both"),
         ("int8", {"scale": 1.0, "rounding": "stochastic", "seed": 1}, "INT8 needs a deterministic rounding"),
         ("e4m3", {"zero_point": 1}, "zero_point needs scale="),
+        ("e4m3", {"zero_point": 1, "scaling": "MX"}, "zero_point needs scale="),
+        ("e4m3", {"source": "float64", "scaling": "MX"}, "source must be float32 or None with scaling=; got 'float64'"),
+        ("int8", {"scale": 1.0, "overflow": "never"}, "overflow must be one of .*; got 'never'"),
+        ("int8", {"scale": 1.0, "subnormals": "lost"}, "subnormals must be one of keep, flush; got 'lost'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(fmt: str, keywords: dict[str, Any], words: str) -> None:

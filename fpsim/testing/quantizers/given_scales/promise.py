@@ -9,9 +9,11 @@ import numpy as np
 from fpsim.arrays import Array, as_array, format_of
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import shown
+from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import E4M3
 from fpsim.formats.rounding import rounding_mode
 from fpsim.testing.quantizers.rounder import RULES, round_to_integers
 
@@ -174,6 +176,8 @@ def given_scale(
     if rounding not in RULES:
         raise ValueError(f"{fmt} needs a deterministic rounding here; got {cast['rounding']!r}. Use check_stochastic.")
     overflow = cast["overflow"] or "saturate_finite"
+    float_format = fmt if isinstance(fmt, Format) else E4M3  # integers ignore these keywords, as in fpsim.encode_scaled
+    cast_options(float_format, rounding, overflow, cast["subnormals"], cast.get("seed"))  # raises for unknown values
     kept = {"overflow": overflow, "subnormals": cast["subnormals"]}
     limits: dict[str, Any] = {} if isinstance(fmt, Format) else {"lowest": fmt.lowest, "highest": fmt.highest}
     return GivenScale(fmt, scales, zero_points, rounding, kept, block, **limits)
