@@ -32,7 +32,10 @@ class Sums:
 
     def widen(self) -> None:
         """Make the arrays that `next_row` returns float64; terms written before keep their values."""
-        self._rows = self._rows.astype(np.float64, copy=False)
+        if self._rows.dtype != np.float64:
+            rows = np.empty(self._rows.shape)
+            rows[: self._waiting] = self._rows[: self._waiting]  # the others hold anything, also signalling NaNs
+            self._rows = rows
 
     def next_row(self) -> Array:
         """Return an array (size,) for the next terms: the caller must fill it before any other call."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.analysis.systems.collectives.exact import Sums
 from tests.analysis.systems.collective_cases import draws, followed, simulated_ring
 from tests.kit.sweeps import in_turn
 
@@ -281,3 +282,14 @@ def test_errors_of_stochastic_overflows_name_the_addition(algorithm: Any) -> Non
     for seed in range(3):
         with pytest.raises(C.CollectiveOverflowError, match=r"contribution \(25520\)|one rank rounded the sum"):
             C.all_reduce(x, "fp16", algorithm=algorithm, rounding="stochastic", seed=seed)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_that_hold_no_terms_are_not_converted() -> None:
+    sums = Sums(3)
+    sums._rows.view(np.uint32)[...] = 0x7F800001  # signalling NaNs, as fresh memory may hold them
+    sums.next_row()[...] = [1, 2, 3]
+    sums.widen()
+    sums.next_row()[...] = [0.5, 2.0**-40, 0]
+    sums.flush()
+    assert (sums.high + sums.low).tolist() == [1.5, 2 + 2.0**-40, 3]
