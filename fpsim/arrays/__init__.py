@@ -24,12 +24,23 @@ from fpsim.arrays.tensors import (
     to_torch,
     without_gradient,
 )
-from fpsim.arrays.words import EXACT_INTEGERS, FORMAT_OF, Array, distinct, format_of, is_small_integer, words
+from fpsim.arrays.words import (
+    EXACT_INTEGERS,
+    FORMAT_OF,
+    Array,
+    differing,
+    distinct,
+    format_of,
+    is_small_integer,
+    same_bits,
+    words,
+)
 
 __all__ = [
     "EXACT_INTEGERS", "FORMAT_OF", "TORCH_INTEGERS", "Array", "as_array", "code_array", "describe_refused",
-    "distinct", "exact_numbers", "exports_gpu_memory", "float_array", "format_of", "format_of_tensor", "from_torch",
-    "has_cuda_interface", "integers_of", "is_cupy", "is_numba", "is_small_integer", "is_torch", "library_of",
-    "lies_on_gpu", "number_array", "output", "overlaps", "packed_as_bytes", "refuse_masked", "refuse_shared_elements",
-    "refuse_shared_memory", "refuse_sparse", "sticky_float", "to_torch", "without_gradient", "words",
+    "differing", "distinct", "exact_numbers", "exports_gpu_memory", "float_array", "format_of", "format_of_tensor",
+    "from_torch", "has_cuda_interface", "integers_of", "is_cupy", "is_numba", "is_small_integer", "is_torch",
+    "library_of", "lies_on_gpu", "number_array", "output", "overlaps", "packed_as_bytes", "refuse_masked",
+    "refuse_shared_elements", "refuse_shared_memory", "refuse_sparse", "same_bits", "sticky_float", "to_torch",
+    "without_gradient", "words",
 ]  # fmt: skip

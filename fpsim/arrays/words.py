@@ -27,6 +27,29 @@ def words(array: Array) -> Array:
     return array if array.dtype.kind == "u" else array.view(_unsigned(array.dtype))
 
 
+def differing(x: Array, y: Array) -> Any:
+    """Return a mask of the elements whose bits differ in two arrays of floats of one shape; NaN equals NaN.
+
+    Arrays of different dtypes are compared as float64.
+
+    Example:
+      >>> from fpsim.arrays import differing
+      >>> differing(np.float32([0.0, 1.0, np.nan]), np.float32([-0.0, 1.0, -np.nan])).tolist()
+      [True, False, False]
+    """
+    if x.dtype != y.dtype:
+        x, y = x.astype(np.float64), y.astype(np.float64)
+    unequal = words(x) != words(y)
+    if unequal.any():
+        unequal &= ~(np.isnan(x) & np.isnan(y))
+    return unequal
+
+
+def same_bits(x: Array, y: Array) -> bool:
+    """Return whether two arrays of floats have the same shape and bits; NaN equals NaN."""
+    return x.shape == y.shape and not differing(x, y).any()
+
+
 def distinct(integers: Array) -> Array:
     """Return the distinct elements of an integer array in ascending order, as np.unique does, five times as fast."""
     ordered = np.sort(integers, axis=None)

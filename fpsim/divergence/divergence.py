@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array, format_of
+from fpsim.arrays import Array, differing, format_of, same_bits
 from fpsim.casts.cast import encode
 from fpsim.casts.explain import explain
 from fpsim.display.optional import DataFrame, frame
 from fpsim.display.wording import capitalized
-from fpsim.divergence.mechanism import differing, same_bits, tree_of, why
+from fpsim.divergence.mechanism import tree_of, why
 from fpsim.divergence.product import OperandLike, Product
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format

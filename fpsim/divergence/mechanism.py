@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, differing
 from fpsim.casts.cast import decode, quantize
 from fpsim.display.wording import capitalized
 from fpsim.divergence.product import AddsLike, OperandLike, Product
@@ -40,27 +40,6 @@ class LinePair(NamedTuple):
     a: Any
     b: Any
     bias: Array | None
-
-
-def differing(x: Array, y: Array) -> Any:
-    """Return a mask of the elements whose bits differ in two arrays of floats of one shape; NaN equals NaN.
-
-    Example:
-      >>> from fpsim.divergence.mechanism import differing
-      >>> differing(np.float32([0.0, 1.0, np.nan]), np.float32([-0.0, 1.0, -np.nan])).tolist()
-      [True, False, False]
-    """
-    if x.dtype != y.dtype:
-        x, y = x.astype(np.float64), y.astype(np.float64)
-    unequal = x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}")
-    if unequal.any():
-        unequal &= ~(np.isnan(x) & np.isnan(y))
-    return unequal
-
-
-def same_bits(x: Array, y: Array) -> bool:
-    """Return whether two arrays of floats have the same shape and bits; NaN equals NaN."""
-    return x.shape == y.shape and not differing(x, y).any()
 
 
 def operands_of(product: Product, row: int, column: int) -> LinePair:

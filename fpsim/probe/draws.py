@@ -202,26 +202,3 @@ DRAW: dict[str, Callable[[np.random.Generator, ProbedOperand, Shape, int], Array
     "subnormal": _subnormal, "vanishing": _subnormal, "special": _special,
 }  # fmt: skip
 DRAW["alike"] = DRAW["normal"]
-
-
-def same_bits(got: Array, want: Array) -> bool:
-    """Return whether two float arrays of one dtype have the same bits; two NaNs count as equal.
-
-    Example:
-      >>> from fpsim.probe.draws import same_bits
-      >>> same_bits(np.float32([0, np.nan]), np.float32([0, -np.nan])), same_bits(np.float32([0]), np.float32([-0.0]))
-      (True, False)
-    """
-    return not differing(got, want).any()
-
-
-def differing(got: Array, want: Array) -> Array:
-    """Return a bool mask, of the arrays' shape, of elements whose bits differ between two float arrays of one dtype.
-
-    Two NaNs count as equal.
-    """
-    words = f"u{got.dtype.itemsize}"
-    equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
-    with np.errstate(invalid="ignore"):
-        nans = np.isnan(got.astype(np.float64)) & np.isnan(want.astype(np.float64))
-    return np.asarray(~(equal | nans))

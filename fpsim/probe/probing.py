@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array
+from fpsim.arrays import Array, as_array, same_bits
 from fpsim.casts.cast import quantize
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -20,7 +20,7 @@ from fpsim.probe.arithmetic import mixed_programs, other_flushes, programs
 from fpsim.probe.black_box import BlackBox, Function
 from fpsim.probe.candidates import AdderCandidate, by_accumulators, by_units, may_have, order_of
 from fpsim.probe.counter import Counter, HiddenOrderError
-from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales, same_bits
+from fpsim.probe.draws import EDGES, USUAL, answers, drawn, drawn_scales
 from fpsim.probe.integers.model import integer_model
 from fpsim.probe.masks import NoOrderError, revealed
 from fpsim.probe.model import Model

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from fpsim.arrays import Array
-from fpsim.divergence.mechanism import differing
+from fpsim.arrays import Array, differing
 from fpsim.errors import shown
 
 

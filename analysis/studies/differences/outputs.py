@@ -12,8 +12,7 @@ import torch
 from fpsim.analysis.models.compiled import ORIGINAL, is_compiled
 from fpsim.analysis.models.floats import floats_of
 from fpsim.analysis.studies.differences.growth import LayerDifference, layer_difference
-from fpsim.arrays import Array, format_of
-from fpsim.divergence.mechanism import same_bits
+from fpsim.arrays import Array, format_of, same_bits
 from fpsim.formats.named import FP32, Format
 from fpsim.torch.operators import array_of
 

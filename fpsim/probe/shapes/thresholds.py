@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, differing
 from fpsim.display.wording import plural
 from fpsim.errors import require_integer, require_kind
 from fpsim.formats.cast_options import FormatLike
 from fpsim.probe.black_box import BlackBox, Function
-from fpsim.probe.draws import differing, drawn
+from fpsim.probe.draws import drawn
 from fpsim.probe.operands import ProbedCall, operand_of
 
 TELLING = ("cancelling", "layers", "wide", "alike")  # kinds of operands whose sums depend on the order
@@ -186,7 +186,7 @@ class _Boxes:
         for seed in count():
             for kind in TELLING:
                 first, second = (self._product(shape, kind, seed)[:m, :n] for shape in (one, two))
-                if differing(np.ascontiguousarray(first), np.ascontiguousarray(second)).any():
+                if differing(first, second).any():
                     return True
                 compared += first.size
             if compared >= ELEMENTS:
