@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
+from fpsim.errors import integer_fields, is_integer, require_integer, require_kind, require_word, shown
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.schedules.trees.levels import in_levels
@@ -61,15 +61,12 @@ class SumOrder:
     def __post_init__(self) -> None:
         require_word("rule", self.rule, list(RULES))
         require_kind("name", self.name, str, "a text")
-        require_integer("lanes", self.lanes, 1)
-        if self.rule == "pairwise" and int(self.lanes) & (int(self.lanes) - 1):
+        integer_fields(self, "lanes", lowest=1)
+        if self.rule == "pairwise" and self.lanes & (self.lanes - 1):
             raise ValueError(f"lanes must be a power of two, which are joined in pairs; got {shown(self.lanes)}.")
-        least = {"pairwise": 2 * int(self.lanes) - 1, "windows": 2}.get(self.rule, int(self.lanes))
-        require_integer("block", self.block, least)
-        require_integer("most", self.most, 0)
+        integer_fields(self, "block", lowest={"pairwise": 2 * self.lanes - 1, "windows": 2}.get(self.rule, self.lanes))
+        integer_fields(self, "most", lowest=0)
         require_kind("fmt", self.fmt, Format, "a format, such as fp.FP32")
-        for name in ("lanes", "block", "most"):
-            object.__setattr__(self, name, int(getattr(self, name)))
 
     def tree(self, k: int) -> Tree:
         """Return the additions of a sum of k terms.
@@ -181,7 +178,8 @@ def _name(maker: str, **fields: int | Format) -> str:
     `==` of an array is no bool.
     """
     known = {field for field, value in fields.items() if is_integer(value) or isinstance(value, Format)}
-    words = [f"{field}={value}" for field, value in fields.items() if field not in known or value != USUAL[field]]
+    named = {field: value for field, value in fields.items() if field not in known or value != USUAL[field]}
+    words = [f"{field}={value if isinstance(value, Format) else shown(value)}" for field, value in named.items()]
     return f"{maker}({', '.join(words)})"
 
 
