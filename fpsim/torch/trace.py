@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,15 +32,25 @@ class ProductCall(NamedTuple):
 
 
 Watcher = Callable[[ProductCall], None]
-_watchers: list[Watcher] = []
-_hiding: list[bool] = []  # an element for each active block of `hidden`
+
+
+class _Blocks(threading.local):
+    """The functions of active `watching` blocks, and the number of active `hidden` blocks, in the present thread."""
+
+    def __init__(self) -> None:
+        self.watchers: list[Watcher] = []
+        self.hidden = 0
+
+
+_active = _Blocks()
 
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
     """Call a function with every product of a quantised layer while a `with` block runs; results do not change.
 
-    watcher: the function; its argument is a `ProductCall`, and what it returns is ignored.
+    Products that other threads compute are left out. watcher: the function; its argument is a `ProductCall`, and what
+    it returns is ignored.
 
     Example:
       >>> import torch
@@ -50,11 +61,11 @@ def watching(watcher: Watcher) -> Iterator[None]:
       >>> seen
       [('head', 'fprop', (4, 8))]
     """
-    _watchers.append(watcher)
+    _active.watchers.append(watcher)
     try:
         yield
     finally:
-        _watchers.remove(watcher)
+        _active.watchers.remove(watcher)
 
 
 @contextmanager
@@ -70,16 +81,16 @@ def hidden() -> Iterator[None]:
       >>> seen
       []
     """
-    _hiding.append(True)
+    _active.hidden += 1
     try:
         yield
     finally:
-        _hiding.pop()
+        _active.hidden -= 1
 
 
 def is_watched() -> bool:
     """Return whether a `with watching(...)` block is active, and no `with hidden()` block."""
-    return bool(_watchers) and not _hiding
+    return bool(_active.watchers) and not _active.hidden
 
 
 def show(call: ProductCall) -> None:
@@ -87,5 +98,5 @@ def show(call: ProductCall) -> None:
 
     call: the matrix product that the functions are called with.
     """
-    for watcher in tuple(_watchers):
+    for watcher in tuple(_active.watchers):
         watcher(call)

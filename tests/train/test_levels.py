@@ -1,6 +1,8 @@
 """Levels that follow a figure: the rule against traces written by hand."""
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -109,3 +111,21 @@ def test_limits_follow_the_figure_that_is_watched() -> None:
     assert Controller("underflow").limits == (0.05, 0.01)
     with pytest.raises(ValueError, match=r"low must be below high, .*; got 0\.01 and 0\.001"):
         Controller("underflow", high=1e-3)
+
+
+def test_runs_in_several_threads_do_not_see_each_others_products() -> None:
+    controller = Controller(watch="underflow", high=0.02, low=0.01, patience=1)
+    raw = fp.recipes.FP8_RAW.replace(controller=controller)
+    runs = (raw, raw.replace(loss_factor=2.0**-10), fp.recipes.FP32)
+
+    def train(recipe: Any) -> Any:
+        run = fp.train.run(recipe, steps=3, model="perceptron", measure=1)
+        return run.digest, run.measured, run.changes
+
+    want, interval = [train(recipe) for recipe in runs], sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(train, runs)) == want
+    finally:
+        sys.setswitchinterval(interval)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +22,16 @@ DIGITS = 16
 NAN = 0x7FC00000
 RESULT = ", result"  # what the name of a module's result ends in
 Show = Callable[[str, Array], None]
-_traces: list[OperationTrace] = []
+
+
+class _Traces(threading.local):
+    """The active traces of the present thread, the innermost one last."""
+
+    def __init__(self) -> None:
+        self.traces: list[OperationTrace] = []
+
+
+_active = _Traces()
 
 
 class TracedOperation(NamedTuple):
@@ -46,15 +56,15 @@ def reported(function: Any) -> Any:
     @functools.wraps(forward)
     def run_forward(ctx: Any, *arguments: Any) -> Any:
         result = forward(ctx, *arguments)
-        if _traces:
-            ctx.place = _traces[-1].place
+        if _active.traces:
+            ctx.place = _active.traces[-1].place
             report(f"{ctx.place}, {name}, forwards", result)
         return result
 
     @functools.wraps(backward)
     def run_backward(ctx: Any, *slopes: Any) -> Any:
         gradients = backward(ctx, *slopes)
-        if _traces:
+        if _active.traces:
             place = getattr(ctx, "place", "")
             for gradient in gradients if isinstance(gradients, tuple) else (gradients,):
                 if gradient is not None:
@@ -67,8 +77,8 @@ def reported(function: Any) -> Any:
 
 def report(name: str, result: Tensor) -> None:
     """Add the result of an operation, called `name`, to the innermost active trace, if there is one."""
-    if _traces:
-        _traces[-1].see(name, array_of(result))
+    if _active.traces:
+        _active.traces[-1].see(name, array_of(result))
 
 
 class OperationTrace:
@@ -138,11 +148,11 @@ class OperationTrace:
             self._stack.callback(module.register_forward_hook(self._end).remove)
         self._stack.enter_context(watching(self._product))
         self._stack.enter_context(_Dispatched(self))
-        _traces.append(self)
+        _active.traces.append(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        _traces.remove(self)
+        _active.traces.remove(self)
         self._stack.close()
 
     def _begin(self, name: str, *_: Any) -> None:
