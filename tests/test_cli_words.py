@@ -205,10 +205,13 @@ def test_probe_says_what_a_function_adds(fpsim: Command, tmp_path: Path, monkeyp
         (["numpy:sum", "--terms", "0"], "--terms must be an integer >= 1; got 0."),
         (["numpy:dot", "--kind", "dot", "--b", "e4m9"], "--b must be one of the"),
         (["numpy:sum", "--kind", "add"], "kind must be one of sum, dot, matmul; got 'add'."),
-        (["numpy:sum", "--a", "foo"], "a must be one of the 16 that fp.formats.names() or `fpsim formats` lists"),
-        (["numpy:dot", "--kind", "dot", "--b", "e8m0"], "b must be a format with a zero, such as 'bf16'; got 'e8m0'."),
-        (["numpy:sum", "--b", "e4m3"], "b is the format of the second operand of dot and matmul; got 'e4m3' for"),
-        (["numpy:matmul", "--kind", "matmul", "-n", "0"], "terms must be an integer >= 1; got 0."),
+        (["numpy:sum", "--a", "foo"], "--a must be one of the 16 that fp.formats.names() or `fpsim formats` lists"),
+        (
+            ["numpy:dot", "--kind", "dot", "--b", "e8m0"],
+            "--b must be a format with a zero, such as 'bf16'; got 'e8m0'.",
+        ),
+        (["numpy:sum", "--b", "e4m3"], "--b is the format of the second operand of dot and matmul; got 'e4m3' for"),
+        (["numpy:matmul", "--kind", "matmul", "-n", "0"], "--terms must be an integer >= 1; got 0."),
     ):
         done = fpsim("probe", *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -27,7 +27,7 @@ command()(units)
 command(resumes=True, options={"on": "--on"})(diagnose)
 command()(export)
 command()(verify)
-command(options={"n": "--terms", "dtype": "--a", "a must": "--a must", "b must": "--b must"})(probe)
+command(options={"terms": "--terms", "a must": "--a must", "b must": "--b must", "b is": "--b is"})(probe)
 command(options={"instruction": "--part"})(validate)
 command(context_settings={"ignore_unknown_options": True})(explain)  # -1e-4 is a value
 command()(check)
