@@ -98,7 +98,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         listed=LISTED,
         compared=(CANDIDATE_HEADS, [_candidate_row(one) for one in summaries]),
         steps=(STEP_HEADS, [_step_row(course) for course in moving[:LISTED]]),
-        most_moved=moving[0] if moving else None,
+        most_moved=max((course.moved for course in moving if not math.isnan(course.moved)), default=None),
         files=files,
         definitions=DEFINITIONS,
         rules=_rules(report.requirements),

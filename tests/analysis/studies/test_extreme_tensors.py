@@ -64,6 +64,12 @@ def test_activations_without_a_float_candidate_keep_their_dtype(fmt: Any) -> Non
     assert report.uniform is None
 
 
+def test_a_step_of_zeros_moves_by_no_number() -> None:
+    steps = [fp.analysis.tensor("h", NORMAL * np.float32(i), role="activation", step=i) for i in (0, 1, 3)]
+    assert "<summary>Steps</summary>" in page(study(steps, formats="e4m3"), [])
+    assert "moves by up to 3 times" in page(study(steps[1:], formats="e4m3"), [])
+
+
 def test_an_operand_whose_sqnr_is_unknown_is_an_exception() -> None:
     """The page said that every operand has a candidate that is good enough."""
     report = study({"a": NORMAL, "b": NORMAL.astype(np.float64) * 1e200})
