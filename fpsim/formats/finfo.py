@@ -110,16 +110,11 @@ def finfo(fmt: str | Format | TableFormat | npt.DTypeLike) -> FloatInfo | TableI
     spec = find_format(fmt)
     epsneg = max(spec.eps / 2, math.ldexp(1.0, spec.min_exponent - spec.mantissa_bits) if spec.has_zero else 0.0)
     precision = int(-math.log10(spec.eps))
+    same = ("bits", "dtype", "eps", "max", "min", "smallest_normal", "smallest_subnormal")
     return FloatInfo(
         fmt=spec,
-        bits=spec.bits,
-        dtype=spec.dtype,
-        eps=spec.eps,
+        **{name: getattr(spec, name) for name in same},
         epsneg=epsneg,
-        max=spec.max,
-        min=spec.min,
-        smallest_normal=spec.smallest_normal,
-        smallest_subnormal=spec.smallest_subnormal,
         tiny=spec.smallest_normal,
         nmant=spec.mantissa_bits,
         nexp=spec.exponent_bits,
