@@ -102,7 +102,8 @@ def stored_bits(
     tiles = math.prod(grid)
     held = _swizzled(grid) if swizzled else tiles
     padding = _rows_in_bytes(whole, word) - values * bits + (held - tiles) * scale_bits
-    return StoredBits(values, values * bits, tiles * scale_bits + WORD * scaling.tensor_scale, padding)
+    of_array = WORD if scaling.tensor_scale and not isinstance(element, LogFMT) else 0
+    return StoredBits(values, values * bits, tiles * scale_bits + of_array, padding)
 
 
 def is_swizzled(scaling: Scaling) -> bool:

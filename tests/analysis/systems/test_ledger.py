@@ -287,7 +287,8 @@ def test_bits_are_those_of_an_encoded_array(fmt: str, scaling: str, shape: tuple
     assert bits.scales == packed.scale_bits
 
 
-@in_turn("fmt, fields", [("uint4", {"symmetric": False}), (fp.LogFMT(8), {})])
+@in_turn("fmt, fields", [("uint4", {"symmetric": False}), (fp.LogFMT(8), {}), (fp.LogFMT(8), {"tensor_scale": True,
+                         "scale_format": "e4m3"})])  # fmt: skip
 def test_zero_points_and_steps_count_as_scales(fmt: Any, fields: dict[str, Any]) -> None:
     x = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
     scaling = fp.Scaling(block=(1, 64), **fields)
