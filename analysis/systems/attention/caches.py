@@ -70,8 +70,10 @@ def kv_caches(
         raise ValueError("caches must have one or more fp.analysis.KVCache objects; got none.")
     heads, _ = heads_of(q, k, v, None, causal, scale)
     exact = [exact_attention(head) for head in heads]
-    sizes = zip(*((head.k, head.v, head.q @ head.k.T, head.v) for head in heads), strict=True)
-    exponents = list(map(exponent_of, sizes))  # of keys, values, scores and outputs, so that no square overflows
+    of_values = exponent_of(head.v for head in heads)
+    exponents = (  # of keys, values, scores and outputs, so that no square overflows
+        exponent_of(head.k for head in heads), of_values, exponent_of(head.q @ head.k.T for head in heads), of_values,
+    )  # fmt: skip
     (tokens, width), channels = heads[0].k.shape, heads[0].v.shape[1]
     rows = []
     for cache in chosen:
