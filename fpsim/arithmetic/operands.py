@@ -16,6 +16,7 @@ from fpsim.arrays import (
     code_array,
     describe_refused,
     format_of,
+    is_plain,
     overlaps,
     refuse_shared_elements,
     words,
@@ -230,12 +231,8 @@ def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]]
       ValueError: out is not an array, has another dtype or shape, is read-only, or shares memory with an operand,
         unless each of its elements is at the address of the same element of that operand.
     """
-    dtypes = (
-        ""
-        if isinstance(out, np.ndarray) and out.dtype in accepted
-        else " or ".join(sorted(np.dtype(x).name for x in accepted))
-    )
-    if not isinstance(out, np.ndarray):
+    dtypes = "" if is_plain(out) and out.dtype in accepted else " or ".join(sorted(np.dtype(x).name for x in accepted))
+    if not is_plain(out):
         raise ValueError(f"{name} must be a NumPy array of {dtypes}; got {type(out).__name__}.")
     if out.dtype.newbyteorder("=") not in accepted:
         raise ValueError(f"{name} must have dtype {dtypes}; got {out.dtype}.")

@@ -12,7 +12,7 @@ from fpsim.arrays.libraries import (
     library_of,
     lies_on_gpu,
 )
-from fpsim.arrays.memory import output, overlaps, refuse_shared_elements, refuse_shared_memory
+from fpsim.arrays.memory import is_plain, output, overlaps, refuse_shared_elements, refuse_shared_memory
 from fpsim.arrays.numbers import exact_numbers, number_array, sticky_float
 from fpsim.arrays.tensors import (
     TORCH_INTEGERS,
@@ -39,8 +39,8 @@ from fpsim.arrays.words import (
 __all__ = [
     "EXACT_INTEGERS", "FORMAT_OF", "TORCH_INTEGERS", "Array", "as_array", "code_array", "describe_refused",
     "differing", "distinct", "exact_numbers", "exports_gpu_memory", "float_array", "format_of", "format_of_tensor",
-    "from_torch", "has_cuda_interface", "integers_of", "is_cupy", "is_numba", "is_small_integer", "is_torch",
-    "library_of", "lies_on_gpu", "number_array", "output", "overlaps", "packed_as_bytes", "refuse_masked",
+    "from_torch", "has_cuda_interface", "integers_of", "is_cupy", "is_numba", "is_plain", "is_small_integer",
+    "is_torch", "library_of", "lies_on_gpu", "number_array", "output", "overlaps", "packed_as_bytes", "refuse_masked",
     "refuse_shared_elements", "refuse_shared_memory", "refuse_sparse", "same_bits", "sticky_float", "to_torch",
     "without_gradient", "words",
 ]  # fmt: skip

@@ -18,12 +18,12 @@ def output(
     the owner of `shape` in error messages, such as "the input's".
 
     Raises:
-      ValueError: out has another dtype or shape, cannot be written, or shares memory with the input or between its own
-        elements.
+      ValueError: out has another dtype or shape, is a masked array or an np.matrix, cannot be written, or shares memory
+        with the input or between its own elements.
     """
     if out is None:
         return np.empty(shape, dtype)
-    if not isinstance(out, np.ndarray):
+    if not is_plain(out):
         raise ValueError(f"out must be a NumPy array of {dtype} and shape {shape}; got {type(out).__name__}.")
     if out.dtype != dtype:
         raise ValueError(f"out must have dtype {dtype}; got {out.dtype}. Leave it out to get a new array.")
@@ -34,6 +34,11 @@ def output(
     refuse_shared_elements(out)
     refuse_shared_memory(out, source)
     return out
+
+
+def is_plain(out: object) -> bool:
+    """Return whether `out` is a NumPy array, but neither masked nor an np.matrix, which has two axes in any shape."""
+    return isinstance(out, np.ndarray) and not isinstance(out, (np.matrix, np.ma.MaskedArray))
 
 
 def refuse_shared_memory(out: Array, *read: Array | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -79,3 +80,21 @@ def test_an_out_with_gaps_is_filled(view: Any) -> None:
     x = np.resize(X, out.shape)
     fp.quantize(x, "e4m3", out=out)
     np.testing.assert_array_equal(out, fp.quantize(x, "e4m3"))
+
+
+@in_turn("kind", [np.matrix, np.ma.MaskedArray])
+@in_turn(
+    "dtype, call",
+    [
+        (np.uint8, lambda out: fp.encode(X, "e4m3", out=out)),
+        (np.uint8, lambda out: fp.encode(X, "nf4", out=out)),
+        (np.float32, lambda out: fp.add(X, X, out=out)),
+        (np.float32, lambda out: fp.decode(E4M3, "e4m3", out=out)),
+    ],
+)
+def test_matrices_and_masked_arrays_are_not_filled(dtype: Any, call: Callable[[Any], Any], kind: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        out = kind(np.zeros(X.shape, dtype))
+    assert "out must be a NumPy array of" in refusal(lambda: call(out))
+    assert not np.asarray(out).any()
