@@ -281,12 +281,11 @@ def schedule_of(product: Product) -> Schedule | None:
 
 def tree_of(product: Product) -> Tree | None:
     """Return the tree of additions of an element of `product`; None if torch multiplied, or for over 2**20 nodes."""
-    unit = product.adds.unit
-    how: Schedule | Accumulator | None = schedule_of(product)
-    if unit is None:
-        if how is not None and product.adds.accumulator != FusedMultiplyAdd(FP32):
-            return None
-        how = product.adds.accumulator if how is None else dataclasses.replace(how, operands="fp32")
+    unit, schedule = product.adds.unit, schedule_of(product)
+    how: Schedule | Accumulator | None = product.adds.accumulator if schedule is None else schedule
+    if unit is None and schedule is not None:
+        chained = product.adds.accumulator == FusedMultiplyAdd(FP32)
+        how = dataclasses.replace(schedule, operands="fp32") if chained else None
     if how is None:
         return None
     try:
