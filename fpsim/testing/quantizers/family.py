@@ -90,12 +90,12 @@ class Deviation:
         return frozenset(name for name, _ in self.changes)
 
 
-def deviation(words: str, rare: bool = False, **changes: Any) -> Deviation:
+def deviation(words: str, **changes: Any) -> Deviation:
     """Return the fault that `words` ("drops the sign") describes.
 
-    changes: fields of `QuantizerModel`, with the values that the fault gives them. rare: as in `Deviation`.
+    changes: fields of `QuantizerModel`, with the values that the fault gives them.
     """
-    return Deviation(words, tuple(changes.items()), rare)
+    return Deviation(words, tuple(changes.items()))
 
 
 @lru_cache(maxsize=64)
@@ -179,7 +179,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
             for saturates, flushes in ((False, False), (True, False), (False, True), (True, True)):
                 words = _through_words(fmt.name, rule, saturates, flushes)
                 through = Through(fmt.name, grid_of(fmt), rule, fmt.max_code, saturates, flushes)
-                yield deviation(words, rare=saturates or flushes, through=through)
+                yield Deviation(words, (("through", through),), rare=saturates or flushes)
     for bits in range(max(1, model.fmt.mantissa_bits), source.mantissa_bits):
         for rule in ("nearest_even", "toward_zero", "nearest_away"):  # odd is right, with two bits more
             name = f"{bits + 1} significand bits"

@@ -270,3 +270,14 @@ def test_layouts_that_torch_does_not_have_are_not_said_to_be_refused_by_a_functi
     assert "give a tensor" in note
     assert "torch has no tensors with negative strides" in note
     assert "ValueError" not in note
+
+
+def test_a_seed_without_stochastic_rounding_does_not_keep_large_matrices_from_being_compared() -> None:
+    def fn(x: Array) -> Any:
+        q = fp.encode_scaled(x, "e4m3", "MX")
+        codes = q.codes.copy()
+        codes.reshape(-1)[1 << 14 :] = 0
+        return codes, q.scales
+
+    checked = fp.testing.check_quantizer(fn, "e4m3", scaling="MX", seed=3, raises=False)
+    assert [one.property for one in checked.broken] == ["size"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.element import Element, coded_element
-from fpsim.formats.rounding import Rounding
+from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
@@ -176,7 +176,7 @@ class ScaledCheck:
         `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
         smaller for a slow function; for stochastic rounding, no large matrix is compared.
         """
-        if self.cast["seed"] is not None:
+        if rounding_mode(self.cast["rounding"]) is Rounding.STOCHASTIC:
             self.findings.note("stochastic rounding was compared on small matrices alone")
             return
         medium = np.tile(x, (-(-LARGE[-1] // x.size), 1))

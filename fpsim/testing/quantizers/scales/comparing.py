@@ -173,8 +173,8 @@ def same_parts(first: ReturnedParts, second: ReturnedParts) -> bool:
 
     NaNs in elements and scales are equal to each other; scales of tiles must also have the same shape.
     """
-    tensor_scales = (np.array([parts.tensor_scale], np.float32) for parts in (first, second))  # None becomes NaN
-    if (first.elements != second.elements).any() or not np.array_equal(*tensor_scales, equal_nan=True):
+    one, other = (np.array([parts.tensor_scale], np.float32) for parts in (first, second))  # None becomes NaN
+    if (first.elements != second.elements).any() or not np.array_equal(one, other, equal_nan=True):
         return False
     points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (first, second)]
     if not np.array_equal(points[0], points[1]):

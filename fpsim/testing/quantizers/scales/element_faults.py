@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +58,8 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
         for rule, of_negative in OF_NEGATIVE.items():
             yield in_elements(f"{rule_words(of_negative, rounding)} for negative values"), _ties(rule)
     for fmt in (BF16, FP16):
-        yield f"rounds elements to {fmt} before it divides them by their scale", with_right_scales(
-            lambda recipe, case, scales, fmt=fmt: recipe.values(rounded_to(case.x, fmt), scales))  # fmt: skip
+        yield f"rounds elements to {fmt} before it divides them by their scale", with_right_scales(partial(
+            lambda to, recipe, case, scales: recipe.values(rounded_to(case.x, to), scales), fmt))  # fmt: skip
         yield f"rounds the input to {fmt} first", of_changed_input(rounded_to, fmt)
         yield f"rounds quotients to {fmt} before they are rounded to elements", _on_quotient(fmt)
     if isinstance(recipe.fmt, Format):

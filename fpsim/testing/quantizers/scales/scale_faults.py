@@ -67,7 +67,9 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
         changes += [(f"those of the input rounded to {fmt}", _of_input(partial(rounded_to, fmt=fmt)))]
     changes += [("those of the input without its subnormals", _of_input(flushed))]
     for added in ADDED:
-        changes += [(f"those of amax + {added:g}", _of_input(lambda x, added=added: np.abs(x) + np.float32(added)))]
+        changes += [
+            (f"those of amax + {added:g}", _of_input(partial(lambda more, x: np.abs(x) + np.float32(more), added)))
+        ]
     if recipe.scaling.scale_format != FP32 or recipe.scaling.scale_rule != "amax":
         changes += [("those before they are rounded", _exact)]
     for fmt, (mode, how) in itertools.product(

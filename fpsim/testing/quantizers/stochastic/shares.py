@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,16 +50,15 @@ def hypotheses() -> Iterator[tuple[str, Share]]:
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
         ends = f"fractions up to {1 - 2.0**-places:g} never go away from zero"
-        words = f"adds its random bits {plural(places, 'place')} too low: {ends}"
-        yield words, lambda s, places=places: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
+        yield f"adds its random bits {plural(places, 'place')} too low: {ends}", partial(_too_low, places)
     for bits in range(1, MOST_BITS + 1):
         compares = f"compares {plural(bits, 'random bit')}"
-        yield f"{compares}: it cuts the fraction to them", _to_bits(bits, np.floor)
-        yield f"{compares}: it rounds the fraction up to them", _to_bits(bits, np.ceil)
-        yield f"rounds the fraction to {plural(bits, 'bit')} first", _to_bits(bits, np.rint)
+        yield f"{compares}: it cuts the fraction to them", partial(_to_bits, bits, np.floor)
+        yield f"{compares}: it rounds the fraction up to them", partial(_to_bits, bits, np.ceil)
+        yield f"rounds the fraction to {plural(bits, 'bit')} first", partial(_to_bits, bits, np.rint)
     for bits in (*range(3, MOST_BITS + 1), 16, 23, 24, 31, 32):
         words = f"compares {bits} random bits by <=, not by <: it goes away 2**-{bits} too often"
-        yield words, lambda s, bits=bits: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
+        yield words, partial(_one_more, bits)
 
 
 _ALWAYS: dict[str, Share] = {
@@ -80,13 +80,22 @@ _ALWAYS: dict[str, Share] = {
 }  # fmt: skip
 
 
-def _to_bits(bits: int, cut: Callable[[Array], Array]) -> Share:
-    """Return the fault of first reducing the fraction of the spacing to `bits` bits, as a function of `Shares`.
+def _too_low(places: int, s: Shares) -> Array:
+    """Return the shares of a quantizer that adds random bits `places` bit positions too low."""
+    return np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
-    The function returns the shares of results rounded away from zero that the fault causes. cut: rounding of
-    fraction * 2**bits to integers, such as np.floor.
+
+def _one_more(bits: int, s: Shares) -> Array:
+    """Return the shares of a quantizer that compares the fraction with `bits` random bits by <=, not by <."""
+    return np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
+
+
+def _to_bits(bits: int, cut: Callable[[Array], Array], s: Shares) -> Array:
+    """Return the shares of a quantizer that first reduces the fraction of the spacing to `bits` bits.
+
+    cut: rounding of fraction * 2**bits to integers, such as np.floor.
     """
-    return lambda s: cut(s.fraction * 2**bits) / 2**bits
+    return cut(s.fraction * 2**bits) / 2**bits
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
