@@ -82,7 +82,7 @@ _ALWAYS: dict[str, Share] = {
 
 def _too_low(places: int, s: Shares) -> Array:
     """Return the shares of a quantizer that adds random bits `places` bit positions too low."""
-    return np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
+    return np.asarray(np.maximum(0.0, 1 - (1 - s.fraction) * 2**places))
 
 
 def _one_more(bits: int, s: Shares) -> Array:
@@ -95,7 +95,7 @@ def _to_bits(bits: int, cut: Callable[[Array], Array], s: Shares) -> Array:
 
     cut: rounding of fraction * 2**bits to integers, such as np.floor.
     """
-    return cut(s.fraction * 2**bits) / 2**bits
+    return np.asarray(cut(s.fraction * 2**bits) / 2**bits)
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
