@@ -218,8 +218,8 @@ def _range_row(row: Any) -> TableRow:
     number = "–" if math.isnan(sqnr) else f"{sqnr:.1f} dB" if math.isfinite(sqnr) else "no error"
     return TableRow((
         printable(row.layer), row.tensor.replace("_", " "), TableCell(str(row.step), row.step),
-        TableCell(f"{spread.amax:.3g}", spread.amax), TableCell(f"{median:.3g}", median),
-        TableCell("–" if math.isnan(ratio) else f"{ratio:.3g}", ratio), _share(below), TableCell(number, sqnr),
+        *(TableCell("–" if math.isnan(x) else f"{x:.3g}", x) for x in (spread.amax, median, ratio)), _share(below),
+        TableCell(number, sqnr),
     ))  # fmt: skip
 
 

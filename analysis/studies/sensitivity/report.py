@@ -350,9 +350,10 @@ def _ranks(x: Any) -> Any:
 def _cells(row: SensitivityRow, has_loss: bool) -> tuple[str, ...]:
     """Return the table cells of a row; `has_loss`: whether they include the errors of gradients and of the loss."""
     names = row.layer or "(model)", row.product, row.recipe
-    if not has_loss:
-        return (*names, f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}")
-    return (
-        *names, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}", f"{row.gradient_cosine:.5f}",
-        f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
+    outputs = ((row.output_error, ".3g"), (row.output_spread, ".1g"), (row.output_cosine, ".5f"))
+    gradients = (
+        (row.gradient_error, ".3g"), (row.gradient_spread, ".1g"), (row.gradient_cosine, ".5f"), outputs[0],
+        (row.loss_change, "+.2g"), (row.loss_spread, ".1g"),
     )  # fmt: skip
+    metrics = gradients if has_loss else outputs
+    return (*names, *("–" if math.isnan(value) else f"{value:{digits}}" for value, digits in metrics))
