@@ -92,4 +92,5 @@ def former_modules(package: str, addresses: dict[str, str]) -> None:
       'fpsim.recipes.parts'
     """
     for name, address in addresses.items():
-        sys.modules[f"{package}.{name}"] = FormerModule(f"{package}.{name}", address)
+        module = sys.modules[f"{package}.{name}"] = FormerModule(f"{package}.{name}", address)
+        setattr(importlib.import_module(package), name, module)  # as an import statement of the former module did

@@ -16,6 +16,7 @@ FORMER = {
     "fpsim.train.parts": ("Controller", "Numerics", "Override", "Stored"),
     "fpsim.train.optimizer_recipe": ("OptimizerRecipe",),
     "fpsim.torch.recipe": ("Delayed", "LinearRecipe", "Product"),
+    "fpsim.torch.chips": ("on_chip",),
     "fpsim.analysis.measures.scales.policies": ("LossScalingPolicy",),
 }
 
@@ -40,6 +41,7 @@ def test_pickles_of_former_addresses_load(module: str) -> None:
     for name in FORMER[module]:
         loaded = pickle.loads(f"c{module}\n{name}\n.".encode())
         assert loaded is getattr(fp.recipes, name)
+    assert python(f"import {module}; print({module}.{FORMER[module][0]})")
 
 
 def test_a_name_is_found_in_any_spelling() -> None:
