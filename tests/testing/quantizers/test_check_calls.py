@@ -309,7 +309,7 @@ def test_bad_arguments_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.int64, ">u8"])
 def test_codes_of_64_bits_are_read_with_their_sign(dtype: Any) -> None:
-    x = np.float64([-1.5, 2.5, -0.0, -np.inf])
+    x = np.array([-1.5, 2.5, -0.0, -np.inf])
     got = read(fp.encode(x, "fp64").view(np.uint64).astype(dtype), x, fp.FP64)
     assert got.codes
     assert got.words.tolist() == x.view(np.uint64).tolist()

@@ -62,8 +62,8 @@ def test_steps_and_results_are_right_where_another_thread_empties_their_cache() 
             super().__setitem__(key, value)
             self.clear()
 
-    inputs = taken_apart(np.float32([1.0, 3.0]))._replace(steps=Emptied())
+    inputs = taken_apart(np.array([1.0, 3.0], np.float32))._replace(steps=Emptied())
     assert inputs.once(("sum",), lambda x: float(x.magnitude.sum())) == 4
     known = KnownModels(inputs)
     known._words = Emptied()  # type: ignore[assignment]
-    assert known.first_of(model_of(cast_options("e4m3"))).tolist() == np.float64([1.0]).view(np.uint64).tolist()
+    assert known.first_of(model_of(cast_options("e4m3"))).tolist() == np.array([1.0]).view(np.uint64).tolist()
