@@ -28,7 +28,8 @@ class Sums:
 
     def __init__(self, size: int) -> None:
         self.high, self.low, self.lost = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._rows, self._waiting = np.empty((AT_ONCE, size), np.float32), 0
+        self._rows: Array = np.empty((AT_ONCE, size), np.float32)
+        self._waiting = 0
 
     def widen(self) -> None:
         """Make the arrays that `next_row` returns float64; terms written before keep their values."""
