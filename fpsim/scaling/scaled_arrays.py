@@ -81,7 +81,9 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         if (isinstance(self.fmt, (LogFMT, TwoTableFormat)) or self.fmt == HIF4) and getattr(self, needed) is None:
             raise ValueError(f"{needed} must be an array for codes of {self.fmt}, whose values depend on it; got None.")
         zeros: Any = self.zero_points
-        kinds = [np.float32] if isinstance(self.fmt, LogFMT) else [np.uint32] if self.fmt == HIF4 else INTEGERS
+        kinds: list[Any] = (
+            [np.float32] if isinstance(self.fmt, LogFMT) else [np.uint32] if self.fmt == HIF4 else INTEGERS
+        )
         if zeros is not None and not any(self._has_dtype(zeros, np.dtype(kind)) for kind in kinds):
             wanted = "integers" if kinds is INTEGERS else np.dtype(kinds[0]).name
             raise TypeError(f"zero_points of {self.fmt} must be {wanted}; got {zeros.dtype}.")
