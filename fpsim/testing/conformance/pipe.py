@@ -11,6 +11,7 @@ from fpsim.testing.conformance.text import lines_of
 from fpsim.testing.conformance.vectors import Vectors, Words, row_of, rows
 
 SKIPPED = "?"  # the answer of an implementation that does not support a case
+LONGEST = 1e8  # seconds to wait, three years; clocks overflow at some more
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
@@ -46,7 +47,8 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
     words: program and arguments. timeout: seconds. Raises a ValueError if the command fails or takes longer.
     """
     try:
-        done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=timeout, check=False)
+        limit = min(timeout, LONGEST)
+        done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=limit, check=False)
     except OSError as problem:
         raise ValueError(f"{words[0]} could not be run: {problem.strerror or problem}.") from None
     except subprocess.TimeoutExpired:

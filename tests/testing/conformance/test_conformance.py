@@ -205,6 +205,7 @@ def test_an_implementation_that_answers_nothing_is_not_right(few: Path, tmp_path
         ("import sys; sys.exit('out of luck')", "ended with exit code 1; its last error line is 'out of luck'", 60),
         ("raise SystemExit(3)", "ended with exit code 3; it wrote no error", 60),
         ("", "must answer each of", 60),
+        ("", "must answer each of", 1e300),
         ("import sys\nfor line in sys.stdin:\n    if line[0] != 's': print('zz')", "'zz' is no code of E4M3", 60),
         ("import sys\nfor line in sys.stdin:\n    if line[0] != 's': print('1 2')", "must have 1 numbers; got 2", 60),
         ("import time; time.sleep(60)", r"took more than 0\.1 s", 0.1),
