@@ -182,7 +182,8 @@ def _worst(x: Array, report: ErrorReport, name: str, way: RoundingWay) -> str:
     with np.errstate(all="ignore"):
         lost = np.abs(result - wide)
         if name == "max_ulp":  # measured in float formats and in integers
-            lost = lost / (getattr(report.fmt, "magnitudes", report.fmt).ulp(rounded.exact).reshape(x.shape) * scales)
+            fmt: Any = getattr(report.fmt, "magnitudes", report.fmt)
+            lost = lost / (fmt.ulp(rounded.exact).reshape(x.shape) * scales)
         badness = {
             "underflow": np.where(result == 0, np.abs(wide), 0), "lost_energy": np.where(result == 0, np.abs(wide), 0),
             "overflow": np.abs(wide / scales), "max_relative": lost / np.abs(wide),
@@ -200,7 +201,7 @@ def _worst(x: Array, report: ErrorReport, name: str, way: RoundingWay) -> str:
         said += repr(float(result[at]))
     if not isinstance(report.fmt, Format) or not is_usual or cast["seed"] is not None:
         return f"{said}."
-    words = {"rounding": cast["rounding"], "subnormals": cast["subnormals"]}
+    words: dict[str, Any] = {"rounding": cast["rounding"], "subnormals": cast["subnormals"]}
     if report.scaling is not None:
         words["overflow"] = report.scaling.overflow
     quotient = rounded.exact.reshape(x.shape)[at] if is_scaled else x[at]

@@ -75,8 +75,8 @@ class ScaledArrays(ABC, Generic[ArrayT]):
         grid = tiling(self.shape, self.scaling.block).grid
         stored: Any = self.scale_codes
         if stored is not None and not self._has_dtype(stored, self.scaling.scale_format.storage):
-            wanted = self.scaling.scale_format.storage
-            raise TypeError(f"scale_codes in {self.scaling.scale_format} must be {wanted}; got {stored.dtype}.")
+            storage = self.scaling.scale_format.storage
+            raise TypeError(f"scale_codes in {self.scaling.scale_format} must be {storage}; got {stored.dtype}.")
         needed = "scale_codes" if isinstance(self.fmt, TwoTableFormat) else "zero_points"
         if (isinstance(self.fmt, (LogFMT, TwoTableFormat)) or self.fmt == HIF4) and getattr(self, needed) is None:
             raise ValueError(f"{needed} must be an array for codes of {self.fmt}, whose values depend on it; got None.")

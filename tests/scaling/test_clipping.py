@@ -165,7 +165,7 @@ def test_subnormal_scales_and_unsigned_formats_clip_finite_elements() -> None:
     assert fp.encode_scaled(x, fp.E4M3, tiny).scales.item() == 2.0**-149
     assert kept(x, fp.E4M3, tiny, mode).tolist() == [False, True]
     unsigned = fp.format("p3109_k8p4uf")
-    assert kept(np.float32([-1, 1]), unsigned, fp.scalings.TENSOR, mode).tolist() == [False, True]
+    assert kept(np.array([-1, 1], np.float32), unsigned, fp.scalings.TENSOR, mode).tolist() == [False, True]
 
 
 def test_a_multiplier_beyond_the_largest_float_keeps_zeros() -> None:

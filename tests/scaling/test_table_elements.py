@@ -143,12 +143,12 @@ def test_codes_without_the_numbers_that_their_values_need_are_refused() -> None:
         fp.Scaled(codes, scales, fp.LogFMT(8), fp.scalings.ROW)
     affine = fp.scalings.ROW.replace(symmetric=False)
     with pytest.raises(TypeError, match="zero_points of INT8 must be integers; got float32"):
-        fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.float32([[7.5]]))
+        fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.array([[7.5]], np.float32))
     with pytest.raises(TypeError, match="zero_points of HIF4 must be uint32; got int64"):
         fp.Scaled(codes, scales, fp.HIF4, fp.scalings.HIF4, zero_points=np.zeros((1, 1), np.int64))
     with pytest.raises(TypeError, match="scale_codes in E4M3 must be uint8; got float32"):
         fp.Scaled(codes, np.ones((1, 4), np.float32), fp.IF4, fp.scalings.IF4, np.ones((1, 4), np.float32))
-    q = fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.int32([[7]]))
+    q = fp.Scaled(codes.view(np.int8), scales, fp.INT8, affine, zero_points=np.array([[7]], np.int32))
     assert q.decode()[0, 0] == q.decode(np.float64)[0, 0] == -7
 
 

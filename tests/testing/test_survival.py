@@ -128,10 +128,14 @@ def test_what_cannot_be_asked_is_refused(keywords: Any, error: Any, wanted: str)
 
 
 def test_the_worst_value_is_that_of_the_measured_cast() -> None:
-    half = np.float16([1e-4, 2e-7, 6e-8])  # float16 does not hold the scale, in which x / scale is not computed
+    half = np.array(
+        [1e-4, 2e-7, 6e-8], np.float16
+    )  # float16 does not hold the scale, in which x / scale is not computed
     said = message(half, "e4m3", scale=1e-9, overflow=None, sqnr_db=60.0)
     assert "which with the scale 9.999999717180685e-10 becomes nan:\n100016.59375 in E4M3" in said
-    amax = np.float32([3.0, -2.9, 1e-3])  # amax / scale may be just above the largest value, which it then becomes
+    amax = np.array(
+        [3.0, -2.9, 1e-3], np.float32
+    )  # amax / scale may be just above the largest value, which it then becomes
     said = message(amax, "e4m3", scale="amax", rounding="up", sqnr_db=90.0)
     assert "becomes nan" not in said
 

@@ -166,12 +166,13 @@ def test_nested_tensors_and_proxies_of_a_tracer_are_refused_with_what_to_do() ->
 
 
 def test_scales_and_seeds_may_be_any_arrays_and_integers_of_numpy() -> None:
-    x, scales = torch.randn(2, 4), np.float32([[0.5], [2.0]])
+    x, scales = torch.randn(2, 4), np.array([[0.5], [2.0]], np.float32)
     fixed = scales.copy()
     fixed.flags.writeable = False
     want = fp.torch.fake_quantize(x, "e4m3", "ROW", scales=torch.from_numpy(scales))
     for each in (fixed, scales[::-1].copy()[::-1], scales.astype(ml_dtypes.bfloat16), np.asfortranarray(scales)):
         assert torch.equal(fp.torch.fake_quantize(x, "e4m3", "ROW", scales=each), want)
     for seed in (2**63 + 5, 7):
-        drawn = [fp.torch.quantize(x, "e4m3", rounding="SR", seed=kind(seed)) for kind in (int, np.uint64)]
+        seeds: list[Any] = [seed, np.uint64(seed)]
+        drawn = [fp.torch.quantize(x, "e4m3", rounding="SR", seed=kind) for kind in seeds]
         assert torch.equal(*drawn)

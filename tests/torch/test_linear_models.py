@@ -303,7 +303,7 @@ def test_a_model_stays_unchanged_if_it_cannot_be_quantised() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
     delayed = (ft.TE_DELAYED.replace(delayed=ft.Delayed(history=history)) for history in (2, 3))
     products = zip(("fprop", "wgrad"), delayed, strict=True)
-    clash = fp.recipes.BF16.replace(overrides=[fp.recipes.Override("1", name, linear=row) for name, row in products])
+    clash = fp.recipes.BF16.replace(overrides=[fp.recipes.Override("1", (name,), linear=row) for name, row in products])
     cases = ((ft.MXFP8, "cuda", "backend must be one of"), (clash, "emulated", "must share the options"))
     for recipe, backend, reason in cases:
         with pytest.raises(ValueError, match=reason):

@@ -202,7 +202,11 @@ def test_checkpoints_repeat_every_pass_whatever_runs_before_the_backward_pass(be
 
 def test_reentrant_checkpoints_repeat_the_draws_of_their_first_pass() -> None:
     layer, parts, seen = ft.QuantLinear(128, 128, recipe=SR), torch.randn(3, 2, 128), []
-    run = lambda x: seen.append(layer(x)) or seen[-1]  # noqa: E731
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        seen.append(layer(x))
+        return seen[-1]
+
     sum(checkpoint(run, x.clone().requires_grad_(), use_reentrant=True).sum() for x in parts).backward()
     assert all(torch.equal(first, again) for first, again in zip(seen[:3], seen[:2:-1], strict=True))
     assert layer.steps.item() == 3

@@ -82,5 +82,6 @@ def test_frames_hold_shares() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_signalling_nans_of_channels_are_counted_without_a_warning() -> None:
-    x = np.uint32([[0x7F800001, 0x3F800000]]).view(np.float32)
-    assert fp.analysis.range(x, axis=1).parts.amax.tolist() == [0, 1]
+    x = np.array([[0x7F800001, 0x3F800000]], np.uint32).view(np.float32)
+    parts: Any = fp.analysis.range(x, axis=1).parts
+    assert parts.amax.tolist() == [0, 1]

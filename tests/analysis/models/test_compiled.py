@@ -166,7 +166,7 @@ def test_a_model_that_is_compiled_as_a_whole() -> None:
     assert "The model" not in str(coverage_of_call(made("", None), batch()))
 
 
-class Branching(torch.nn.Module):
+class Branching(torch.nn.Module):  # type: ignore[misc]
     """A module whose keyword decides which of two layers runs."""
 
     def __init__(self) -> None:

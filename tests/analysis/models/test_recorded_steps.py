@@ -223,7 +223,7 @@ def test_passes_in_other_threads_disturb_neither_results_nor_the_recording() -> 
     model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))), torch.randn(64, 64)
     wanted, started, answers = model(x), threading.Event(), []
 
-    class Waiting(torch.nn.Module):
+    class Waiting(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             if threading.current_thread() is not threading.main_thread():
                 started.set()

@@ -13,10 +13,11 @@ import fpsim as fp
 A = fp.analysis
 
 
-def draws() -> list[Any]:
+def draws() -> tuple[Any, Any, Any]:
     """Return q, k and v of two heads with 16 tokens."""
     source = np.random.default_rng(0)
-    return [source.standard_normal((2, 16, 32)) for _ in range(3)]
+    q, k, v = source.standard_normal((3, 2, 16, 32))
+    return q, k, v
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def test_an_overflow_advises_a_format_of_more_range_only(fmt: str, is_named: boo
     ],
 )  # fmt: skip
 def test_contributions_overflow_where_their_rounding_does(rounding: str, value: float, sum_of_it: int | None) -> None:
-    x = np.float32([[value], [0]])
+    x = np.array([[value], [0]], np.float32)
     if sum_of_it is None:
         with pytest.raises(C.CollectiveOverflowError, match="is out of its range"):
             C.all_reduce(x, "e2m1", rounding=rounding)
@@ -248,12 +248,12 @@ def test_contributions_overflow_where_their_rounding_does(rounding: str, value: 
 
 
 def test_infinite_contributions_are_no_overflow_of_a_format_without_inf() -> None:
-    assert C.all_reduce(np.float32([[np.inf, 1], [1, 1]]), "e2m1")[0].astype(float).tolist() == [6, 2]
+    assert C.all_reduce(np.array([[np.inf, 1], [1, 1]], np.float32), "e2m1")[0].astype(float).tolist() == [6, 2]
 
 
 def test_errors_are_relative_to_contributions_of_any_dtype_and_size() -> None:
     tiny = np.array([1e-9, 1e-9])
-    for parts in ([np.float32([1, 1]), tiny], [tiny, np.float32([1, 1])]):
+    for parts in ([np.array([1, 1], np.float32), tiny], [tiny, np.array([1, 1], np.float32)]):
         (row,) = C.report(parts, "fp32", ["ring"]).rows
         assert row.relative_error == pytest.approx(1e-9 / (1 + 1e-9), rel=1e-12)
     (row,) = C.report(np.full((3, 4), 1e-200), "fp32", ["ring"]).rows

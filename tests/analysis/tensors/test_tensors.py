@@ -41,8 +41,9 @@ def test_arrays_saved_in_fortran_order_are_read_in_c_order(tmp_path: Path, shape
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     codes = np.arange(256, dtype=np.int8).reshape(2, 128)
     np.save(tmp_path / "w.npy", np.asfortranarray(x))
-    np.savez(tmp_path / "m.npz", w=np.asfortranarray(x), long=np.asfortranarray(np.float64([[1, 2], [3, 4]])))
-    np.savez(tmp_path / "q.npz", **{"up.weight": np.asfortranarray(codes), "up.weight_scale": np.float32([1])})
+    np.savez(tmp_path / "m.npz", w=np.asfortranarray(x), long=np.asfortranarray(np.array([[1, 2], [3, 4]], np.float64)))
+    quantized: Any = {"up.weight": np.asfortranarray(codes), "up.weight_scale": np.array([1], np.float32)}
+    np.savez(tmp_path / "q.npz", **quantized)
     for file in ("w.npy", "m.npz"):
         stored = read_file(tmp_path / file)[0][0]
         got = np.concatenate([np.empty(0, np.float32), *stored.chunks(5)])

@@ -300,7 +300,8 @@ def test_saved_sparse_tensors_count_their_indices_and_values(layout: str) -> Non
             self.weight = torch.nn.Parameter(torch.ones(4, 4))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.sparse.mm(x, self.weight)
+            result: torch.Tensor = torch.sparse.mm(x, self.weight)
+            return result
 
     saved = fp.analysis.saved_tensors(Sparse(), getattr(torch.eye(4), layout)())
     assert saved.rows[-1].bytes == 16
