@@ -212,7 +212,8 @@ class Model:
         """Return the sums along the last axis, with the black box's bits.
 
         Args:
-          x: (..., n) array of the probed dtype, or unsigned codes of its format; a model of a product multiplies it by 1.
+          x: (..., n) array of the probed dtype, or unsigned codes of its format; a model of a product multiplies it by
+            1.
 
         Returns:
           (...) array in the dtype in which the black box returned results.
