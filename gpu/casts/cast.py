@@ -18,14 +18,14 @@ from fpsim.formats.cast_options import CastKeywords, CastOptions, FormatLike, op
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import DTYPES, FP32, FP64, NAMED, Format
 from fpsim.formats.named import format as find_format
-from fpsim.gpu.casts.kernels import CastWay, cast_kernel, look_up_kernel, outside_kernel
+from fpsim.gpu.casts.kernels import CastWay, cast_kernel, look_up_kernel, outside_kernel, range_kernel
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.groups import as_groups
 from fpsim.gpu.device.launch import fetched, launch, scratch, uploaded, zeroed
 
-u64 = np.uint64
+i64, u64 = np.int64, np.uint64
 
 
 @with_cast_keywords
@@ -185,6 +185,16 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
     highest = int(fetched(outside)[0])
     if highest:
         raise code_outside(name, fmt, highest)
+
+
+def has_outside(integers: GpuArray, lowest: int, highest: int) -> bool:
+    """Return whether an 8-bit integer is below `lowest` or above `highest`; waits for the GPU.
+
+    The integers are signed if lowest < 0.
+    """
+    outside = zeroed(1, np.uint8)
+    launch(range_kernel(), integers.like, integers.size, integers.words, i64(lowest), i64(highest), outside)
+    return bool(fetched(outside)[0])
 
 
 def fill_codes(

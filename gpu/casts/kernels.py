@@ -24,7 +24,7 @@ from fpsim.gpu.device.groups import WORDS, Grouping, grouping
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.runtime.compile import scalar
 
-u32, u64 = np.uint32, np.uint64
+i64, u32, u64 = np.int64, np.uint32, np.uint64
 
 COUNTER = 4  # random words of each value of the counter
 _SHORT = {layout_of(FP16): load_half, layout_of(BF16): load_bfloat}  # formats that a few instructions turn into float32
@@ -224,3 +224,22 @@ def outside_kernel() -> Any:
                 cuda.atomic.max(outside, 0, u64(codes[u64(i)]))
 
     return gpu_kernel(search)
+
+
+@cache
+def range_kernel() -> Any:
+    """Return the GPU kernel (words, lowest, highest, is_outside) -> None that checks the range of integers.
+
+    It sets is_outside[0] to 1 if an integer is below lowest or above highest. words: 1-D bits of 8-bit integers, as
+    uint8; they are signed if lowest < 0.
+    """
+
+    def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
+        for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
+            value = i64(words[i])
+            if lowest < i64(0) and value > i64(127):
+                value -= i64(256)
+            if value < lowest or value > highest:
+                is_outside[0] = 1
+
+    return gpu_kernel(look)

@@ -14,9 +14,10 @@ from fpsim.core.units.integers import IntegerFacts, within
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding
 from fpsim.gpu.arithmetic.exact_kernels import from_integer_kernel, to_integer_kernel
+from fpsim.gpu.casts.cast import has_outside
 from fpsim.gpu.device.array import dtype_name, gpu_array
 from fpsim.gpu.device.gpu_array import GpuArray
-from fpsim.gpu.device.launch import fetched, gpu_kernel, launch, scratch, uploaded, zeroed
+from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.products.float_matrix import FloatMatrices
 from fpsim.instructions.integers import facts_of
 from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
@@ -89,25 +90,6 @@ def zero_point_kernel() -> Any:
     return gpu_kernel(take)
 
 
-@cache
-def range_kernel() -> Any:
-    """Return the GPU kernel (words, lowest, highest, is_outside) -> None that checks the range of integers.
-
-    It sets is_outside[0] to 1 if an integer is below lowest or above highest. words: 1-D bits of 8-bit integers, as
-    uint8; they are signed if lowest < 0.
-    """
-
-    def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
-        for i in range(cuda.grid(1), words.size, cuda.gridsize(1)):
-            value = i64(words[i])
-            if lowest < i64(0) and value > i64(127):
-                value -= i64(256)
-            if value < lowest or value > highest:
-                is_outside[0] = 1
-
-    return gpu_kernel(look)
-
-
 def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> GpuArray:
     """Return an operand x of an integer unit as a GPU array of unsigned integers with the same bits.
 
@@ -120,16 +102,10 @@ def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: st
             f"{unit.name} takes {name} of {element.name} as {element.dtype} on the GPU; got {dtype_name(x)}. Cast it "
             "there."
         )
-    if element.bits < 8:
-        is_outside = zeroed(1, np.uint8)
-        launch(
-            range_kernel(), array.like, array.size, array.words, i64(element.lowest), i64(element.highest), is_outside
+    if element.bits < 8 and has_outside(array, element.lowest, element.highest):
+        raise ValueError(
+            f"{name} must hold integers {element.lowest} .. {element.highest} ({element.name}); got others. Clip them."
         )
-        if fetched(is_outside)[0]:
-            raise ValueError(
-                f"{name} must hold integers {element.lowest} .. {element.highest} ({element.name}); got others. Clip "
-                "them."
-            )
     return array
 
 
@@ -189,11 +165,11 @@ class IntegerMatrices(FloatMatrices):
         total: (M, N) bits of sums, as uint32. left, right: the operands with their codes, and zero points or None.
         unit: the integer unit, which says whether codes are signed.
         """
-        if left.zero_points is None and right.zero_points is None:
+        if 0 in total.shape or (left.zero_points is None and right.zero_points is None):
             return
         (m, n), k = total.shape, left.codes.shape[1]
         facts = np.array([max(k, 1), -(1 << 31), (1 << 31) - 1, 0, 0, 0], np.int64)
-        of_rows, of_columns = (self.filled(shape, np.uint32(0)).reshape(max(shape)) for shape in ((m, 1), (1, n)))
+        of_rows, of_columns = (self.filled((size, 1), np.uint32(0)).reshape(size) for size in (m, n))
         ones = self.sent(np.ones((k, 1), np.uint8)), self.sent(np.ones((1, k), np.uint8))
         of_a = integer_kernel(unit.a.signed, False, True, False)
         of_b = integer_kernel(False, unit.b.signed, True, False)

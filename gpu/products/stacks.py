@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats
+from fpsim.arrays import lies_on_gpu
 from fpsim.formats.rounding import Rounding
 from fpsim.gpu.device.array import gpu_array, result_like
-from fpsim.gpu.device.copies import refuse_overlap
+from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
+from fpsim.gpu.device.transfer import host_array
 from fpsim.gpu.products.backend import Gpu, codes_of
 from fpsim.gpu.scaling.scaled import Scaled
 from fpsim.products.backend import Shape
@@ -47,7 +49,7 @@ class StackedResult(Gpu):
         if self.array is None:
             self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)
             if self.out is not None:
-                refuse_overlap(self.words, *(x.words for x in self.read), noun="a or b")
+                refuse_overlap(self.words, *(x.words for x in self.read), noun="a, b or their scales")
         size = math.prod(shape)
         if math.prod(self.stack) == 0:
             return self.array, scratch(shape, self.words.dtype)
@@ -83,14 +85,21 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
     start = None if c is None else gpu_array(c, "c")
     if start is not None and start.shape != whole:
         raise ValueError(f"c must have the result's shape {whole}; got {start.shape}.")
-    backend = StackedResult(left, stack, out, (left, right))
+    if start is not None and out is not None:  # before a product overwrites the c of the next one
+        start = start._replace(words=apart(start.words, gpu_array(out, "out").words, start.like))
+    shared = {name: getattr(request, name) for name in ("bias", "scale_a", "scale_b")}
+    on_gpu = {name: gpu_array(x, name) for name, x in shared.items() if lies_on_gpu(x)}
+    codes = {name: x for name, x in on_gpu.items() if x.words.dtype.itemsize == 1}  # of block scales
+    request = request._replace(**{name: host_array(shared[name], name) for name in on_gpu.keys() - codes.keys()})
+    backend = StackedResult(left, stack, out, (left, right, *codes.values()))
     for number, at in enumerate(np.ndindex(stack or (1,))):
         backend.number = number
         x, y = _matrix(left, stack, at), _matrix(right, stack, at)
         z = None if start is None else _matrix(start, stack, at)
         multiplied(x, y, z, accumulate, request, fmt, None, backend)
     if math.prod(stack) == 0:  # a product of zeros tells the dtype, and refuses what every product would
-        multiplied(_zeros(left), _zeros(right), None, accumulate, request, fmt, None, backend)
+        z = None if start is None else _zeros(start)
+        multiplied(_zeros(left), _zeros(right), z, accumulate, request, fmt, None, backend)
     return backend.array
 
 

@@ -41,12 +41,13 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
     size = int(areas.count) * block_threads()
     places = uploaded(areas.layout)
     if isinstance(fmt, IntegerFormat):
-        zeros, affine = uploaded(NOTHING), scaled.zero_points is not None
+        zeros, affine, largest = uploaded(NOTHING), scaled.zero_points is not None, 0
         if affine:
             zeros = gpu_array(scaled.zero_points, "zero_points").words
             refuse_overlap(values, zeros)
+            largest = int(np.iinfo(dtype_name(scaled.zero_points)).max)
         kernel = kernels.integers_kernel(width, affine)
-        launch(kernel, codes.like, size, codes.words, values, places, scales, zeros, fmt.highest)
+        launch(kernel, codes.like, size, codes.words, values, places, scales, zeros, fmt.highest, largest)
         return
     assert not isinstance(fmt, (LogFMT, TableFormat))
     plan = decode_plan(fmt, width) or decode_plan(fmt, 64)

@@ -14,9 +14,11 @@ from fpsim.core.tile_scale import COUNTERS
 from fpsim.errors import shown
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import ElementLike, element_format
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.keywords import check_keywords
 from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import TableFormat
+from fpsim.gpu.casts.cast import has_outside, refuse_outside
 from fpsim.gpu.device.array import dtype_name, gpu_array, result_like
 from fpsim.gpu.device.copies import refuse_overlap
 from fpsim.gpu.device.device import require_device
@@ -68,6 +70,15 @@ class Scaled(ScaledArrays[Any]):
         if isinstance(element, (LogFMT, TableFormat)):
             refuse_on_gpu(element)
         super().__post_init__()
+        if self.counts is None and self.fmt.bits < 8:  # else other code has checked them, without waiting for the GPU
+            codes = gpu_array(self.codes, "codes")
+            if not isinstance(self.fmt, IntegerFormat):
+                refuse_outside(codes, self.fmt)
+            elif has_outside(codes, self.fmt.lowest, self.fmt.highest):
+                raise ValueError(
+                    f"codes must lie in {self.fmt.lowest} .. {self.fmt.highest}, the codes of {self.fmt}; got others. "
+                    "Mask or shift packed codes apart first."
+                )
 
     @staticmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
@@ -86,7 +97,9 @@ class Scaled(ScaledArrays[Any]):
         return transposed(array)
 
     def _with(self, arrays: dict[str, Any], tiles: int) -> Scaled:
-        return dataclasses.replace(self, counts=None, **arrays)
+        part = dataclasses.replace(self, **arrays)  # with counts, since its codes have been checked
+        object.__setattr__(part, "counts", None)
+        return part
 
     @cached_property
     def report(self) -> ScaleReport:

@@ -66,12 +66,13 @@ def values_kernel(width: int, target: int) -> Any:
 
 @cache
 def integers_kernel(target: int, affine: bool) -> Any:
-    """Return the GPU kernel `(codes, values, areas, scales, zero_points, highest)` that decodes integer codes.
+    """Return the GPU kernel `(codes, values, areas, scales, zero_points, highest, largest)` that decodes integer codes.
 
     codes: flat uint8. values: receives the bits of (code - zero point) * scale, floats of `target` bits, 32 or 64.
     areas: the division of the array among blocks of threads, the fields of an Areas as integers. scales: float32 bits,
-    one per tile. zero_points: one code per tile, read only if `affine`. highest: largest integer of the format; larger
-    codes are negative numbers in two's complement of 8 bits.
+    one per tile. zero_points: the bits of one integer per tile, read only if `affine`. highest: largest integer of the
+    format; larger codes are negative numbers in two's complement of 8 bits. largest: largest integer of the zero
+    points' dtype; larger bits are negative numbers in two's complement.
     """
 
     @scalar
@@ -81,7 +82,9 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
     bits_of = scalar(integer_value if target == 32 else exact_bits)
 
-    def decode(codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any) -> None:
+    def decode(
+        codes: Any, values: Any, places: Any, scales: Any, zero_points: Any, highest: Any, largest: Any
+    ) -> None:  # fmt: skip
         g = area_fields(places)
         thread = i64(cuda.threadIdx.x)
         for area in range(i64(cuda.blockIdx.x), g.count, i64(cuda.gridDim.x)):
@@ -91,7 +94,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
                 zero_point = i64(0)
                 if affine:
                     zero_point = i64(zero_points[part.tile])
-                    zero_point = zero_point - 256 if zero_point > highest else zero_point
+                    zero_point = zero_point - 2 * largest - 2 if zero_point > largest else zero_point
                 w = walk_of(part, g)
                 i, c, left = w.first, w.column, w.count
                 while left > 0:

@@ -44,6 +44,8 @@ def test_stacks_have_the_bits_of_the_cpu(simulated: dict[str, npt.NDArray[Any]])
             assert got.shape == want.shape
             assert_bits_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
     assert_bits_equal(simulated["stack out"], simulated["stack broadcast"])
+    assert_bits_equal(simulated["stack over c"], simulated["stack one b, with c"])
+    assert not simulated["stack over its bias and scales"].any()
 
 
 def test_out_is_filled(simulated: dict[str, npt.NDArray[Any]]) -> None:

@@ -179,11 +179,20 @@ def test_without_a_gpu_nothing_moves_up() -> None:
         fp.gpu.Scaled.from_cpu(fp.encode_scaled(np.ones(1, np.float32), "e4m3"))
 
 
+@pytest.mark.parametrize("points", simulator.ZERO_POINTS, ids=str)
+def test_zero_points_may_have_any_dtype_of_integers(points: tuple[Any, int], simulated: dict[str, Array]) -> None:
+    codes, scales, fmt, scaling = simulator.affine(points)
+    want = fp.Scaled(codes, scales, fmt, scaling, zero_points=np.full((3, 2), points[1], points[0]))
+    for dtype in (np.float32, np.float64):
+        assert_bits_equal(simulated[f"zero points {points} {np.dtype(dtype)}"], want.decode(dtype))
+
+
 SETUP = """
 x, codes = cuda.to_device(np.ones((2, 32), np.float32)), cuda.to_device(np.zeros((2, 32), np.uint8))
 MX = fp.scalings.MX
 q = fp.gpu.encode_scaled(x, "e4m3", MX)
 scales = cuda.to_device(np.ones((2, 1), np.float32))
+packed = cuda.to_device(np.full((2, 32), 0x37, np.uint8))
 tangled = fp.gpu.Scaled(codes, x.reshape(64)[:2].reshape(2, 1), "e4m3", fp.scalings.ROW)
 """
 CALLS = {
@@ -216,6 +225,8 @@ CALLS = {
     "fp.gpu.Scaled(codes, scales, 'e4m3', fp.scalings.NVFP4)": r"ValueError scales must have one element per tile",
     "fp.gpu.Scaled(x, scales, 'e4m3', MX)": r"TypeError codes of E4M3 must be uint8; got float32",
     "fp.gpu.Scaled(codes, codes, 'e4m3', MX)": r"TypeError scales must be float32; got uint8",
+    "fp.gpu.Scaled(packed, scales, 'e2m1', MX)": r"ValueError codes must lie in 0 .. 0xf, the codes of E2M1; got 0x37",
+    "fp.gpu.Scaled(packed.view(np.int8), scales, 'int4', MX)": r"ValueError codes must lie in -8 .. 7, the codes of",
 }
 
 

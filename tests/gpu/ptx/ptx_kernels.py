@@ -78,6 +78,7 @@ def cast() -> Iterator[Kernel]:
     yield from casts(by_floats=False)
     yield Kernel("look up", module.look_up_kernel(), arrays(u8, u32, u32))
     yield Kernel("outside", module.outside_kernel(), (*arrays(u8), u8, *arrays(u64)))
+    yield Kernel("range", module.range_kernel(), (*arrays(u8), i64, i64, *arrays(u8)))
     yield Kernel("gather", copies.gather_kernel(), (*arrays(u8, u8), i64, *arrays(i64, i64)))
 
 
@@ -173,7 +174,7 @@ def unit_product() -> Iterator[Kernel]:
 
 
 def integer_products() -> Iterator[Kernel]:
-    """gpu/products/integer_matrix.py: products of integers by all signs, zero points, and ranges."""
+    """gpu/products/integer_matrix.py: products of integers by all signs, and zero points."""
     from fpsim.gpu.products import integer_matrix as module
 
     matrix, words, facts = u8[:, ::1], u32[::1], i64[::1]
@@ -181,7 +182,6 @@ def integer_products() -> Iterator[Kernel]:
         for paired in (False, True):
             yield Kernel(f"{signs} {paired}", module.integer_kernel(*signs, paired), (matrix, matrix, words, facts))
     yield Kernel("zero points", module.zero_point_kernel(), (words, words, words, words, words, u64))
-    yield Kernel("range", module.range_kernel(), (u8[::1], i64, i64, u8[::1]))
 
 
 def fused_product() -> Iterator[Kernel]:

@@ -69,7 +69,8 @@ for width, word, real in ((32, u32, f32), (64, u64, f64)):
     kernels[f"tensor {width}"] = scale_kernels.tensor_kernel(width), signature
     signature = arrays(u8, word, i64, u32, word) + (word,)
     kernels[f"values {width}"] = value_kernels.values_kernel(width, width), signature
-    kernels[f"integers {width}"] = value_kernels.integers_kernel(width, True), arrays(u8, word, i64, u32, u8) + (i64,)
+    signature = arrays(u8, word, i64, u32, u8) + (i64, i64)
+    kernels[f"integers {width}"] = value_kernels.integers_kernel(width, True), signature
 e = tile_kernels.ElementKernels(32, True, NEAREST_EVEN, 0, BY_SCALE, False, False, False)
 in_one_pass = (seed, f32[::1], u64[:, ::1], f32[::1])
 signature = arrays(u16, u8, u32, u8, u64) + in_one_pass

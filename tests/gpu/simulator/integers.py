@@ -69,6 +69,10 @@ def scaled_products(encode_scaled: Any, matmul: Any, send: Send) -> dict[str, An
     for name, (fmt, of_a, of_b, unit) in pairs.items():
         a, b = encode_scaled(send(x), fmt, of_a), encode_scaled(send(w), fmt, of_b)
         results[f"Scaled {name}"] = matmul(a, b, accumulate=unit)
+    a, b = (encode_scaled(send(empty), fp.UINT8, s) for empty, s in ((x[:0], row), (w[:, :0], column)))
+    full = encode_scaled(send(x), fp.UINT8, row), encode_scaled(send(w), fp.UINT8, column)
+    results["Scaled without rows"] = matmul(a, full[1], accumulate="hopper_u8_s32")
+    results["Scaled without columns"] = matmul(full[0], b, accumulate="hopper_u8_s32")
     return results
 
 

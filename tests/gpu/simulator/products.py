@@ -192,6 +192,7 @@ def stacks() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
             {"accumulate": "hopper_s8_s32"},
         ),
         "no products": ((halves[:0], right, None), {"accumulate": HALF}),
+        "no products, with c": ((halves[:0, 0], plain, c[:0]), {"accumulate": HALF, "beta": 0.5}),
     }
 
 
@@ -230,6 +231,14 @@ def simulated(every: bool) -> dict[str, Array]:
     out = cuda.to_device(np.full((2, 3, M, N), np.nan, f32))
     assert fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), out=out, **keywords) is out
     results["stack out"] = out.copy_to_host()
+    (a, b, c), keywords = stacks()["one b, with c"]
+    memory = cuda.to_device(np.concatenate([c, c[:1]]))
+    fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), memory[:-1], out=memory[1:], **keywords)
+    results["stack over c"] = memory[1:].copy_to_host()
+    shared = {"bias": memory[0, 0], "scale_a": memory[0, :, :1], "scale_b": np.ones((1, N), f32)}
+    want = fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), **shared, **keywords).copy_to_host()
+    fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), out=memory[:-1], **shared, **keywords)
+    results["stack over its bias and scales"] = memory[:-1].copy_to_host() - want
     a, b, _ = operands(Case("out", FP8, 40))
     out = cuda.to_device(np.full((M, N), np.nan, f32))
     assert fp.gpu.matmul(cuda.to_device(a), cuda.to_device(b), accumulate=FP8, out=out) is out

@@ -18,6 +18,7 @@ from fpsim.scaling.recipes import ANY_ELEMENT, ROWS
 
 Array = npt.NDArray[Any]
 PARTS = ("codes", "scales", "scale_codes", "zero_points", "tensor_scale")
+ZERO_POINTS = ((np.int8, -3), (np.uint8, 200), (np.int16, -300), (np.int32, -3), (np.int64, -3), (np.int64, 300))
 COUNTS = ("tiles", "zero_tiles", "nan_tiles", "infinite_tiles", "clamped_low", "clamped_high")
 
 
@@ -242,9 +243,22 @@ def reused() -> dict[str, Array]:
         results[f"out {name}: decode"] = values.copy_to_host()
         assert fp.gpu.quantize_scaled(first, fmt, scaling, out=values) is values
         results[f"out {name}: quantize"] = values.copy_to_host()
+    for points in ZERO_POINTS:
+        codes, scales, fmt, scaling = affine(points)
+        zeros = cuda.to_device(np.full((3, 2), points[1], points[0]))
+        q = fp.gpu.Scaled(cuda.to_device(codes), cuda.to_device(scales), fmt, scaling, zero_points=zeros)
+        for dtype in (np.float32, np.float64):
+            results[f"zero points {points} {np.dtype(dtype)}"] = q.decode(dtype).copy_to_host()
     rows = fp.gpu.encode_scaled(cuda.to_device(spoilt((9, 40), spread=3)), fp.E4M3, fp.scalings.MX)
     stored(results, "requantized", rows.requantize(fp.scalings.TILE_128X1).cpu())
     return results
+
+
+def affine(points: tuple[Any, int]) -> tuple[Array, Array, Any, fp.Scaling]:
+    """Return codes, scales, format and scaling of an array with zero points of a given (dtype, number)."""
+    fmt = fp.INT8 if points[0] == np.uint8 else fp.UINT4
+    codes = np.arange(3 * 20).reshape(3, 20) % 16
+    return codes.astype(fmt.storage), spoilt((3, 2)), fmt, fp.Scaling(block=(1, 16), symmetric=False)
 
 
 def main(file: str, every: str) -> None:
