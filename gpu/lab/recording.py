@@ -109,21 +109,27 @@ def replay(path: str | Path) -> list[Replay]:
       >>> [entry for file in Path("tests/gpu/recordings").glob("*.npz") for entry in replay(file) if entry.differing]
       []
     """
-    replays = []
     with opened(path, "fpsim.gpu.record") as data:
         if "meta" not in data:
             raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
-        meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())
-        if meta.get("format") != FORMAT:
-            raise ValueError(f"{path} has format {meta.get('format')}; this version reads {FORMAT}. Record it again.")
-        for i, entry in enumerate(meta["entries"]):
-            arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
-            output = arrays.pop("d")
-            problem = ProductProblem(entry["name"], entry["unit"], out=entry["out"], **arrays)
-            of = difference(output, predict(problem, LibraryModel(**entry["model"])), entry["out"])
-            equal = of.compared - of.differing
-            replays.append(Replay(entry["name"], equal, of.differing, entry["differing"], of.first))
-    return replays
+        try:
+            meta = json.loads(data["meta"].tobytes())
+            if meta.get("format") == FORMAT:
+                return [_replayed(data, i, entry) for i, entry in enumerate(meta["entries"])]
+        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, zipfile.BadZipFile) as reason:
+            raise ValueError(
+                f"{path} must be a recording of fpsim.gpu.record; it is damaged. Record it again."
+            ) from reason
+    raise ValueError(f"{path} has format {meta.get('format')}; this version reads {FORMAT}. Record it again.")
+
+
+def _replayed(data: Any, i: int, entry: dict[str, Any]) -> Replay:
+    """Return the comparison of product i of a recording, whose arrays are `data`; entry: its metadata."""
+    arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
+    output = arrays.pop("d")
+    problem = ProductProblem(entry["name"], entry["unit"], out=entry["out"], **arrays)
+    of = difference(output, predict(problem, LibraryModel(**entry["model"])), entry["out"])
+    return Replay(entry["name"], of.compared - of.differing, of.differing, entry["differing"], of.first)
 
 
 def opened(path: str | Path, writer: str) -> Any:

@@ -14,6 +14,7 @@ from fpsim.gpu.experiments.record import main, record
 from fpsim.gpu.lab.model import LibraryModel
 from fpsim.gpu.lab.recording import MOST_BYTES, replay
 from tests.gpu.experiments.fake_hardware import FakeGpu
+from tests.kit.sweeps import case
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.npz"))
 without_gpu = pytest.mark.skipif(fp.gpu.available(), reason="a GPU is here")
@@ -153,3 +154,20 @@ def test_files_that_are_no_recordings_are_refused_in_a_sentence(tmp_path: Path) 
         with pytest.raises(ValueError, match=words) as refused:
             replay(tmp_path / name)
         assert "pickle" not in str(refused.value)
+
+
+def test_damaged_recordings_are_refused_in_a_sentence(made: Path, tmp_path: Path) -> None:
+    with np.load(made) as read:
+        arrays: dict[str, Any] = dict(read)
+    texts = {"list": b"[1]", "words": b"{bad", "none": b'{"format": 1}', "bytes": b"\xff"}
+    cases = {name: arrays | {"meta": np.frombuffer(text, np.uint8)} for name, text in texts.items()}
+    cases["missing"] = {"meta": arrays["meta"]}
+    cases["short"] = arrays | {"0.d": arrays["0.d"][1:]}
+    for name, changed in cases.items():
+        np.savez(tmp_path / f"{name}.npz", **changed)
+    whole = bytearray(made.read_bytes())
+    whole[len(whole) // 2] ^= 0x55
+    (tmp_path / "bit.npz").write_bytes(whole)
+    for name in (*cases, "bit"):
+        with case(name), pytest.raises(ValueError, match=r"fpsim\.gpu\.record; it is damaged\. Record it"):
+            replay(tmp_path / f"{name}.npz")
