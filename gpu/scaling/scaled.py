@@ -70,11 +70,11 @@ class Scaled(ScaledArrays[Any]):
         if isinstance(element, (LogFMT, TableFormat)):
             refuse_on_gpu(element)
         super().__post_init__()
-        if self.counts is None and self.fmt.bits < 8:  # else other code has checked them, without waiting for the GPU
+        if self.counts is None:  # else other code has checked them, without waiting for the GPU
             codes = gpu_array(self.codes, "codes")
             if not isinstance(self.fmt, IntegerFormat):
                 refuse_outside(codes, self.fmt)
-            elif has_outside(codes, self.fmt.lowest, self.fmt.highest):
+            elif self.fmt.bits < 8 and has_outside(codes, self.fmt.lowest, self.fmt.highest):
                 raise ValueError(
                     f"codes must lie in {self.fmt.lowest} .. {self.fmt.highest}, the codes of {self.fmt}; got others. "
                     "Mask or shift packed codes apart first."

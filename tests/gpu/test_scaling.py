@@ -193,6 +193,7 @@ MX = fp.scalings.MX
 q = fp.gpu.encode_scaled(x, "e4m3", MX)
 scales = cuda.to_device(np.ones((2, 1), np.float32))
 packed = cuda.to_device(np.full((2, 32), 0x37, np.uint8))
+wide = cuda.to_device(np.full((2, 32), 512, np.uint16))
 tangled = fp.gpu.Scaled(codes, x.reshape(64)[:2].reshape(2, 1), "e4m3", fp.scalings.ROW)
 """
 CALLS = {
@@ -226,6 +227,7 @@ CALLS = {
     "fp.gpu.Scaled(x, scales, 'e4m3', MX)": r"TypeError codes of E4M3 must be uint8; got float32",
     "fp.gpu.Scaled(codes, codes, 'e4m3', MX)": r"TypeError scales must be float32; got uint8",
     "fp.gpu.Scaled(packed, scales, 'e2m1', MX)": r"ValueError codes must lie in 0 .. 0xf, the codes of E2M1; got 0x37",
+    "fp.gpu.Scaled(wide, scales, 'p3109_k9p3sf', MX)": r"ValueError codes must lie in 0 .. 0x1ff, the codes of .*0x200",
     "fp.gpu.Scaled(packed.view(np.int8), scales, 'int4', MX)": r"ValueError codes must lie in -8 .. 7, the codes of",
 }
 
