@@ -42,8 +42,8 @@ def name_of(func: Any) -> str:
 def multiplies(func: Any, args: Any) -> bool:
     """Return whether a torch function adds up products of its operands; False for fpsim's own operators.
 
-    Of an operator of another library this is not known; it counts as one that does if two of its positional arguments
-    `args` are tensors of floats with two axes or more, as those of a matrix product or of attention are.
+    For an operator of another library than torch, this is not known. The result is then True if at least two of its
+    positional arguments `args` are float tensors with two axes or more, as for matrix products and attention.
     """
     if _is_foreign(func):
         return sum(isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() > 1 for x in args) > 1

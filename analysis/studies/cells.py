@@ -132,9 +132,9 @@ class Cells:
     def _read(self, header: dict[str, Any]) -> None:
         """Read the finished points of the file into `finished`, and truncate the file after its last complete line.
 
-        A file without a complete line gets `header` as its first line. Raise a ValueError if the header of an existing
-        file differs from `header`, or if the file ends in its first line, which begins otherwise. Damaged lines are
-        skipped.
+        A file without a complete line gets `header` as its first line. Raise a ValueError if the first line of the file
+        is another header, or if the file has no complete line and does not begin like a file of this class. Damaged
+        lines are skipped.
         """
         end = 0
         self._file.seek(0)

@@ -36,7 +36,7 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for operands that have a good enough candidate, or for which none is good enough."""
+    """Return the recommendations for operands, except those for which no candidate saves enough bits."""
     return [row for row in report.recommendations if row.operand and (row.met or row.failed)]
 
 

@@ -230,7 +230,10 @@ def _sums_sentence(product: Product, column: int, sums: Sequence[tuple[str, Arra
 
 
 def adds_sentence(first: Product, second: Product, names: tuple[str, str]) -> str:
-    """Return a sentence that says what adds each of two products; names: names of the runs."""
+    """Return a sentence on the unit, accumulator or library that adds each of two products.
+
+    names: names of the two runs.
+    """
     return capitalized(f"{_adds_clause(first, names[0])}; {_adds_clause(second, names[1])}.")
 
 

@@ -43,7 +43,7 @@ class AddsLike(Protocol):
 
     @property
     def schedule(self) -> Schedule | None:
-        """Order in which the unit or accumulator adds along K; None for the default, which `schedule_of` returns."""
+        """Order in which the unit or accumulator adds along K; None for the default order (see `schedule_of`)."""
 
     @property
     def promote(self) -> int | None:

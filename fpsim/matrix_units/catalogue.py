@@ -157,7 +157,10 @@ def _meant(arch: str, formats: str) -> list[str]:
 
 
 def _element(name: str) -> str | None:
-    """Return the name in a unit's name of the format that `name` means in any spelling: "f16" for "half"; or None."""
+    """Return the spelling of a format in names of units, such as "f16"; None if units have no such format.
+
+    name: the format in any spelling, such as "half".
+    """
     fmt = find_by_name(name)
     return next((element for element, row in ELEMENTS.items() if row.fmt == fmt), None)
 

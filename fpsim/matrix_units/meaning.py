@@ -80,7 +80,7 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound of rules that truncate aligned terms that the MatrixUnit `unit` exceeds."""
+    """Yield a sentence for each limit on bits that `unit`, a MatrixUnit whose rule truncates aligned terms, exceeds."""
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (

@@ -114,7 +114,7 @@ class Model:
     def sum_rows(self) -> tuple[str, ...]:
         """Entries of `fp.schedules.SUM_ROWS` (orders of NumPy, torch and JAX) with the model's order, as expressions.
 
-        For few terms, several have the same order; there are none for products.
+        For few terms, several entries have the same order. The result is empty for models of products.
         """
         if self.order is None or self.kind != "sum":
             return ()
@@ -167,7 +167,8 @@ class Model:
     def arithmetic(self) -> str | None:
         """Additions as text, such as "float32 fused multiply-adds in order", if they are ordinary ones; else None.
 
-        Ordinary additions round the exact sum of two numbers. Those of tensor cores have no name but the unit's.
+        Ordinary additions take two numbers, and round their exact sum to one format. Tensor cores add more numbers at
+        once; `units` names them instead.
         """
         return arithmetic_of(self.kind, self.order, self.traits, self.alike)
 

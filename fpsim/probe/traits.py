@@ -20,9 +20,9 @@ FLUSHES = {
 
 
 class AdditionTraits(NamedTuple):
-    """Properties of a model's additions, described in `fpsim.probe.Model`; each is None if unknown or not the same.
+    """Properties of a model's additions, described in `fpsim.probe.Model`; each is None if it is unknown.
 
-    They are not the same if several candidates have the black box's bits, and differ in the property.
+    A property is also None if several candidates reproduce the black box's bits, and differ in this property.
     """
 
     terms_per_step: int | None = None

@@ -184,8 +184,9 @@ class QuantLinear(torch.nn.Linear):
         """Return y (..., out_features) for input x (..., in_features); in training, update `steps` and `scales`.
 
         torch.utils.checkpoint runs a layer again in the backward pass. Such a call repeats the random draws and the
-        delayed scales of the last call with this input, out of the last 256 calls, and updates nothing, unless that
-        call was without gradients. If none had this input, it repeats the last call, and warns.
+        delayed scales of the last call with this input, among the last 256 calls. If none had this input, it repeats
+        the last call, and warns. It updates nothing, unless the repeated call ran without gradients, which does not
+        update the buffers either.
         """
         x = input
         self._refuse(x)

@@ -234,8 +234,8 @@ class _StepComparison:
 def as_product(call: ProductCall, place: str = "") -> Product:
     """Return a watched matrix product as a record for `fpsim.divergence`, without copying its arrays.
 
-    If a library chooses its kernel by shape, the record has the unit and schedule of that kernel; if no rule is known
-    for the shape, which a processor can multiply all the same, it says that torch multiplied.
+    If a library chooses its kernel by shape, the record has the unit and schedule of that kernel. If fpsim knows no
+    rule for the shape, the record names no unit, accumulator or schedule: torch multiplied, in an unknown order.
 
     call: the layer, the product, its operands and its result. place: the device that computed it, "" for this
     processor.

@@ -333,7 +333,7 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _highest(fmt: Format) -> float:
-    """Return the largest float64 that rounds to nearest even to at most the maximum of `fmt`, or would without Inf."""
+    """Return the largest float64 that rounds to a finite value of `fmt`, by rounding to nearest even."""
     return bounds(fmt, Rounding.NEAREST_EVEN, 64)[1]
 
 

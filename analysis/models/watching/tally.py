@@ -56,7 +56,7 @@ class Tally:
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count, as not seen (missing from the report), a product by a torch function that is never recorded.
+        """Count a product by a torch function that is never recorded; the report then lists it as not seen.
 
         module, name: the torch.nn.Module that called the function, and the module's name. function: the function's
         name, such as "einsum". multiplications: number of multiplications of the product; 0 if it is not known.

@@ -68,7 +68,7 @@ def _numbers(module: Any) -> list[tuple[str, Any]]:
 
 
 def _code(kind: Any) -> str:
-    """Return a digest of the source of the method `forward` of a class of modules; "" for a class of torch."""
+    """Return a digest of the source code of a module class's method `forward`; "" for torch's own classes."""
     return "" if kind.__module__.partition(".")[0] == "torch" else source_of(kind.forward)
 
 

@@ -67,7 +67,7 @@ def _bits_of_rows(parts: WeightParts, n: int, k: int) -> int:
     """Return the bits of a code in compressed-tensors' packed layout; 0 if no number of bits fits the codes' shape.
 
     If the weight has few inputs, several numbers of bits may fit. Preferred are numbers that also fit the shape of the
-    zero points; of these, one that the configuration names; and then 4. n, k: its numbers of outputs and inputs.
+    zero points; of these, one that the configuration names; and then 4. n, k: outputs and inputs of the weight.
     """
     columns, zeros, groups = parts.codes.shape[1], parts.beside.get("zero_point"), parts.settings.get("config_groups")
     schemes = groups.values() if isinstance(groups, Mapping) else ()

@@ -44,7 +44,7 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
     """Yield a finding if scales of 0 belong to blocks whose codes are not all 0.
 
-    values: its scales, flat.
+    values: the weight's scales, flat.
     """
     parts, scale, words = one.parts, one.parts.beside["scale"], one.decoded.dtype.partition(" ")[0]
     lost: set[int] = set()
@@ -62,7 +62,7 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
     """Return the indices of scales of 0 whose blocks have one-byte codes that are neither 0 nor NaN.
 
-    values: its scales, flat.
+    values: the weight's scales, flat.
     """
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
@@ -81,7 +81,7 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
     """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0.
 
-    values: its scales, flat.
+    values: the weight's scales, flat.
     """
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
@@ -96,7 +96,7 @@ def _far(one: Recognised, values: Array) -> Iterator[Finding]:
 
     Two conditions must hold. The largest scale exceeds 10,000 times the median. And with the largest scale the largest
     possible weight exceeds 1000, but with the median scale it does not. The largest possible weight is the scale times
-    the format's largest value, and times the tensor's scale if there is one. values: its scales, flat.
+    the format's largest value, and times the tensor's scale if there is one. values: the weight's scales, flat.
     """
     top, beside = top_of(one), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]

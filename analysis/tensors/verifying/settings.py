@@ -144,9 +144,10 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _group_count(one: Recognised, size: int, k: int, groups: int) -> Iterator[Finding]:
-    """Yield a finding if groups of the configured `size` (all inputs if it is below 1) are not `groups`.
+    """Yield a finding if the configured size of groups gives another number of groups than the scales have.
 
-    k: number of inputs of the weight.
+    size: configured inputs of a group; all inputs if it is below 1. k: number of inputs of the weight. groups: number
+    of groups for which there are scales.
     """
     wanted = 1 if size <= 0 else -(-k // size)
     if wanted != groups:

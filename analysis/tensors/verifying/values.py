@@ -39,7 +39,7 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def top_of(one: Recognised) -> float | None:
-    """Return the largest magnitude of a weight relative to its scales; None if that is unknown for its format."""
+    """Return the largest magnitude that codes of a weight's format can have before scaling; None if it is unknown."""
     return 1.0 if one.decoded.layout == "bitsandbytes:int8" else TOP.get(one.decoded.dtype.partition(" ")[0])
 
 

@@ -22,17 +22,17 @@ Step = Callable[..., Any]
 
 
 def _of_codes(step: Step) -> Step:
-    """Return `step`, an instruction of the arguments (a, b, start, c, f, u), with those of `steps_by_rule`."""
+    """Return a function with the arguments described in `steps_by_rule` that calls `step(a, b, start, c, f, u)`."""
     return scalar(lambda a, b, p, q, start, c, digits, f, u: step(a, b, start, c, f, u))
 
 
 def _with_scales(step: Step) -> Step:
-    """Return `step`, an instruction of (a, b, scale_a, scale_b, start, c, f, u), with those of `steps_by_rule`."""
+    """Return a function as described in `steps_by_rule` that calls `step(a, b, scale_a, scale_b, start, c, f, u)`."""
     return scalar(lambda a, b, p, q, start, c, digits, f, u: step(a, b, p, q, start, c, f, u))
 
 
 def _with_digits(step: Step) -> Step:
-    """Return `step`, an instruction of (a, b, start, c, digits, f, u), with those of `steps_by_rule`."""
+    """Return a function as described in `steps_by_rule` that calls `step(a, b, start, c, digits, f, u)`."""
     return scalar(lambda a, b, p, q, start, c, digits, f, u: step(a, b, start, c, digits, f, u))
 
 

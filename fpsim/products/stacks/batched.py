@@ -93,9 +93,10 @@ def _scales(x: Any, shape: tuple[int, ...], name: str) -> Array | None:
 
 
 def _apart(x: Any, out: Array) -> Any:
-    """Return x, or a copy if x is an array into which a product of a stack, written to `out`, may write too soon.
+    """Return x, or a copy if x shares memory with `out`, so that a product of the stack could overwrite it unread.
 
-    That is the case if x shares memory with `out`, unless x is `out` itself.
+    An x at the same address and with the same strides as `out` is not copied: each product reads its part of x before
+    it writes there. None and Scaled operands are returned unchanged.
     """
     if x is None or isinstance(x, Scaled):
         return x

@@ -170,12 +170,12 @@ class _Choice:
         return self.trees[key]
 
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
-        """Return the smallest K, from 1 on, at which the tree of a product is another one than with K in one slice.
+        """Return the smallest K at which cutting K into slices changes the order of additions; None if there is none.
 
-        None if there is no such K. rows, columns: numbers of rows and of columns of the products; only the first and
-        the last number of columns are tried. k: the largest K to try. If one schedule is used for all shapes, it is
-        tried with the last number of columns alone, and for K up to FURTHEST (16384) at least, but for k alone if its
-        slices have listed lengths, which add up to k.
+        rows, columns: numbers of rows and of columns of the products; of the columns, only the first and the last
+        number are tried. k: the largest K to try. If one schedule is used for all shapes, only the last number of
+        columns is tried, and every K up to at least FURTHEST (16384). If its slices have listed lengths, which add up
+        to k, only k is tried.
         """
         shapes, sizes = [(i, j) for i in rows for j in {columns[0], columns[-1]}], range(1, k + 1)
         if isinstance(self.of, Schedule):

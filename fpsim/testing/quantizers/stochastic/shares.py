@@ -81,17 +81,20 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int, s: Shares) -> Array:
-    """Return the shares of a quantizer that adds random bits `places` bit positions too low."""
+    """Return the shares rounded away from zero by a quantizer that adds random bits `places` bit positions too low."""
     return np.asarray(np.maximum(0.0, 1 - (1 - s.fraction) * 2**places))
 
 
 def _one_more(bits: int, s: Shares) -> Array:
-    """Return the shares of a quantizer that compares the fraction with `bits` random bits by <=, not by <."""
+    """Return the shares rounded away from zero by a quantizer that tests random bits <= fraction, not <.
+
+    bits: number of random bits.
+    """
     return np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Array], Array], s: Shares) -> Array:
-    """Return the shares of a quantizer that first reduces the fraction of the spacing to `bits` bits.
+    """Return the shares rounded away from zero by a quantizer that first reduces fractions to `bits` bits.
 
     cut: rounding of fraction * 2**bits to integers, such as np.floor.
     """
