@@ -83,28 +83,13 @@ class Gpu(IntegerMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a matrix unit, or its addend c, as a matrix of codes on the GPU.
-
-        x: codes of the format of `element`, or floats of its dtype. name: x's name in errors.
-        """
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of a generic accumulator as a matrix of codes on the GPU, and the format of the codes.
-
-        fmt: format of x if it holds codes; None if x has a float dtype. name: x's name in errors.
-        """
         codes, of_codes = code_operand(x, fmt, name)
         return codes.matrix, of_codes
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
-        """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands.
-
-        name: the argument that errors name.
-
-        Raises:
-          TypeError: x is an fpsim.Scaled, which is on the CPU.
-        """
         if not isinstance(x, (Scaled, CpuScaled)):
             return None
         codes = codes_of(x, name)
@@ -113,22 +98,9 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return the GpuProduct that describes a @ b over all terms of K in ascending order; nothing is computed yet.
-
-        unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for
-        units without them.
-        """
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels).
-
-        out: the caller's array; None to allocate one. shape, dtype: (M, N) and dtype of the result. a: the codes of a.
-        others: the codes of b, and the scales of a and b.
-
-        Raises:
-          ValueError, TypeError: `out` does not fit, or overlaps an operand.
-        """
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
@@ -136,28 +108,14 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a GPU matrix whose elements are the bits of `value` in the float dtype `dtype`.
-
-        shape: (M, N). out: the matrix to fill; None for a new one.
-        """
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Return the values of c, to which a unit adds a @ b, as float32 bits (float64 bits for FP64 sums).
-
-        c: codes of the format of the unit's results, or floats of its dtype. shape: (M, N), which c must have. out: the
-        matrix for the bits; None for a new one.
-        """
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64).
-
-        c: codes or floats of the unit's result format, or floats of any dtype; float64 only if that is the result
-        format. shape: (M, N), which c must have.
-        """
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -176,10 +134,6 @@ class Gpu(IntegerMatrices):
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """Return the GPU matrix x, float32 bits, rounded to nearest even to `fmt`, as float32 bits.
-
-        Overflow in FP8 saturates, as in NVIDIA's cvt. For FP32, x itself is returned, otherwise a new matrix.
-        """
         if fmt == FP32:
             return x
         flat = self._flat(x)
@@ -189,30 +143,13 @@ class Gpu(IntegerMatrices):
         return result
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add a @ b to `total`, (M, N), in place on the GPU, with the roundings of the product's matrix unit.
-
-        total: the values at which the sums start: uint32 bit patterns of float32, or uint64 patterns of float64 for
-        units with float64 sums. product: the matrix unit, the operands a and b as codes, and their scales.
-        """
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return a[:, terms] @ b[terms] as (M, N) float32 bits, added in lanes without matrix units.
-
-        product: codes of a and b. lanes: which lane (partial sum of an output) adds which terms, and in which order the
-        lanes are added. run: number of consecutive terms that go to a lane before the next lane's turn. terms: (start,
-        end) of the terms along K that are added.
-        """
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Round `total` to the format `fmt`, once to nearest even, and write the codes to `target`.
-
-        total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes. It may be `total`
-        itself where nothing is rounded: float32 sums to FP32, float64 sums to FP64. nan: the code that every NaN
-        becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
-        """
-        words = target.reshape(math.prod(target.shape))
+        words = target.reshape(math.prod(target.shape))  # the target may be total itself, if nothing is rounded
         if fmt in (FP32, FP64) and total.dtype.itemsize == target.dtype.itemsize:
             if total is not target:
                 self.copied(total, target)
@@ -227,11 +164,6 @@ class Gpu(IntegerMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """Write c + a @ b, added by a generic accumulator, to `target`, as codes of its result format.
-
-        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: formats of a and b.
-        target: (M, N) codes.
-        """
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory

@@ -103,8 +103,9 @@ def nan_code_kernel() -> Any:
 class FloatMatrices:
     """Operations on matrices of float bit patterns in GPU memory, on the stream of the library of the array `like`.
 
-    Operands of add, multiply and fma broadcast. They are float32 matrices on the GPU (as uint32 bits), or NumPy numbers
-    and arrays, which are converted to float32 and copied there.
+    `FloatOperations` in fpsim/products/backend.py describes add, multiply and fma. Their operands are float32 matrices
+    on the GPU (as uint32 bits), or NumPy numbers and arrays, which are converted to float32 and copied there. Results
+    are such bits.
     """
 
     def __init__(self, like: Any) -> None:
@@ -122,27 +123,12 @@ class FloatMatrices:
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y as float32 bits (uint32) on the GPU, rounded once to nearest even.
-
-        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
-        result, or None for a new one.
-        """
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y as float32 bits (uint32) on the GPU, rounded once to nearest even.
-
-        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
-        result, or None for a new one.
-        """
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z as float32 bits (uint32) on the GPU, rounded once to nearest even.
-
-        x, y, z: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for
-        the result, or None for a new one.
-        """
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:

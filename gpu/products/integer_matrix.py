@@ -123,28 +123,13 @@ def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: A
 class IntegerMatrices(FloatMatrices):
     """Operations on (M, N) matrices of 32-bit integers in GPU memory, for products by integer units.
 
-    `Backend` in fpsim/products/backend.py describes the methods.
+    `Backend` in fpsim/products/backend.py describes the methods. Matrices are unsigned integers of the same bits.
     """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits.
-
-        x: array on the GPU. element: the integer format that the unit reads for this operand. name: the argument that
-        errors name.
-
-        Raises:
-          ValueError: x has another dtype, or integers out of range.
-          TypeError: x is not an array on the GPU.
-        """
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
-        """Return a new (M, N) matrix of the integers at which an integer unit's sums start: c, or zeros for None.
-
-        Raises:
-          ValueError: c has another dtype or shape.
-          TypeError: c is not an array on the GPU.
-        """
         if c is None:
             return self.filled(shape, np.uint32(0))
         start = integers_on_gpu(c, unit.d, unit, "c")
@@ -153,18 +138,9 @@ class IntegerMatrices(FloatMatrices):
         return self.copied(start.matrix)
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Add a @ b by an integer unit to `total`, a matrix of 32-bit sums, in place.
-
-        a, b: GPU matrices of the bits of 8-bit integers, (M, K) and (K, N).
-        """
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
-
-        total: (M, N) bits of sums, as uint32. left, right: the operands with their codes, and zero points or None.
-        unit: the integer unit, which says whether codes are signed.
-        """
         if 0 in total.shape or (left.zero_points is None and right.zero_points is None):
             return
         (m, n), k = total.shape, left.codes.shape[1]
@@ -183,10 +159,6 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Return integer sums as float32 bits, rounded to nearest even.
-
-        total: GPU matrix of the bits of int32 sums if `signed`, else of uint32 sums.
-        """
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(
@@ -196,16 +168,11 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Write `total` to the array `target` of an integer dtype.
-
-        floats: False if `total` holds integers, which are copied. True if it holds float32 bits: they are rounded to
-        nearest even and clipped to the range of the dtype, with 0 for NaN, and `total` may be overwritten.
-        """
         if not floats:
             self.copied(total, target)
             return
         size, ends = math.prod(total.shape), np.iinfo(dtype)
-        words = total.reshape(size)
+        words = total.reshape(size)  # no longer needed by the caller
         self.with_one_nan(words, FP32.max_code + 1, FP32.sign_bit, 0)
         launch(
             to_integer_kernel(NEAREST_EVEN), self.like, size, words, target.reshape(size), scratch(0, np.uint8),
