@@ -231,12 +231,13 @@ def _channel_sqnr_db(slab: Array, candidate: Candidate, amax: float) -> float:
     if min(sample.shape) < 2:
         return math.nan
     result = candidate.rounded(sample.reshape(-1), 0, Buffers()).results.reshape(sample.shape)
-    # values near 1 have squares that neither overflow nor underflow in float32
-    most = np.finfo(sample.dtype).maxexp - 8
-    unit = sample.dtype.type(2.0 ** -min(max(math.frexp(amax)[1], -most), most))
+    # squares of float32 values fit float64; of larger values, those near 1 neither overflow nor underflow
+    most = np.finfo(np.float64).maxexp - 8
+    unit = 1.0 if sample.dtype == np.float32 else 2.0 ** -min(max(math.frexp(amax)[1], -most), most)
     channels = []
     with np.errstate(all="ignore"):
-        noise, signal = np.square((result - sample) * unit), np.square(sample * unit)
+        noise = np.square(np.subtract(result, sample, dtype=np.float64) * unit)
+        signal = np.square(np.multiply(sample, unit, dtype=np.float64))
         if not np.isfinite(noise.sum()):
             fine = np.isfinite(noise)
             noise, signal = np.where(fine, noise, 0), np.where(fine, signal, 0)

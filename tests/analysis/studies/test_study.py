@@ -82,6 +82,16 @@ def test_channels_of_tiny_and_huge_tensors_are_judged_as_all_others(exponent: in
     assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
 
 
+def test_an_outlier_hides_no_lost_channels() -> None:
+    """Squares relative to an outlier of 2**90 were 0 in float32, so that channels that become 0 were not counted."""
+    x = NORMAL.reshape(40, 100).copy()
+    x[0, 0] = 2.0**90
+    errors = study({"w": x}, formats="e4m3", scalings=["amax", fp.scalings.MX], roundings="nearest_even").errors
+    by_scaling = {row.scaling: row.channel_sqnr_db for row in errors}
+    assert by_scaling["amax"] == 0
+    assert 10 < by_scaling["fp.scalings.MX"] < 30
+
+
 def test_other_roundings_are_measured_for_a_format_of_few_bits_and_one_of_many() -> None:
     report = study({"w": NORMAL.reshape(40, 100)})
     modes = {(row.report.format, row.scaling): [] for row in report.errors}  # type: ignore[var-annotated]
