@@ -90,7 +90,8 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
     shared = {name: getattr(request, name) for name in ("bias", "scale_a", "scale_b")}
     on_gpu = {name: gpu_array(x, name) for name, x in shared.items() if lies_on_gpu(x)}
     codes = {name: x for name, x in on_gpu.items() if x.words.dtype.itemsize == 1}  # of block scales
-    request = request._replace(**{name: host_array(shared[name], name) for name in on_gpu.keys() - codes.keys()})
+    read: dict[str, Any] = {name: host_array(shared[name], name) for name in on_gpu.keys() - codes.keys()}
+    request = request._replace(**read)
     backend = StackedResult(left, stack, out, (left, right, *codes.values()))
     for number, at in enumerate(np.ndindex(stack or (1,))):
         backend.number = number

@@ -72,11 +72,11 @@ class Scaled(ScaledArrays[Any]):
         super().__post_init__()
         if self.counts is None:  # else other code has checked them, without waiting for the GPU
             codes = gpu_array(self.codes, "codes")
-            if not isinstance(self.fmt, IntegerFormat):
-                refuse_outside(codes, self.fmt)
-            elif self.fmt.bits < 8 and has_outside(codes, self.fmt.lowest, self.fmt.highest):
+            if not isinstance(element, IntegerFormat):
+                refuse_outside(codes, element)
+            elif element.bits < 8 and has_outside(codes, element.lowest, element.highest):
                 raise ValueError(
-                    f"codes must lie in {self.fmt.lowest} .. {self.fmt.highest}, the codes of {self.fmt}; got others. "
+                    f"codes must lie in {element.lowest} .. {element.highest}, the codes of {element}; got others. "
                     "Mask or shift packed codes apart first."
                 )
 
