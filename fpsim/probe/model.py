@@ -158,7 +158,7 @@ class Model:
     def names(self) -> tuple[str, ...]:
         """Python expressions of the units with schedules, and of the accumulators, that give the model's bits.
 
-        Accumulators come first if the model has an arithmetic.
+        If `arithmetic` is not None, accumulators without a schedule come first.
         """
         firsts = sorted(self.alike, key=lambda adder: self.arithmetic is not None and adder.schedule is not None)
         return tuple(adder.name for adder in firsts)

@@ -161,9 +161,10 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, small or inside `general_loops`, by three loops: amax, scales, codes.
+    """Encode matrix number `batch` of a job by three loops: amax, scales, codes.
 
-    Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
+    This is for small matrices, and for any matrix within a `general_loops` block. It fills `grid` (arrays of scales, of
+    their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns

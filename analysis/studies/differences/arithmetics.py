@@ -336,7 +336,7 @@ def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
 
     If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None for each
-    layer's own or default one. The arithmetic raises a ValueError for a recipe that names nothing that adds.
+    layer's own or default one. The arithmetic raises a ValueError for a recipe that names no unit or accumulator.
     """
 
     def change(of: LinearRecipe) -> LinearRecipe:

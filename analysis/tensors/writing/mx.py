@@ -35,17 +35,17 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3")."""
+    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with the scales of `even_codes`."""
     return _blocks(weight, fmt, "weight_packed" if fmt == "e2m1" else "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Encode a weight in ModelOpt's MXFP8."""
+    """Encode a weight in ModelOpt's MXFP8, with scales amax / 448 rounded up to a power of two."""
     return _blocks(weight, "e4m3", "weight", "weight_scale", U8, ceil_codes)
 
 
 def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: bool = False) -> WrittenWeight:
-    """Encode a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with torchao's default scales (FLOOR).
+    """Encode a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with the scales of `floor_codes`.
 
     swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores read.
     """
