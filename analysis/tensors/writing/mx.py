@@ -35,7 +35,7 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with the scales of `even_codes`."""
+    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), and scales of `even_codes`."""
     return _blocks(weight, fmt, "weight_packed" if fmt == "e2m1" else "weight", "weight_scale", U8, even_codes)
 
 

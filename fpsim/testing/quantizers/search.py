@@ -261,7 +261,7 @@ class ModelSearch:
 
 @lru_cache(maxsize=16)
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
-    """Return the other arithmetics that a check tries to exclude (rivals): clause that describes the rival -> its model.
+    """Return the other arithmetics (rivals) that a check tries to exclude: clause that describes a rival -> its model.
 
     They are the model of each policy of `fpsim.encode`, alone and after a rounding to FP16, BF16 or TF32, and `model`
     with one fault, for every fault that affects more than a few inputs. source: the format of the inputs.
