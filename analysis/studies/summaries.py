@@ -36,7 +36,10 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for operands, except those for which no candidate saves enough bits."""
+    """Return the recommendations for operands that were judged: those that met the limits, and those that failed.
+
+    Left out are tensors of other roles, and those for which no candidate saves enough bits.
+    """
     return [row for row in report.recommendations if row.operand and (row.met or row.failed)]
 
 
