@@ -85,14 +85,18 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
     start = None if c is None else gpu_array(c, "c")
     if start is not None and start.shape != whole:
         raise ValueError(f"c must have the result's shape {whole}; got {start.shape}.")
-    if start is not None and out is not None:  # before a product overwrites the c of the next one
-        start = start._replace(words=apart(start.words, gpu_array(out, "out").words, start.like))
-    shared = {name: getattr(request, name) for name in ("bias", "scale_a", "scale_b")}
-    on_gpu = {name: gpu_array(x, name) for name, x in shared.items() if lies_on_gpu(x)}
-    codes = {name: x for name, x in on_gpu.items() if x.words.dtype.itemsize == 1}  # of block scales
-    read: dict[str, Any] = {name: host_array(shared[name], name) for name in on_gpu.keys() - codes.keys()}
-    request = request._replace(**read)
-    backend = StackedResult(left, stack, out, (left, right, *codes.values()))
+    block_scales: list[GpuArray] = []
+    if out is not None:  # what products read is copied before one of them overwrites it, or must not overlap
+        if start is not None:
+            start = start._replace(words=apart(start.words, gpu_array(out, "out").words, start.like))
+        shared = {name: getattr(request, name) for name in ("bias", "scale_a", "scale_b")}
+        on_gpu = {name: gpu_array(x, name) for name, x in shared.items() if lies_on_gpu(x)}
+        block_scales = [x for x in on_gpu.values() if x.words.dtype.itemsize == 1]
+        read: dict[str, Any] = {
+            name: x if x.words.dtype.itemsize == 1 else host_array(shared[name], name) for name, x in on_gpu.items()
+        }
+        request = request._replace(**read)
+    backend = StackedResult(left, stack, out, (left, right, *block_scales))
     for number, at in enumerate(np.ndindex(stack or (1,))):
         backend.number = number
         x, y = _matrix(left, stack, at), _matrix(right, stack, at)
