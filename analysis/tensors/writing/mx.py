@@ -35,7 +35,10 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), and scales of `even_codes`."""
+    """Encode a weight in compressed-tensors' MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3").
+
+    The scales are those that `even_codes` returns.
+    """
     return _blocks(weight, fmt, "weight_packed" if fmt == "e2m1" else "weight", "weight_scale", U8, even_codes)
 
 
@@ -45,7 +48,7 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: bool = False) -> WrittenWeight:
-    """Encode a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with the scales of `floor_codes`.
+    """Encode a weight in torchao's MXFP4 (fmt="e2m1") or MXFP8 (fmt="e4m3"), with scales from `floor_codes`.
 
     swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores read.
     """
