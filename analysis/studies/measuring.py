@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from operator import sub
 from typing import Any
 
 import numpy as np
@@ -211,8 +212,8 @@ def _encoded(way: RoundingWay, slab: Array, amax: float | None) -> Scaled:
     source = np.concatenate([slab, np.zeros((-height % tall + 1, slab.shape[1]), slab.dtype)])
     source[-1, 0] = amax
     scaled = encode_scaled(source, way.element, scaling, **way.keywords)
-    counts, added = scaled.report, scaled.scales.shape[-1]
-    counts = replace(counts, tiles=counts.tiles - added, zero_tiles=counts.zero_tiles - added + (amax > 0))
+    added = encode_scaled(source[-1:], way.element, scaling, **way.keywords).report
+    counts = ScaleReport(*map(sub, astuple(scaled.report), astuple(added)))
     scale_codes = None if scaled.scale_codes is None else scaled.scale_codes[:-1]
     return replace(
         scaled, report=counts, codes=scaled.codes[:height], scales=scaled.scales[:-1], scale_codes=scale_codes

@@ -70,6 +70,16 @@ def test_scales_of_two_levels_and_odd_tiles_are_those_of_the_whole_tensor(
     assert (report.scales, report.scale_bits) == (whole.scales, whole.scale_bits)
 
 
+def test_a_scale_at_its_limit_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row that brings the largest value into every slab counted as a tile with a scale at its limit."""
+    monkeypatch.setattr("fpsim.analysis.studies.measuring.SLAB", 1 << 13)
+    x = np.random.default_rng(4).standard_normal((600, 64)).astype(np.float32)
+    scales = study({"w": x}, formats="e2m1", scalings="nvfp4", roundings="nearest_even").errors[0].report.scales
+    assert scales == fp.analysis.error(x, "e2m1", scaling="nvfp4").scales
+    assert scales is not None
+    assert scales.clamped_high == 1
+
+
 @pytest.mark.parametrize("exponent", [-120, -60, 60])
 def test_channels_of_tiny_and_huge_tensors_are_judged_as_all_others(exponent: int) -> None:
     """Squares in float32 made the SQNR of the channels of gradients around 1e-30 NaN, so that any channel passed."""
