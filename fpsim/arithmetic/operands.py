@@ -148,7 +148,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
         if wanted_fmt is not None and dtype is full_dtype(wanted_fmt):
             return value, wanted_fmt, False
     array = as_array(value, label)
-    if wanted_fmt is not None and array.size == 0 and not hasattr(value, "dtype"):
+    if wanted_fmt is not None and array.size == 0 and not (hasattr(value, "dtype") or hasattr(value, "codes")):
         array = array.astype(wanted_fmt.storage)  # NumPy reads [] as float64
     stored_fmt = format_of(array.dtype)
     if stored_fmt is not None:

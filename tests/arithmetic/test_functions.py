@@ -347,10 +347,13 @@ def test_signs_flip_and_clear_where_a_format_has_them(fmt: fp.Format) -> None:
         compare_with("absolute", [codes], named, np.array(cleared, fmt.storage))
 
 
-def test_empty_lists_are_codes_of_the_named_format() -> None:
+def test_empty_lists_are_codes_of_the_named_format_unlike_scaled_arrays() -> None:
     got = fp.add([], [[]], fmt="e4m3")
     assert (got.shape, got.dtype) == ((1, 0), np.uint8)
     assert fp.to_int([], fmt="bf16").shape == (0,)
+    scaled = fp.encode_scaled(np.zeros((0, 32), np.float32), "e4m3", fp.scalings.MX)
+    with pytest.raises(TypeError, match=r"got Scaled: its \.decode\(\) returns the values"):
+        fp.negative(scaled, fmt="e4m3")  # as Scaled arrays with elements are refused
 
 
 @in_turn("function", [fp.exp, fp.minimum, fp.add, fp.sqrt])
