@@ -157,6 +157,17 @@ def test_integer_casts_get_no_nan_where_multiples_of_the_scale_leave_the_range_o
     assert report(lambda x: linear(x, scale), "int8", scale=scale, source="float16").ok
 
 
+def test_a_nan_that_becomes_zero_is_found_in_float_formats() -> None:
+    """Inputs with a scale had no NaN any more."""
+
+    def loses_nans(x: Any) -> Any:
+        return fp.encode(np.where(np.isnan(x), 0, x / np.float32(2)), "e4m3", overflow="saturate_finite")
+
+    report = fp.testing.check_quantizer(loses_nans, "e4m3", scale=2, overflow="saturate_finite", raises=False)
+    assert "NaNs" in report.covered.specials
+    assert report.differ == 2
+
+
 def test_a_division_in_float64_is_named_for_float_formats_too() -> None:
     def fn(x: Array) -> Array:
         return fp.encode(x.astype(np.float64) / np.float32(0.1).astype(np.float64), "e4m3", overflow="saturate_finite")

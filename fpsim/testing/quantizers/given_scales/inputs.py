@@ -22,9 +22,9 @@ MOST = 1 << 22  # most elements of these calls together, unless two calls have m
 def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return the inputs of a check in `dtype`, at which results of a quantizer with a given scale change.
 
-    They are multiples of the scale near ties and ends of the range, random values, zeros, Inf, subnormals and large
-    values. With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are
-    flat. promise: the scale and format of the quantizer.
+    They are multiples of the scale near ties and ends of the range, random values, zeros, Inf, subnormals, large
+    values, and NaN if the format has NaN. With scales along an axis, the inputs for each scale are along the other axis
+    of a matrix; else they are flat. promise: the scale and format of the quantizer.
     """
     if promise.block is not None:
         return _of_tiles(promise, dtype)
@@ -49,7 +49,8 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
             return np.asarray(np.clip(moved, low, high).astype(dtype))
         single = x.astype(dtype)
         around = [single, *(_next(single, step) for step in (-2, -1, 1, 2))]
-        special = np.array([0.0, -0.0, 1e30, -1e30, np.inf, -np.inf, 1e-45, -1e-45, -1e-40]).astype(dtype)
+        nans = [] if isinstance(fmt, IntegerFormat) or not fmt.has_nan else [np.nan, -np.nan]
+        special = np.array([0.0, -0.0, 1e30, -1e30, np.inf, -np.inf, 1e-45, -1e-45, -1e-40, *nans]).astype(dtype)
         if along is not None:
             special = np.expand_dims(special, 1 - along).repeat(single.shape[1 - along], 1 - along)
         return np.concatenate([*around, special], along or 0)
