@@ -261,7 +261,8 @@ def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
     hidden = np.where(fields > 0, 1 << grid.mantissa_bits, 0) if grid.subnormals else 1 << grid.mantissa_bits
     places = np.maximum(fields, 1) - 1 if grid.subnormals else fields
     exponents = np.minimum(places + (grid.min_exponent - grid.mantissa_bits), 2000).astype(np.int32)
-    return np.asarray(np.ldexp((hidden | fractions).astype(np.float64), exponents))
+    with np.errstate(over="ignore"):  # a number above float64's largest becomes Inf
+        return np.asarray(np.ldexp((hidden | fractions).astype(np.float64), exponents))
 
 
 def _is_inner(grid: FractionGrid) -> bool:
