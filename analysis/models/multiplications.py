@@ -32,9 +32,8 @@ def name_of(func: Any) -> str:
       >>> [name_of(f) for f in (torch.mm, torch.Tensor.__matmul__, torch.linalg.multi_dot, torch.Tensor.addmm_)]
       ['mm', 'matmul', 'multi_dot', 'addmm']
     """
-    library, _, rest = str(func).partition(".")
     if _is_foreign(func):
-        return f"{library}.{rest.partition('.')[0]}"
+        return ".".join(str(func).split(".")[:2])
     name = str(getattr(func, "__name__", "")).partition(".")[0].strip("_")
     return name.removeprefix("linalg_").removeprefix("sparse_")
 
@@ -52,8 +51,10 @@ def multiplies(func: Any, args: Any) -> bool:
 
 def _is_foreign(func: Any) -> bool:
     """Return whether a function is an operator of torch.ops that neither torch nor fpsim defines."""
+    if type(func).__module__ != "torch._ops":
+        return False
     library = str(func).partition(".")[0]
-    return type(func).__module__ == "torch._ops" and library not in OWN_LIBRARIES and not library.startswith("_")
+    return library not in OWN_LIBRARIES and not library.startswith("_")
 
 
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
