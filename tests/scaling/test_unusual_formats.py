@@ -111,6 +111,7 @@ def test_two_levels_keep_an_array_whose_largest_scale_times_element_exceeds_floa
     x = np.array([[amax, -amax / 3] + [0] * 14], np.float32)
     q = check(x, fp.E2M1, how)
     # the elements are 6 and -2 exactly, so that only the scale is rounded: to BF16, by half a unit in the last place
+    # (2^-9), and a few times to float32, by 2^-24 each
     np.testing.assert_allclose(q.decode(), x, rtol=2.0**-9 + 2.0**-20)
     if amax > 1:
         assert q.tensor_scale == pytest.approx(amax / (fp.BF16.max * 6))

@@ -20,27 +20,30 @@ def draws() -> tuple[Any, Any, Any]:
     return q, k, v
 
 
+def operand(x: Any, unit: str) -> Any:
+    """Return values as `fp.matmul` takes them for a unit: codes, or float32 and float64 values for TF32 and FP64."""
+    fmt = fp.unit(unit).a.fmt
+    dtype = {fp.FP64: np.float64, fp.TF32: np.float32}.get(fmt)
+    return fp.cast(x, fmt) if dtype is None else x.astype(dtype)
+
+
 @pytest.mark.parametrize(
-    ("unit", "fmt"),
+    ("unit", "inputs", "probabilities"),
     [
-        ("ampere_tf32_f32", "tf32"), ("cdna3_xf32_f32", "tf32"), ("ampere_f64_f64", "fp32"),
-        ("hopper_bf16_f32", "e4m3"), ("hopper_f16_f32", "e5m2"), ("cdna3_fp8_f32", "e4m3fnuz"),
+        ("ampere_tf32_f32", "tf32", "tf32"), ("cdna3_xf32_f32", "tf32", "tf32"), ("ampere_f64_f64", "fp32", "fp32"),
+        ("hopper_bf16_f32", "e4m3", "e4m3"), ("hopper_bf16_f32", "e4m3", "bf16"), ("hopper_f16_f32", "e5m2", "e5m2"),
+        ("cdna3_fp8_f32", "e4m3fnuz", "e4m3fnuz"),
     ],
 )  # fmt: skip
-def test_a_unit_whose_operands_hold_the_inputs_multiplies_their_values(unit: str, fmt: str) -> None:
-    changes: dict[str, Any] = {"inputs": fmt, "probabilities": fmt}
-    exact = A.attention(*draws(), "fp32", **changes).output
-    assert np.allclose(A.attention(*draws(), "fp32", accumulate=unit, **changes).output, exact, atol=1e-5)
-
-
-def test_a_unit_multiplies_the_inputs_values_bit_for_bit() -> None:
-    q, k, v = draws()
-    got = A.attention(q, k, v, "fp32", inputs="e4m3", probabilities="bf16", accumulate="hopper_bf16_f32", scale=1.0)
-    cast = [fp.quantize(x[0].astype(np.float32), "e4m3").astype("bfloat16") for x in (q, k, v)]
-    scores = fp.matmul(cast[0], cast[1].T.copy(), accumulate="hopper_bf16_f32")
+def test_a_unit_multiplies_the_inputs_values_bit_for_bit(unit: str, inputs: str, probabilities: str) -> None:
+    formats: dict[str, Any] = {"inputs": inputs, "probabilities": probabilities}
+    got = A.attention(*draws(), "fp32", accumulate=unit, scale=1.0, **formats).output[0]
+    q, k, v = (fp.quantize(x[0].astype(np.float32), inputs) for x in draws())
+    scores = fp.matmul(operand(q, unit), operand(k.T.copy(), unit), accumulate=unit).astype(np.float32)
     exps = np.exp((scores - scores.max(axis=1, keepdims=True)).astype(np.float64)).astype(np.float32)
-    weights = fp.cast(exps / fp.sum(exps, accumulate=fp.Sequential("fp32"), axis=1)[:, None], "bf16")
-    assert np.array_equal(got.output[0], fp.matmul(weights, cast[2], accumulate="hopper_bf16_f32"))
+    weights = fp.quantize(exps / fp.sum(exps, accumulate=fp.Sequential("fp32"), axis=1)[:, None], probabilities)
+    want = fp.matmul(operand(weights, unit), operand(v, unit), accumulate=unit).astype(np.float32)
+    fp.testing.assert_bits_equal(got, want)
 
 
 @pytest.mark.parametrize(
