@@ -198,9 +198,9 @@ def _checked_accumulate(accumulate: Any) -> LaneSum | Accumulator:
 
 
 def checked_eps(eps: Any) -> float:
-    """Return eps as a float; raise a ValueError unless it is a finite number >= 0."""
+    """Return eps as a float; raise a ValueError unless it is a finite number >= 0 (bools and texts are not numbers)."""
     try:
-        value = float(eps)
+        value = math.nan if isinstance(eps, (bool, np.bool_, str, bytes, bytearray)) else float(eps)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
