@@ -148,7 +148,7 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
         if tied != str(name):
             notes.append(f"{name} left out, it is the same memory as {tied}")
             continue
-        kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
+        kind = dtype_name(x)
         if len(arrays) > 1 and re.fullmatch(r"u?int\d+|bool|long|short", kind):
             left_out = f"{name} left out, it holds {kind} and not floats"
             if kind in CODES:
@@ -161,6 +161,12 @@ def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[s
     if not kept:
         raise TypeError(f"tensors must hold floats; got {len(arrays)} arrays of integers. Convert them first.")
     return tuple(kept), (*notes, *more)
+
+
+def dtype_name(x: Any) -> str:
+    """Return the name of an array's or torch tensor's dtype in native byte order, such as "int32"; "" without one."""
+    dtype = getattr(x, "dtype", "")
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 def integer_tensor(name: str, x: Any) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.checkpoint import CheckpointTensors
 from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
-from fpsim.analysis.tensors.opening import from_mapping, integer_tensor
+from fpsim.analysis.tensors.opening import dtype_name, from_mapping, integer_tensor
 from fpsim.analysis.tensors.roles import with_roles
 from fpsim.analysis.tensors.tensor import CODES, Tensor
 from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, checked_options, layout_named
@@ -164,8 +164,7 @@ def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
     tensors = {one.name: one for one in floats}
     for name, x in source.items():  # integers that are not codes are buffers, which are exported too
         left_out = f"{name} left out, it holds "
-        kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
-        if kind in CODES and any(note.startswith(left_out) for note in notes):
+        if dtype_name(x) in CODES and any(note.startswith(left_out) for note in notes):
             tensors[str(name)] = integer_tensor(str(name), x)
             notes = tuple(note for note in notes if not note.startswith(left_out))
     return [tensors[name] for name in map(str, source) if name in tensors] or list(floats), list(notes)

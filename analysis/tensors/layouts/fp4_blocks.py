@@ -45,6 +45,8 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     Source: compressed-tensors and ModelOpt, whose own readers return the same bits.
     """
     codes, stored = parts.codes, parts.beside["scale"]
+    if len(codes.shape) < 2:
+        raise LayoutError(f"it has scales, and the shape {codes.shape}; wanted a matrix")
     if len(codes.shape) == len(stored.shape) + 1:  # a separate axis for blocks
         shape, width = (*codes.shape[:-2], codes.shape[-2] * codes.shape[-1] * 2), codes.shape[-1] * 2
     else:
@@ -53,7 +55,7 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     side = NVFP4 if stored.dtype == "float8_e4m3fn" else MXFP4
     if len(shape) == 2 and of_scales == swizzled_shape(shape[0], shape[1] // side):
         of_scales = shape[0], shape[1] // side
-    fits = len(shape) > 1 and of_scales[:-1] == shape[:-1] and of_scales[-1] and shape[-1] % of_scales[-1] == 0
+    fits = of_scales[:-1] == shape[:-1] and of_scales[-1] and shape[-1] % of_scales[-1] == 0
     block = shape[-1] // of_scales[-1] if fits else 0
     if not fits or width not in (0, block):
         raise LayoutError(f"its scales of shape {stored.shape} do not fit blocks of its codes of shape {codes.shape}")

@@ -36,7 +36,7 @@ def hqq_groups(parts: WeightParts) -> Tensor:
     if not bits:
         raise LayoutError(f"its packing is {packing!r}; wanted {', '.join(PACKINGS)}")
     per_byte = 8 // bits
-    if len(codes.shape) != 2 or codes.size * per_byte != size or codes.shape[0] < 1 or codes.shape[1] < 1:
+    if len(codes.shape) != 2 or codes.size * per_byte != size or size < 1 or min(shape, default=1) < 1:
         raise LayoutError(f"its codes of shape {codes.shape} in {bits} bits do not fit the shape {shape}")
     height, width = codes.shape[0] * per_byte, codes.shape[1]
     if stored.shape != zero.shape or stored.shape not in ((height, 1), (1, width)):

@@ -271,3 +271,13 @@ def test_pairs_of_e2m1_beside_fp8_are_not_read_as_int8(end: str, tmp_path: Path)
     assert (checkpoint["other.weight"] == one_byte * scales[:, :1]).all()  # a scale for each row of bytes
     problems = fp.analysis.verify(tmp_path).problems
     assert [problem.partition(":")[0] for problem in problems] == ["other.weight"]
+
+
+def test_codes_without_axes_and_integers_of_another_byte_order_are_left_out() -> None:
+    norm = {"norm": np.ones(4, np.float32)}
+    for codes, scale in (([1, 2], 127), (1, [127]), (1, 127)):
+        kept, notes = from_mapping({"a.weight": np.uint8(codes), "a.weight_scale": np.uint8(scale), **norm})
+        assert [one.name for one in kept] == ["norm"]
+        assert f"and the shape {np.shape(codes)}; wanted a matrix" in notes[0]
+    kept, notes = from_mapping({"steps": np.ones(3, ">i4"), **norm})
+    assert ([one.name for one in kept], notes) == (["norm"], ("steps left out, it holds int32 and not floats",))
