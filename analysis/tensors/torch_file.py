@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,11 +183,26 @@ def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Te
     if dtype not in (*FLOATS, *(CODES if codes else ())):
         raise TypeError(f"{name} must be a tensor of floats; got {x.dtype}. Convert with {name}.float().")
 
+    length = Path(source).stat().st_size if source else 0
+
     def read(size: int) -> Iterator[Array]:
+        _refuse_shorter(source, length)
         flat = x.reshape(-1)  # in C order, as tiles run along the last axis
         for start in range(0, flat.shape[0], size):
+            _refuse_shorter(source, length)
             yield from_torch(flat[start : start + size].detach().contiguous())
 
     shape = tuple(int(n) for n in x.shape)
     assert math.prod(shape) == x.numel()
     return Tensor(name, shape, dtype, read, source)
+
+
+def _refuse_shorter(source: str, length: int) -> None:
+    """Raise a TensorFileError if the file at the path `source` has fewer bytes than `length`.
+
+    torch maps files into memory, and the system ends a process that reads mapped bytes after the end of the file. A
+    deleted file can still be read, and for "", no file, nothing is checked.
+    """
+    with suppress(FileNotFoundError):
+        if source and Path(source).stat().st_size < length:
+            raise TensorFileError(f"{source}: the file became shorter after it was opened")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -228,3 +229,17 @@ def test_npz_sizes_that_contradict_shapes_are_refused(tmp_path: Path) -> None:
         archive.writestr("w.npy", (tmp_path / "w.npy").read_bytes()[:-8])
     with pytest.raises(TensorFileError, match="the size of w does not fit its shape"):
         read_file(tmp_path / "m.npz")
+
+
+def test_a_file_of_torch_that_becomes_shorter_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.ones(1 << 18)}, path)
+    tensor = only(path)
+    pieces = tensor.chunks(1 << 10)
+    next(pieces)
+    os.truncate(path, 5000)
+    with pytest.raises(TensorFileError, match="became shorter after it was opened"):
+        next(pieces)
+    with pytest.raises(TensorFileError, match="became shorter after it was opened"):
+        next(tensor.chunks())
