@@ -14,7 +14,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.joining import joined
 from fpsim.analysis.tensors.layouts.naming import PLAIN
-from fpsim.analysis.tensors.layouts.unpacking import rounded_like
+from fpsim.analysis.tensors.layouts.unpacking import rounded_like, values_of
 from fpsim.analysis.tensors.reading import one_line
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError, dtype_of
 from fpsim.arrays import Array
@@ -30,8 +30,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 class CheckpointTensors(Mapping[str, Array]):
     """The tensors of a checkpoint, with the names and shapes that they have in the unquantised model.
 
-    A tensor is read and decoded whenever it is looked up, and is not cached. Files are read rather than mapped into
-    memory, so that a file that another process truncates causes an error and not a crash.
+    A tensor is read and decoded whenever it is looked up, and is not cached. If another process truncates a file,
+    reading causes an error and not a crash.
 
     Args:
       path: the path of the checkpoint.
@@ -66,7 +66,7 @@ class CheckpointTensors(Mapping[str, Array]):
         one = self.tensor(name)
         flat, start = np.empty(one.size, np.float32), 0
         for piece in one.chunks():
-            flat[start : start + piece.size] = piece
+            flat[start : start + piece.size] = values_of(piece)
             start += piece.size
         if one.layout and self._dtype != "float32":
             flat = rounded_like(flat, dtype_of(self._dtype))
@@ -138,7 +138,11 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
     tensors, more = joined(stored)
     often = [name for name, count in Counter(one.name for one in tensors).items() if count > 1]
     if often:
-        raise TensorFileError(f"{target}: {often[0]} is in several files of the folder. Pass one file, or an index")
+        files = {one.source for one in tensors if one.name == often[0]}
+        where = (
+            "is in several files of the folder. Pass one file, or an index" if len(files) > 1 else "occurs twice in it"
+        )
+        raise TensorFileError(f"{target}: {often[0]} {where}")
     if not tensors:
         first = [*notes, *more]
         why = f"; {first[0].partition(': ')[2]}" if first else ""
@@ -197,7 +201,7 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
         raise TensorFileError(
             f"{index}: its shard {missing[0]}{more} is missing; wanted {len(names)} files in the same folder"
         )
-    return [index.parent / file for file in names], names
+    return [found for file in names for found in tensor_files(index.parent / file)], names
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -183,6 +183,7 @@ DAMAGED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"_weight_zero_point": np.ones((8, 1), "i1")},
         "(8, 1) do not fit its scales",
     ),
+    "a negative shape": ("hqq_int4_axis0", {"shape": np.array([-64, -256])}, "do not fit the shape (-64, -256)"),
     "another shape": ("hqq_int4_axis0", {"shape": np.array([64, 128])}, "in 4 bits do not fit the shape (64, 128)"),
 }
 
@@ -200,3 +201,21 @@ def test_parts_that_contradict_each_other_leave_a_weight_out(damage: str, tmp_pa
     checkpoint = fp.analysis.open(path)
     assert WEIGHT not in checkpoint
     assert [note for note in checkpoint.notes if said in note], checkpoint.notes
+
+
+def test_a_name_that_occurs_twice_and_a_shard_of_another_extension_are_errors_in_a_line(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"a.b": torch.ones(2), "a": {"b": torch.ones(3)}}, tmp_path / "twice.pt")
+    with pytest.raises(TensorFileError, match=r"twice\.pt: a\.b occurs twice in it$"):
+        fp.analysis.open(tmp_path / "twice.pt")
+    (tmp_path / "w.dat").write_bytes(b"xx")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "w.dat"}}))
+    with pytest.raises(TensorFileError, match=r"w\.dat: unknown file extension"):
+        fp.analysis.open(tmp_path)
+    assert fp.analysis.verify(tmp_path).problems[0].startswith(f"{tmp_path / 'w.dat'}: unknown file extension")
+
+
+def test_float64_beyond_float32_is_infinite_without_a_warning(tmp_path: Path) -> None:
+    np.savez(tmp_path / "m.npz", a=np.array([1e300, -1e-300, 1]))
+    with np.errstate(all="raise"):
+        assert fp.analysis.open(tmp_path / "m.npz")["a"].tolist() == [np.inf, -0.0, 1]
