@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import whole
+from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array, is_torch
@@ -30,7 +31,7 @@ def reference_findings(weights: Sequence[Tensor], reference: Mapping[str, Any]) 
             yield Finding.about(one.name, "not in the reference", "the reference has no tensor of that name.", False)
             continue
         expected: Any = reference[one.name]
-        wanted = np.asarray(expected.detach().float().cpu().numpy() if is_torch(expected) else expected, np.float32)
+        wanted = values_of(expected.detach().float().cpu().numpy() if is_torch(expected) else np.asarray(expected))
         got = whole(one)
         got = np.swapaxes(got, -1, -2) if one.exchanged else got
         if got.shape != wanted.shape:

@@ -112,7 +112,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 def _packed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration.
 
-    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx.
+    Compared are bits, group_size (with the number of groups), and for GPTQ desc_act with the tensor g_idx.
     """
     parts, name = one.parts, one.parts.name
     k, n = one.decoded.shape
@@ -126,7 +126,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
     if type(size) is int:
         wrong = list(_group_count(one, size, k, groups))
         yield from wrong
-        if not wrong and "group" in parts.beside:
+        if not wrong and "group" in parts.beside and one.decoded.layout != "awq":  # AWQ's readers have no g_idx
             size = min(size, k) if size > 0 else k
             yield from _groups(one, size)
             plain = np.arange(k) // size

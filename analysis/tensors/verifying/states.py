@@ -30,7 +30,7 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
         said, values = ("NF4", NF4) if is_nf4(one.parts) else ("FP4", FP4)
         if not np.array_equal(floats(one.parts.beside["table"]), np.array(values, np.float32)):
             yield Finding.about(name, "quant_map", f"its state says {said}, and its quant_map is not {said}'s.")
-    if "nested_table" in one.parts.beside:
+    if "nested_scale" in one.parts.beside:
         table = floats(one.parts.beside["nested_table"])
         apart = np.abs(table - dynamic_table()) > DYNAMIC_APART
         if apart[1:].any():  # earlier versions stored -1 as the first entry
@@ -117,7 +117,7 @@ def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[F
         yield Finding.about(
             name, "block size", f"its block_size is {shown(block)}, and its scales have the shape {shape}."
         )
-    missing = [part for part in tensors if part != "qdata" and not any(
+    missing = [str(part) for part in tensors if part != "qdata" and not any(
         stored.name.endswith(f"_weight_{part}") for stored in parts.beside.values())]  # fmt: skip
     if missing:
         yield Finding.about(

@@ -13,7 +13,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.hqq import PACKINGS, grouped_codes
 from fpsim.analysis.tensors.layouts.joining import Recognised
-from fpsim.analysis.tensors.layouts.packed_integers import read_zero_points
+from fpsim.analysis.tensors.layouts.packed_integers import groups_of, read_zero_points
 from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
@@ -210,7 +210,7 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
     width = parts.codes.shape[1]
     codes = next(iter(parts.codes.chunks(rows * width))).reshape(-1, width)[:rows]
     zeros = fields_down(parts.array("zero_point"), bits, n)[:rows]
-    group_of = np.arange(k) // -(-k // groups)
+    group_of = groups_of(parts, k, groups)
     yield from _off(name, offsets(fields(codes, bits, k).T, zeros.T.astype(np.float32), group_of))
 
 

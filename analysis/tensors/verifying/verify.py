@@ -76,7 +76,7 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
         stored, _ = stored_tensors(target)
         findings, weights = _findings(target, stored, reference)
     except TensorFileError as problem:
-        damaged = Finding("", "unreadable", f"{problem}.".replace("..", "."))
+        damaged = Finding("", "unreadable", f"{str(problem).removesuffix('.')}.")
         return LayoutReport(str(target), "", 0, (damaged,))
     layouts = sorted({one.layout for one in weights})
     return LayoutReport(str(target), " + ".join(layouts) or PLAIN, len(weights), tuple(findings))

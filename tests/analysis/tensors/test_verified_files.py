@@ -15,6 +15,7 @@ import fpsim as fp
 from fpsim.analysis.tensors.files import read_stored, safetensors_metadata
 from fpsim.analysis.tensors.tensor import TensorFileError
 from fpsim.analysis.tensors.verifying.report import LayoutReport
+from fpsim.analysis.tensors.writing.packed import words_of
 from tests.analysis.tensors.test_layouts import ROWS, WEIGHT, file_of, safetensors
 from tests.analysis.tensors.verify_cases import copied, mapped
 
@@ -212,3 +213,38 @@ def test_good_files_of_large_weights_few_rows_and_zeros_have_no_problem(tmp_path
         folder = tmp_path / layout.replace(":", "-")
         fp.torch.export({"up.weight": weight}, layout=layout, out=folder, **options)
         assert fp.analysis.verify(folder).problems == [], layout
+
+
+def test_unexpected_tensors_and_metadata_are_no_crash(tmp_path: Path) -> None:
+    scales = {"a._weight_qdata": np.ones((4, 64), np.int8), "a._weight_scale": np.ones((4, 1), np.float32)}
+    metadata = {"a.weight": json.dumps({"_data": {"block_size": [1, 64]}, "_tensor_data_names": [1]})}
+    [problem] = fp.analysis.verify(safetensors(tmp_path / "ao.safetensors", scales, metadata)).problems
+    assert "the metadata name 1, which the file does not hold" in problem
+    weight = np.random.default_rng(0).standard_normal((16, 128)).astype(np.float32)
+    for layout, more in (("awq", {"a.g_idx": np.full(128, -1, np.int32)}),
+                         ("bitsandbytes:nf4", {"a.weight.nested_quant_map": np.ones(10, np.float32)})):  # fmt: skip
+        folder = tmp_path / layout.partition(":")[0]
+        fp.torch.export({"a.weight": weight}, layout=layout, out=folder)
+        file = folder / "model.safetensors"
+        arrays = {one.name: np.concatenate([*one.chunks()]).reshape(one.shape) for one in read_stored(file)[0]}
+        safetensors(file, {**arrays, **more})
+        assert fp.analysis.verify(folder).ok
+
+
+def test_zero_points_of_packed_rows_are_those_of_the_groups_of_g_idx(tmp_path: Path) -> None:
+    rng, (n, k), zeros = np.random.default_rng(1), (128, 96), np.array([2, 2, 11])
+    group_of = rng.permutation(np.arange(k) % 3)
+    codes = np.clip(np.rint(zeros[group_of] + rng.normal(0, 2, (n, k))), 0, 15).astype(np.uint8)
+    arrays = {
+        "a.weight_packed": words_of(codes, 4), "a.weight_scale": np.ones((n, 3), np.float32),
+        "a.weight_zero_point": np.ascontiguousarray(words_of(np.tile(zeros[:, None], n), 4).T),
+        "a.weight_shape": np.array([n, k]), "a.weight_g_idx": group_of.astype(np.int32),
+    }  # fmt: skip
+    assert fp.analysis.verify(safetensors(tmp_path / "a.safetensors", arrays)).problems == []
+
+
+def test_a_relative_path_keeps_its_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    monkeypatch.chdir(tmp_path / "inner")
+    assert fp.analysis.verify("../bad.npz").problems[0].startswith("../bad.npz: damaged")
