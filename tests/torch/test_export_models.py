@@ -62,14 +62,13 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     with torch.no_grad():
         model.down.weight[3, 5] = float("nan")
     for out in (tmp_path / "folder", tmp_path / "m.safetensors"):
-        with pytest.raises(
-            ValueError, match=r"must be finite; down\.weight holds NaN or Inf\. Correct it, or pass keep="
-        ):
+        said = r"must be finite in float32; down\.weight holds NaN, Inf or larger values\. Correct it, or pass keep="
+        with pytest.raises(ValueError, match=said):
             fp.torch.export(model, layout="compressed-tensors", out=out)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     fp.torch.export(Tiny(), layout="awq", out=tmp_path / "folder")
     before = {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()}
-    with pytest.raises(ValueError, match="must be finite"):
+    with pytest.raises(ValueError, match="must be finite in float32"):
         fp.torch.export(model, layout="compressed-tensors", out=tmp_path / "folder")
     assert {path.name: path.read_bytes() for path in (tmp_path / "folder").iterdir()} == before
     assert fp.torch.export(model, layout="compressed-tensors", out=tmp_path / "folder", keep=["lm_head", "down"]).kept[
@@ -248,6 +247,18 @@ def test_weights_of_layers_that_are_not_called_count(tmp_path: Path) -> None:
         second = attention(x, x, x)[0].double()
     assert report.output_error is not None
     assert 0.01 < report.output_error <= float((second - first).norm() / first.norm())
+
+
+def test_options_are_numpy_integers_and_a_single_missing_scale_is_singular(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"up": torch.nn.Linear(32, 32, bias=False), "extra": torch.nn.Linear(32, 32)})
+    model.forward = lambda x: model["up"](x)
+    report = fp.torch.export(model, layout="compressed-tensors:nvfp4", out=tmp_path / "nvfp4", batch=torch.ones(1, 32))
+    assert report.notes == ("Scales of inputs are missing for extra.weight, whose layer was not called.",)
+    weight = {"up.weight": np.ones((16, 64), np.float32)}
+    fp.torch.export(weight, layout="gptq", out=tmp_path / "gptq", bits=np.int64(8), group_size=np.int64(64))  # type: ignore[arg-type]
+    assert fp.analysis.verify(tmp_path / "gptq").ok
+    with np.errstate(all="raise"), pytest.raises(ValueError, match="holds NaN, Inf or larger values"):
+        fp.torch.export({"a.weight": np.full((16, 64), 1e300)}, layout="awq", out=tmp_path / "awq", group_size=64)
 
 
 class Mixture(torch.nn.Module):  # type: ignore[misc, name-defined]

@@ -106,7 +106,7 @@ def checked_options(layout: str, group_size: int | None, bits: int, symmetric: b
     """
     if group_size is not None and LAYOUTS_WRITTEN[layout].inputs:
         raise ValueError(f"group_size is an option of compressed-tensors' INT4, GPTQ, AWQ and HQQ, not of {layout!r}.")
-    if group_size is not None and (type(group_size) is not int or group_size < 8 or group_size % 8):
+    if group_size is not None and (not is_integer(group_size) or group_size < 8 or group_size % 8):
         raise ValueError(f"group_size must be a multiple of 8, such as 128 or 64; got {shown(group_size)}.")
     if not is_integer(bits) or bits not in (4, 8) or (bits == 8 and not layout.startswith("gptq")):
         raise ValueError(
@@ -119,4 +119,4 @@ def checked_options(layout: str, group_size: int | None, bits: int, symmetric: b
         raise ValueError(
             f"symmetric=False is an option of GPTQ, not of {layout!r}. int4_asym and awq always have zero points."
         )
-    return LayoutOptions(group_size, bits, symmetric)
+    return LayoutOptions(None if group_size is None else int(group_size), int(bits), symmetric)

@@ -152,7 +152,8 @@ def _finite(name: str, advice: str, bands: Callable[[int], Iterator[Array]], mul
     for band in bands(multiple):
         if not math.isfinite(largest_of(band)):
             raise ValueError(
-                f"weights to export must be finite; {name} holds NaN or Inf. Correct it, or pass {advice}."
+                f"weights to export must be finite in float32; {name} holds NaN, Inf or larger values. Correct it, or "
+                f"pass {advice}."
             )
         yield band
 
@@ -331,9 +332,8 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
     takes_inputs = LAYOUTS_WRITTEN[job.layout].takes_inputs and bool(job.inputs)
     missing = [name for name in job.quantised if takes_inputs and name not in job.inputs]
     if missing:
-        notes.append(
-            f"Scales of inputs are missing for {missing[0]} and {len(missing) - 1} more, whose layers were not called."
-        )
+        more = f" and {len(missing) - 1} more, whose layers were" if len(missing) > 1 else ", whose layer was"
+        notes.append(f"Scales of inputs are missing for {missing[0]}{more} not called.")
     if job.layout.startswith(GGUF):
         notes.append(
             "Tensors have the model's names; llama.cpp expects its own, and permutes queries and keys of some models."

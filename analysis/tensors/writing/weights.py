@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import whole
-from fpsim.analysis.tensors.layouts.unpacking import rounded_like
+from fpsim.analysis.tensors.layouts.unpacking import rounded_like, values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.analysis.tensors.writing.loops import largest_of_blocks
 from fpsim.arrays import Array
@@ -104,7 +104,7 @@ def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
             while rows % at_once:
                 at_once -= multiple if at_once > multiple else 1
         for piece in tensor.chunks(at_once * columns):
-            yield np.ascontiguousarray(piece.reshape(-1, columns), np.float32)
+            yield values_of(np.ascontiguousarray(piece.reshape(-1, columns)))
 
     def exchanged(multiple: int) -> Iterator[Array]:
         if len(shape) == 2:
@@ -114,14 +114,14 @@ def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
         at_once = max(BAND // max(columns, 1) // multiple, 1) * multiple
         for matrix in matrices:
             for first in range(0, rows, at_once):
-                yield np.ascontiguousarray(matrix[:, first : first + at_once].T, np.float32)
+                yield values_of(np.ascontiguousarray(matrix[:, first : first + at_once].T))
 
     return exchanged if turned else straight
 
 
 def amax_of(tensor: Tensor) -> float:
     """Return the largest magnitude of a tensor; NaN if it contains a NaN, 0 if it is empty."""
-    largest = [largest_of(np.asarray(piece, np.float32)) for piece in tensor.chunks(BAND)]
+    largest = [largest_of(values_of(piece)) for piece in tensor.chunks(BAND)]
     return math.nan if any(math.isnan(one) for one in largest) else max(largest, default=0.0)
 
 
