@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fpsim.errors import require_integer, require_kind, shown, unknown
+from fpsim.errors import integer_fields, require_kind, shown, unknown
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.reload import reloadable
 
 LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow or shrink without limit
+LARGEST = float(np.finfo(np.float32).max)  # as losses are multiplied in float32
 
 
 class State(NamedTuple):
@@ -64,7 +65,7 @@ class LossScalingPolicy:
       decay: for "average", weight of the old value in the running average; for "by_norm", base of the factor.
       margin: for "average", the powers of two between the average largest gradient and the format's largest value.
       threshold: for "by_norm", the gradient norm at which the scale stays unchanged.
-      lowest, highest: bounds of the scale.
+      lowest, highest: bounds of the scale, `scale` included; it never exceeds the largest float32 number.
       skips: whether a step that overflowed is skipped, as it must be.
       clamps: whether gradients are clamped to the format's largest value, in steps that are not skipped.
       unscales: whether gradients are divided by the scale before the update, as they must be.
@@ -115,10 +116,14 @@ class LossScalingPolicy:
             require_number("highest", self.highest)
         if self.lowest > self.highest:
             raise ValueError(f"lowest must be at most highest; got {self.lowest} and {self.highest}.")
+        if not self.lowest <= self.scale <= self.highest:
+            raise ValueError(
+                f"scale must be in lowest .. highest, which are {self.lowest} and {self.highest}; got {self.scale}."
+            )
         if isinstance(self.decay, bool) or not isinstance(self.decay, float) or not 0 < self.decay < 1:
             raise ValueError(f"decay must be a number between 0 and 1; got {shown(self.decay)}.")
-        require_integer("interval", self.interval, 1)
-        require_integer("margin", self.margin, 0)
+        integer_fields(self, "interval", lowest=1)
+        integer_fields(self, "margin", lowest=0)
 
     def replace(self, **fields: object) -> LossScalingPolicy:
         """Return a copy of the policy with other values of some fields.
@@ -141,7 +146,7 @@ class LossScalingPolicy:
     def after(self, state: State, seen: Seen) -> State:
         """Return the state after a step; state: before the step; seen: statistics of the step's scaled gradients."""
         state_after = RULES[self.rule](self, state, seen)
-        return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
+        return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest, LARGEST))
 
 
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from fpsim.casts.cast import refuse_unless_held
-from fpsim.errors import require_integer, require_kind, require_word, shown
+from fpsim.errors import integer_fields, require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
@@ -89,11 +90,10 @@ class OptimizerRecipe:
             if getattr(self, name) is not None:
                 require_number(name, getattr(self, name), positive=True)
         object.__setattr__(self, "betas", _checked_betas(self.betas))
-        require_integer("warmup", self.warmup, 0)
+        integer_fields(self, "warmup", "seed", lowest=0)
         require_word("schedule", self.schedule, SCHEDULES)
         require_kind("masters", self.masters, bool, "True or False")
         require_word("update_rounding", self.update_rounding, UPDATES)
-        require_integer("seed", self.seed, 0)
         object.__setattr__(self, "moment_rounding", rounding_mode(self.moment_rounding).name.lower())
         for name in KEPT:
             self.format_of(name)
@@ -136,7 +136,7 @@ def require_number(name: str, value: object, *, highest: float = math.inf, posit
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
-    if not (value > 0 or (value == 0 and not positive)) or not (value <= highest and value < math.inf):
+    if not (value > 0 or (value == 0 and not positive)) or not value <= min(highest, sys.float_info.max):
         bounds = f" up to {highest:g}" if highest < math.inf else ""
         raise ValueError(f"{name} must be a finite number {'> 0' if positive else '>= 0'}{bounds}; got {shown(value)}.")
 

@@ -196,3 +196,10 @@ def test_a_step_out_of_order_and_a_foreign_state_are_refused() -> None:
 def test_the_scale_is_a_value_of_float32() -> None:
     scaler = LossScaler(loss_scaling_policy("norm_driven").replace(scale=0.1))
     assert scaler.scale == float(np.float32(0.1))
+
+
+def test_a_scale_without_a_highest_stays_within_float32() -> None:
+    scaler = LossScaler(loss_scaling_policy("ema").replace(highest=math.inf), "fp32")
+    scaler.unscale({"w": torch.tensor([2.0**-140])})
+    scaler.update()
+    assert scaler.scale == float(np.finfo(np.float32).max)
