@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fpsim.errors import is_integer, require_integer, require_kind, require_word, shown
+from fpsim.errors import integer_fields, is_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike, checked_seed
 from fpsim.formats.element import ElementLike, element_argument, element_format
 from fpsim.formats.log_format import LogFMT
@@ -85,7 +85,7 @@ class Product:
         require_kind("accumulate", self.accumulate, kinds, "a matrix unit, its name, an accumulator or None")
         require_kind("schedule", self.schedule, (Schedule, ShapedSchedule, type(None)), "one of fp.schedules or None")
         if self.promote is not None:
-            require_integer("promote", self.promote, 1)
+            integer_fields(self, "promote", lowest=1)
         if self.schedule is not None and self.promote is not None:
             raise ValueError(f"promote is part of the schedule, {self.schedule}; got both. Leave promote out.")
         how = self.accumulate
@@ -150,10 +150,9 @@ class Delayed:
 
     def __post_init__(self) -> None:
         for name, lowest, highest in (("history", 1, 2**20), ("margin", -126, 126)):
-            value = getattr(self, name)
-            require_integer(name, value, None)
-            if not lowest <= value <= highest:
-                raise ValueError(f"{name} must be an integer in {lowest} .. {highest}; got {shown(value)}.")
+            integer_fields(self, name)
+            if not lowest <= getattr(self, name) <= highest:
+                raise ValueError(f"{name} must be an integer in {lowest} .. {highest}; got {getattr(self, name)}.")
         require_word("amax", self.amax, ("max", "most_recent"))
 
 
@@ -254,6 +253,7 @@ class LinearRecipe:
         if not is_integer(self.hadamard) or self.hadamard not in HADAMARD_SIZES:
             sizes = ", ".join(map(str, HADAMARD_SIZES))
             raise ValueError(f"hadamard must be one of {sizes}; got {shown(self.hadamard)}.")
+        object.__setattr__(self, "hadamard", int(self.hadamard))  # plans of layers are JSON
         require_kind("delayed", self.delayed, (Delayed, type(None)), "an fp.torch.Delayed or None")
         self._refuse_scales_beside_delayed()
         for operand in OPERANDS:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fpsim.casts.cast import refuse_unless_held
-from fpsim.errors import require_integer, require_kind, require_word, shown, texts_of
+from fpsim.errors import integer_fields, require_kind, require_word, shown, texts_of
 from fpsim.formats import named
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import ElementLike, element_format
@@ -122,7 +122,7 @@ class Controller:
         high, low = self.limits
         if not low < high:
             raise ValueError(f"low must be below high, so that there is a hysteresis; got {low} and {high}.")
-        require_integer("patience", self.patience, 1)
+        integer_fields(self, "patience", lowest=1)
         require_kind("layers", self.layers, str, "a shell pattern such as 'blocks.*.mlp.*'")
         if not isinstance(self.levels, (list, tuple)) or not self.levels:
             raise ValueError(f"levels must be one recipe of linear layers or several; got {shown(self.levels)}.")

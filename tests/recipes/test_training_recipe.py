@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 from fpsim.train import recipes
 from tests.kit.sweeps import in_turn
 
@@ -125,6 +126,24 @@ def test_what_is_no_recipe_is_refused_in_a_sentence(make: Any, error: Any, said:
 @pytest.mark.parametrize("value", [np.float64(0.5), 1, 0.5])
 def test_numbers_may_be_numpys(value: Any) -> None:
     assert Recipe(loss_factor=value).loss_factor == value
+
+
+def test_integers_of_numpy_become_pythons() -> None:
+    linear = fp.torch.LinearRecipe(
+        "e4m3", "e4m3", "e4m3", hadamard=np.int8(16), delayed=fp.torch.Delayed(np.int64(4), margin=np.int8(1)),
+        fprop=fp.torch.Product("hopper", promote=np.int64(128)),
+    )  # fmt: skip
+    policy = recipes.FP16_DYNAMIC.loss_scaling.replace(interval=np.int64(3))
+    recipe = Recipe(
+        linear=linear, controller=Controller(patience=np.int8(2)), loss_scaling=policy,
+        optimizer=OptimizerRecipe(warmup=np.int8(100), seed=np.int64(3)),
+    )  # fmt: skip
+    fields = [
+        linear.hadamard, linear.delayed.history, linear.delayed.margin, linear.fprop.promote, policy.interval,
+        recipe.controller.patience, recipe.optimizer.warmup, recipe.optimizer.seed,
+    ]  # fmt: skip
+    assert {type(field) for field in fields} == {int}
+    assert Recipe.from_plain(recipe.to_plain()) == recipe
 
 
 @in_turn("name", recipes.ROWS)
