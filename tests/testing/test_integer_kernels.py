@@ -129,6 +129,25 @@ def test_broken_rules_are_said(kernel: Kernel, sentence: str) -> None:
     assert sentence in str(report)
 
 
+def test_a_kernel_that_ignores_strides_is_found() -> None:
+    def by_memory(a: Any, b: Any) -> Any:
+        return by(S8)(np.ascontiguousarray(a.ravel(order="K").reshape(a.shape)), b)
+
+    report = fp.testing.check_kernel(by_memory, a="int8", accumulate=S8, raises=False)
+    assert (report.ok, report.mismatches) == (False, 0)
+    assert "a transposed in memory, than in C order" in report.broken[0]
+    assert "b transposed" in fp.testing.check_kernel(by(S8), a="int8", accumulate=S8).covered.layouts
+
+
+def test_the_type_of_arrays_that_a_kernel_takes_is_found() -> None:
+    torch = pytest.importorskip("torch")
+
+    def kernel(a: Any, b: Any) -> Any:
+        return (a.double() @ b.double()).to(torch.int64).to(torch.int32)
+
+    assert fp.testing.check_kernel(kernel, a="int8", accumulate=S8).ok
+
+
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
@@ -139,7 +158,7 @@ def test_broken_rules_are_said(kernel: Kernel, sentence: str) -> None:
         ({"a": "int8", "shapes": []}, "shapes must be triples"),
         ({"a": "int8", "shapes": [(1, 2)]}, "shapes must be triples"),
         ({"a": "int8", "shapes": 5}, "shapes must be triples"),
-        ({"a": "int8", "takes": "jax"}, "takes must be one of numpy, torch"),
+        ({"a": "int8", "takes": "cupy"}, "takes must be one of numpy, torch, cuda, jax"),
         ({"fn": 3, "a": "int8"}, "fn must be a function of two matrices"),
     ],
 )

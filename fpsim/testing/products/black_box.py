@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -23,25 +24,25 @@ PATIENCE = 300.0  # seconds that all calls of a check may take
 CALLS = 120  # approximate number of calls of a check
 
 
-class CalledKernel:
-    """A kernel under test; `call` returns its results as codes.
+class CalledKernel(ABC):
+    """A kernel under test; `call` returns its results as codes, which subclasses read from what the function returns.
 
     Args:
       fn: the kernel, a function of a, b and the promised scales and bias.
-      promise: the arithmetic that it claims.
-      takes: type of the arrays that fn accepts: "numpy", "torch", "cuda" or "jax". None: "torch" if the promise has
-        operands in torch dtypes; else the types are tried in this order.
+      takes: type of the arrays that fn accepts: "numpy", "torch", "cuda" or "jax". None: the types are tried in this
+        order.
+      tensors: whether operands were promised in torch dtypes; then None means "torch".
     """
 
-    def __init__(self, fn: Callable[..., Any], promise: Promise, takes: str | None) -> None:
+    def __init__(self, fn: Callable[..., Any], takes: str | None, tensors: bool = False) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be a function of two matrices, such as torch.mm; got {shown(fn)}.")
         if takes is not None:
             require_word("takes", takes, TAKES)
-        self.fn, self.promise = fn, promise
+        self.fn = fn
         self.name = name_of(fn)
         self.returned: Any = None  # what fn returned in the first call
-        self.takes = takes or ("torch" if promise.a.tensors or promise.b.tensors else "")
+        self.takes = takes or ("torch" if tensors else "")
 
     def settle(self, x: KernelInputs) -> Array:
         """Call the kernel `fn` twice, find out which array type it accepts, and return its results for x as codes.
@@ -179,22 +180,43 @@ class CalledKernel:
         Raises:
           FunctionMisbehaved: the type, dtype, shape or device is not as promised.
         """
-        out = self.promise.out
         if got is None:
             raise FunctionMisbehaved("returns", f"fn must return an array; got None for {x}.")
-        if isinstance(got, EncodedArray):
-            if got.fmt != out:
-                raise FunctionMisbehaved("dtype", f"fn must return {out}; got an EncodedArray of {got.fmt} for {x}.")
-            got = got.codes
         if is_torch(got) and is_torch(a) and got.device != a.device:
             raise FunctionMisbehaved(
                 "device", f"fn must return a tensor on {a.device}, where its operands are; got {got.device} for {x}."
             )
+        return self._codes(got, x)
+
+    @abstractmethod
+    def _codes(self, got: Any, x: KernelInputs) -> Array:
+        """Return the results `got` for the inputs x as codes, in memory of their own.
+
+        Raises:
+          FunctionMisbehaved: `got` is no array of the promised shape and dtype.
+        """
+
+
+class FloatKernel(CalledKernel):
+    """A kernel under test whose results are floats; fn, takes: as for `CalledKernel`; promise: its arithmetic."""
+
+    def __init__(self, fn: Callable[..., Any], promise: Promise, takes: str | None) -> None:
+        super().__init__(fn, takes, promise.a.tensors or promise.b.tensors)
+        self.promise = promise
+
+    def _codes(self, got: Any, x: KernelInputs) -> Array:
+        """Return the results `got` for the inputs x as codes of the promised format, with one code for all NaNs."""
+        out = self.promise.out
+        if isinstance(got, EncodedArray):
+            if got.fmt != out:
+                raise FunctionMisbehaved("dtype", f"fn must return {out}; got an EncodedArray of {got.fmt} for {x}.")
+            got = got.codes
         array = array_of(got, x)
         wanted = DTYPES.get(out)
         width = out.storage.itemsize
         if array.dtype.kind in "iu" and array.dtype.itemsize == width:
-            codes = array.copy(order="C").view(out.storage)  # the next call may write into the same memory
+            native = array.dtype.newbyteorder("=")
+            codes = array.astype(native, order="C").view(out.storage)  # the next call may write into the same memory
             if codes.size and int(codes.max()) >= 1 << out.bits:
                 said = f"fn must return codes of {out}, below {1 << out.bits:#x}; got larger for {x}."
                 raise FunctionMisbehaved("dtype", said)
@@ -232,4 +254,5 @@ def two_results(first: Array, again: Array) -> str:
     """
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
     count = f"{int((first != again).sum()):,} of {first.size:,} elements"
-    return f"{count}, first {where}: {hexadecimal(first[where])}, then {hexadecimal(again[where])}"
+    shown = [hexadecimal(x[where]) if x.dtype.kind == "u" else str(x[where]) for x in (first, again)]
+    return f"{count}, first {where}: {shown[0]}, then {shown[1]}"

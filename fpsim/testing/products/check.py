@@ -22,7 +22,7 @@ from fpsim.schedules.trees.tree import Tree
 from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.products import envelope as envelopes
-from fpsim.testing.products.black_box import CalledKernel
+from fpsim.testing.products.black_box import CalledKernel, FloatKernel
 from fpsim.testing.products.inputs import BEYOND, inputs_for
 from fpsim.testing.products.integers import check_integer_kernel, unit_of_integers
 from fpsim.testing.products.observing import ComparedLayouts, Observation, coverage_of, in_layouts, observe, where
@@ -128,7 +128,7 @@ def check_kernel(
         if envelope:
             envelopes.refuse_envelope(promise)
         inputs = inputs_for(promise, shapes, seed)
-        kernel = CalledKernel(fn, promise, takes)
+        kernel = FloatKernel(fn, promise, takes)
         if envelope:
             report = _check_envelope(kernel, promise, inputs)
         else:

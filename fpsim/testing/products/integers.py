@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.arrays import Array, to_torch
+from fpsim.arrays import Array
 from fpsim.display.wording import plural
-from fpsim.errors import require_word, shown
+from fpsim.errors import shown
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.matrix_units.catalogue import any_unit, integer_units
 from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerElement, IntegerUnit
 from fpsim.products.matmul import matmul
-from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of
-from fpsim.testing.products.black_box import array_of
+from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.products.black_box import CalledKernel, array_of
 from fpsim.testing.products.changes import KernelChange, with_last
+from fpsim.testing.products.observing import ComparedLayouts, Observation, in_layouts, observe
 from fpsim.testing.products.promise import KernelInputs
 from fpsim.testing.products.report import KernelReport, ProductCoverage
 from fpsim.testing.products.shapes import checked_shapes
 from fpsim.testing.quantizers.report import explained_by
 
-TAKES = ("numpy", "torch")
 SHAPES = (
-    (1, 1, 1), (1, 1, 3), (2, 3, 4), (5, 4, 7), (16, 16, 64), (17, 9, 65), (16, 32, 130), (70, 33, 257), (3, 2, 1000),
+    (16, 16, 64), (17, 9, 65), (70, 33, 257), (1, 1, 1), (1, 1, 3), (2, 3, 4), (5, 4, 7), (16, 32, 130), (3, 2, 1000),
 )  # fmt: skip
 KINDS = ("uniform", "ends", "runs", "small")  # how operands are drawn
 LONGEST = 300_000  # largest K for a sum that leaves the range of 32 bits
@@ -57,67 +57,84 @@ def check_integer_kernel(
       operands: dtypes or formats of a and b, as the caller gave them.
       shapes: (M, N, K) of the calls; None for nine shapes from (1, 1, 1) to (3, 2, 1000), and two with so many terms
         that sums exceed 32 bits.
-      takes: "numpy" or "torch"; None: torch if an operand is a torch dtype.
+      takes: type of the arrays that fn accepts, as for `CalledKernel`.
       seed: seed of the operands.
 
     Raises:
       TypeError, ValueError: the unit does not take the operands, or fn is not a function.
     """
-    if not callable(fn):
-        raise TypeError(f"fn must be a function of two matrices, such as torch._int_mm; got {shown(fn)}.")
-    if takes is not None:
-        require_word("takes", takes, TAKES)
     tensors = [str(spec).startswith("torch.") for spec in operands]
     for name, spec, element in zip("ab", operands, (unit.a, unit.b), strict=True):
         _refuse_operand(spec, element, unit, name)
-    takes = takes or ("torch" if any(tensors) else "numpy")
-    inputs = list(_inputs(unit, None if shapes is None else checked_shapes(shapes), seed))
-    promised = f"{unit.name}, {unit.a.name} by {unit.b.name} to {unit.d.name}"
-    results: list[Array] = []
+    kernel = IntegerKernel(fn, unit, takes, any(tensors))
+    inputs = _inputs(unit, None if shapes is None else checked_shapes(shapes), seed)
+    seen: list[Observation] = []
     try:
-        for x in inputs:
-            returned = _called(fn, x, unit, takes)
-            if not results:
-                first = returned
-            results.append(returned.copy())  # the next call may write into the same memory
-        if (first != results[0]).any():
-            said = f"fn returns an array whose memory a later call overwrites, first seen for {inputs[0]}."
-            raise FunctionMisbehaved("calls", said)
-        if (_called(fn, inputs[0], unit, takes) != results[0]).any():
-            raise FunctionMisbehaved("deterministic", f"fn gives other integers at the second call for {inputs[0]}.")
+        observe(kernel, IntegerPromise(unit), inputs, seen)
+        layouts = in_layouts(kernel, sorted(seen, key=lambda observation: -observation.got.size))
     except FunctionMisbehaved as refusal:
-        return KernelReport(name_of(fn), promised, broken=(refusal.sentence,))
-    return KernelReport(name_of(fn), promised, **_compared(inputs, results, unit))
+        layouts = ComparedLayouts(broken=(refusal.sentence,))
+    promised = f"{unit.name}, {unit.a.name} by {unit.b.name} to {unit.d.name}"
+    return KernelReport(kernel.name, promised, broken=layouts.broken, **_compared(seen, layouts, unit))
 
 
-def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
+class IntegerPromise(NamedTuple):
+    """The promise of a kernel to return the sums of an integer unit."""
+
+    unit: IntegerUnit
+
+    def bits(self, x: KernelInputs) -> Array:
+        """Return the promised integers, (M, N), for the inputs x."""
+        return np.asarray(matmul(x.a, x.b, accumulate=self.unit))
+
+
+class IntegerKernel(CalledKernel):
+    """A kernel under test that returns integers; fn, takes, tensors: as for `CalledKernel`; unit: the promised unit."""
+
+    def __init__(self, fn: Callable[..., Any], unit: IntegerUnit, takes: str | None, tensors: bool) -> None:
+        super().__init__(fn, takes, tensors)
+        self.unit = unit
+
+    def _codes(self, got: Any, x: KernelInputs) -> Array:
+        """Return a copy of the results `got` for the inputs x; raise FunctionMisbehaved if their dtype is wrong."""
+        array = array_of(got, x)
+        if array.dtype != self.unit.d.dtype:
+            raise FunctionMisbehaved("dtype", f"fn must return {self.unit.d.dtype}; got {array.dtype} for {x}.")
+        return array.astype(self.unit.d.dtype, order="C")
+
+
+def _compared(seen: list[Observation], layouts: ComparedLayouts, unit: IntegerUnit) -> dict[str, Any]:
     """Return the `KernelReport` fields on the results of a kernel that promises the sums of an integer unit.
 
-    results: one array (M, N) for each of the inputs.
+    seen: the results for all inputs. layouts: the results for other memory layouts.
     """
-    wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
-    apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
-    wrong = sum(int(np.count_nonzero(far)) for far in apart)
+    wrong = [observation for observation in seen if observation.count]
+    mismatches = sum(observation.count for observation in wrong)
     fields: dict[str, Any] = {
-        "mismatches": wrong, "of": sum(got.size for got in results), "inputs": len(inputs),
+        "mismatches": mismatches, "of": sum(observation.got.size for observation in seen), "inputs": len(seen),
+        "notes": layouts.notes,
         "covered": ProductCoverage(
-            tuple(dict.fromkeys(x.shape for x in inputs)), tuple(dict.fromkeys(x.name for x in inputs)),
-            tuple(dict.fromkeys((str(unit.a.dtype), str(unit.b.dtype)))),
+            tuple(dict.fromkeys(observation.x.shape for observation in seen)),
+            tuple(dict.fromkeys(observation.x.name for observation in seen)),
+            tuple(dict.fromkeys((str(unit.a.dtype), str(unit.b.dtype)))), layouts=layouts.taken,
         ),
     }  # fmt: skip
-    pairs = list(zip(inputs, results, strict=True))
+    if layouts.broken and not wrong:
+        return fields
     left = {  # fault -> number of results that differ from those with the fault
-        fault.words: sum(int(np.count_nonzero(fault.apply(x.a, x.b) != got)) for x, got in pairs)
+        fault.words: sum(int(np.count_nonzero(fault.apply(each.x.a, each.x.b) != each.got)) for each in seen)
         for fault in _variants(unit)
     }
     if not wrong:
         rivals = tuple(clause for clause, misses in left.items() if misses == 0)
         return fields | {"rivals": rivals, "excluded": len(left) - len(rivals)}
-    fields["max_ulp"] = float(max(int(far.max()) for far in apart if far.size))
-    i = next(i for i, far in enumerate(apart) if far.any())
-    row, column = (int(j) for j in np.argwhere(apart[i])[0])
-    got, want = int(results[i][row, column]), int(wanted[i][row, column])
-    fields["notes"] = (f"the first wrong element is ({row}, {column}) of {inputs[i]}: got {got}, want {want}",)
+    far = [np.abs(observation.got.astype(np.int64) - observation.want) for observation in wrong]
+    fields["max_ulp"] = float(max(int(distances.max()) for distances in far))
+    shown = min(wrong, key=lambda observation: observation.x.shape[2])
+    row, column = (int(j) for j in np.argwhere(shown.differ)[0])
+    got, want = int(shown.got[row, column]), int(shown.want[row, column])
+    said = f"the first wrong element is ({row}, {column}) of {shown.x}: got {got}, want {want}"
+    fields["notes"] = (said, *layouts.notes)
     causes = [clause for clause, misses in left.items() if misses == 0]
     if causes:
         text = explained_by((causes[0],))
@@ -125,9 +142,9 @@ def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUni
         return fields | {"explanation": sentence, "causes": (causes[0],), "others": tuple(causes[1:])}
     nearest = min(left, key=lambda clause: left[clause])
     text = f"None of the {plural(len(left), 'variant')} that were tried explains them."
-    if left[nearest] < wrong / 2:
+    if left[nearest] < mismatches / 2:
         text = f"{text[:-1]} all. The nearest: it {nearest}, which leaves {left[nearest]:,} different results."
-    return fields | {"explanation": text, "unexplained": min(wrong, left[nearest])}
+    return fields | {"explanation": text, "unexplained": min(mismatches, left[nearest])}
 
 
 # ---- inputs
@@ -179,9 +196,6 @@ def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.ra
     return KernelInputs(kind, "", sides[0], np.ascontiguousarray(sides[1].T))
 
 
-# ---- the kernel
-
-
 def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> None:
     """Raise a ValueError unless `spec`, a dtype or format, is that of `element`, the unit's operand called `name`."""
     word = str(spec.name if isinstance(spec, (IntegerFormat, IntegerElement)) else spec)
@@ -189,31 +203,6 @@ def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name:
     fmt = element.fmt
     if word not in (element.name, str(element.dtype), "" if fmt is None else fmt.name.lower()):
         raise ValueError(f"{unit.name} takes {element.name} ({element.dtype}) as {name}; got {shown(spec)}.")
-
-
-def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: str) -> Array:
-    """Return the results (M, N) of the kernel `fn` for the inputs x.
-
-    takes: "numpy" or "torch", the type of arrays to pass.
-
-    Raises:
-      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape than (M, N) or another dtype
-        than that of the accumulator of `unit`.
-    """
-    operands = [x.a.copy(), x.b.copy()]
-    passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
-    try:
-        with np.errstate(all="ignore"):
-            got = fn(*passed)
-    except Exception as error:
-        raise FunctionMisbehaved("runs", f"fn raised {error_in_words(error, 160)} for {x}.") from error
-    for name, now, was in zip("ab", operands, (x.a, x.b), strict=True):
-        if (now != was).any():
-            raise FunctionMisbehaved("leaves its operands alone", f"fn writes into {name} for {x}.")
-    array = array_of(got, x)
-    if array.dtype != unit.d.dtype:
-        raise FunctionMisbehaved("dtype", f"fn must return {unit.d.dtype}; got {array.dtype} for {x}.")
-    return array
 
 
 # ---- variants

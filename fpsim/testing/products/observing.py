@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class Observation:
 
     Attributes:
       x: the operands, and the scales and bias that the promise includes.
-      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs.
+      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs; of a kernel
+        of integers, the results themselves.
     """
 
     x: KernelInputs
@@ -48,7 +49,13 @@ class Observation:
         return int(self.differ.sum())
 
 
-def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
+class Promised(Protocol):
+    """An arithmetic that a kernel claims; `bits` returns the results that it promises for inputs, as codes (M, N)."""
+
+    def bits(self, x: KernelInputs, /) -> Array: ...
+
+
+def observe(kernel: CalledKernel, promise: Promised, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
     """Call a kernel with each of `inputs`, and append an Observation (results and promised results) to `seen` for each.
 
     The second and the last call repeat the first inputs. promise: the arithmetic that the kernel claims.
