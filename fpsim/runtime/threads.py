@@ -141,9 +141,11 @@ def over_tasks(count: int, work: Callable[[int], object]) -> None:
         _this_thread.is_worker = True
         try:
             while not stopped.is_set():
-                work(numbers.get_nowait())
-        except Empty:
-            pass
+                try:
+                    number = numbers.get_nowait()
+                except Empty:
+                    return
+                work(number)
         except BaseException:
             stopped.set()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -70,6 +71,18 @@ def test_after_an_error_no_further_task_begins(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ValueError, match="task 3"):
         over_tasks(1000, task)
     assert len(runs) < 100
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_task_may_raise_the_error_of_an_empty_queue(monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
+    monkeypatch.setenv("FPSIM_NUM_THREADS", threads)
+
+    def task(i: int) -> None:
+        if i == 1:
+            raise queue.Empty
+
+    with pytest.raises(queue.Empty):
+        over_tasks(20, task)
 
 
 def test_an_error_of_a_worker_is_the_caller_s(monkeypatch: pytest.MonkeyPatch) -> None:
