@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from fpsim.analysis.models.compiled import compiled_modules
 from fpsim.analysis.models.coverage import Coverage
+from fpsim.analysis.models.draws import restored_generators
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
@@ -70,7 +71,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
         if not (call.product == "fprop" and in_backward()):  # checkpointing computes these again
             seen(_placed(call, arithmetic, mode.by_torch))
 
-    with torch.random.fork_rng(devices=[]), mode.entered(), watching(see):
+    with restored_generators(), mode.entered(), watching(see):
         try:
             _computed(twin, batch, loss)
         except LayerError as reason:
@@ -110,7 +111,7 @@ def outputs_of(
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     mode = _Products(twin, arithmetic, frozenset() if compiled else frozenset(map(id, model.parameters())))
     plain = arithmetic.name.strip().lower() == "torch"
-    with torch.random.fork_rng(devices=[]), watching_outputs(twin, seen), torch.no_grad():
+    with restored_generators(), watching_outputs(twin, seen), torch.no_grad():
         try:
             with nullcontext() if plain else mode.entered():
                 output = _fitting(batch, lambda: called_with(twin, batch))

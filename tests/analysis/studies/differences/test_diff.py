@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -265,3 +266,14 @@ def test_equal_runs_say_what_added() -> None:
     units = "The first adds on hopper_bf16_f32 in one chain; the second adds on blackwell_bf16_f32 in one chain."
     chains = "The first adds by FusedMultiplyAdd(FP32); the second adds by FusedMultiplyAdd(FP32)."
     assert str(same).splitlines()[1:3] == [f"2 products: {units}", f"1 product: {chains}"]
+
+
+def test_draws_of_numpy_and_python_are_the_same_in_both_runs() -> None:
+    class Noisy(torch.nn.Linear):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            noise = random.random() + np.random.random()  # noqa: NPY002
+            return super().forward(x * noise)
+
+    states = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index] # noqa: NPY002
+    assert not diff(Noisy(16, 8), rows()[:, :16], "torch", "torch")
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states  # type: ignore[index] # noqa: NPY002
