@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fpsim.analysis.models.compiled import run_eagerly, stance
+from fpsim.analysis.models.draws import restored_generators
 from fpsim.analysis.models.floats import floats_of
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.watching.hooks import in_backward
@@ -136,6 +137,8 @@ class Twin:
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
         """Return the gradient of every trainable parameter, in the order of the model; None for an unused one.
 
+        Sparse gradients, such as those of torch.nn.Embedding(sparse=True), are returned as dense tensors.
+
         `loss`: the loss with its graph. `index`: number of the batch, which seeds random draws. `keep`: whether the
         graph stays usable.
         """
@@ -144,7 +147,8 @@ class Twin:
             weight.grad = None
         with _drawing(self.seed + index):
             loss.backward(retain_graph=keep)  # type: ignore[no-untyped-call]
-        gradients = [weight.grad for weight in self.weights]
+        sums = [weight.grad for weight in self.weights]
+        gradients = [x if x is None or x.layout == torch.strided else x.to_dense() for x in sums]
         for weight in self.weights:
             weight.grad = None
         return gradients
@@ -172,16 +176,11 @@ class Twin:
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
     """Seed the random generators of Python, NumPy and torch for a `with` block, and restore their states afterwards."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - models draw from it
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.default_generator.manual_seed(seed % 2**64)  # torch.manual_seed would move those of GPUs too
-    try:
+    with restored_generators():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - models draw from it
+        torch.default_generator.manual_seed(seed % 2**64)  # torch.manual_seed would move those of GPUs too
         yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
 
 
 @contextmanager

@@ -344,3 +344,14 @@ def test_the_weight_gradient_of_two_e4m3_operands_has_their_errors_in_quadrature
     assert row.gradient_error == row.weight_gradient_error
     assert math.isclose(row.gradient_error, math.hypot(*errors), rel_tol=0.01)  # independent errors of 131,072 values
     assert 0.035 < row.gradient_error < 0.039
+
+
+def test_sparse_gradients_of_embeddings_count_as_dense_ones() -> None:
+    figures = []
+    for sparse in (True, False):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Embedding(16, 32, sparse=sparse), nn.Linear(32, 8))
+        batches = [torch.randint(0, 16, (64,)) for _ in range(2)]
+        loss = lambda model, x: model(x).square().mean()  # noqa: E731
+        figures.append(fp.analysis.sensitivity(model, batches, loss, recipes="FP8_TENSOR").rows)
+    assert figures[0] == figures[1]
