@@ -88,7 +88,7 @@ class EncodedArray:
         """Return an array with these codes, copied.
 
         Args:
-          codes: unsigned integers of any shape, or an array of the format's own dtype.
+          codes: unsigned integers of any shape, or another array that `fpsim.decode` reads.
           fmt: the format, by name, dtype or object.
 
         Raises:

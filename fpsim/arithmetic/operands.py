@@ -175,7 +175,7 @@ def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) ->
             f"{label} must be unsigned codes with fmt=, or an array of a float dtype of up to 32 bits; "
             f"{describe_refused(value, array, label)}"
         )
-    codes = code_array(array, wanted_fmt, label)
+    codes = code_array(value, wanted_fmt, label)
     return codes.astype(wanted_fmt.storage, copy=False), wanted_fmt, False
 
 

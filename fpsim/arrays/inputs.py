@@ -136,9 +136,10 @@ def _as_floats(x: Any, array: Array, name: str) -> Array:
 def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "codes") -> Array:
     """Return codes of a format as an integer array after checking that all are in range.
 
-    The result keeps the integer dtype of the input. An array in the format's own dtype, such as ml_dtypes'
-    float8_e4m3fn, becomes unsigned integers of that size, and an empty list an array of fmt.storage. fmt: the format.
-    name: the name of the argument in error messages.
+    The result keeps the integer dtype of the input, with three exceptions. An array in the format's own dtype, such as
+    ml_dtypes' float8_e4m3fn, becomes unsigned integers of that size; so does an array of signed integers with as many
+    bits as the format, such as int8 for E4M3, whose numbers are bit patterns. An empty list becomes an array of
+    fmt.storage. fmt: the format. name: the name of the argument in error messages.
 
     Raises:
       TypeError: codes are neither integers nor an array of the format's dtype.
@@ -165,6 +166,8 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
             f"{name} must be unsigned integers (codes of {fmt} in {fmt.storage}); "
             f"{describe_refused(codes, array, name)} fpsim.encode turns values into codes."
         )
+    if array.dtype.kind == "i" and fmt.bits == 8 * array.dtype.itemsize and hasattr(codes, "dtype"):
+        return words(array)  # torch users hold patterns of 8 and 16 bits in signed integers
     if array.size and (array.dtype.kind == "i" or fmt.bits < 8 * array.dtype.itemsize):
         lowest, highest = int(array.min()), int(array.max())
         if lowest < 0 or highest >= 1 << fmt.bits:

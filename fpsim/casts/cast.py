@@ -79,7 +79,8 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
     """Return the exact values of codes, as floats.
 
     Args:
-      codes: unsigned integers of any shape (or an array of the format's own dtype).
+      codes: unsigned integers of any shape, or an array of the format's own dtype. An array of signed integers with as
+        many bits as the format, such as int8 for E4M3, is read as bit patterns.
       fmt: the format, by name, dtype or object.
       dtype: a float dtype that holds every value of the format.
       out: array of that dtype and of the codes' shape to fill.

@@ -127,12 +127,26 @@ def test_codes_in_any_integer_dtype_decode_alike(integer: type) -> None:
     assert_bits_equal(fp.decode(codes.astype(integer), fp.E2M1), fp.E2M1.table().astype(np.float32))
 
 
+@in_turn("fmt", [fp.E4M3, fp.FP16, fp.FP32, fp.FP64])
+def test_signed_integers_as_wide_as_the_format_are_bit_patterns(fmt: fp.Format) -> None:
+    codes = np.array([0, 1, (1 << fmt.bits) - 1, 1 << (fmt.bits - 1), fmt.sign_bit | fmt.max_code], fmt.storage)
+    signed = codes.view(f"i{fmt.storage.itemsize}")
+    assert_bits_equal(fp.decode(signed, fmt, np.float64), fp.decode(codes, fmt, np.float64))
+    assert_bits_equal(fp.decode(signed.astype(signed.dtype.newbyteorder()), fmt, np.float64)[1:2],
+                      fp.decode(codes[1:2], fmt, np.float64))  # fmt: skip
+    assert_bits_equal(fp.EncodedArray.from_codes(signed, fmt).codes, codes)
+    assert_bits_equal(fp.negative(signed, fmt=fmt), fp.negative(codes, fmt=fmt))
+    with pytest.raises(ValueError, match="got -0x1"):
+        fp.add([-1], [1], fmt=fmt)
+
+
 @in_turn(
     "codes, fmt, bad",
     [
         (np.array([0, 16], np.uint8), fp.E2M1, "0x10"),
         (np.array([0, 256], np.int64), fp.E4M3, "0x100"),
-        (np.array([3, -1], np.int8), fp.E4M3, "-0x1"),
+        (np.array([3, -1], np.int16), fp.E4M3, "-0x1"),
+        (np.array([3, -1], np.int8), fp.E2M1, "-0x1"),
         (np.array([1 << 12], np.uint16), fp.format("p3109_k12p5se"), "0x1000"),
         (np.array([1 << 63], np.uint64), fp.FP32, "0x8000000000000000"),
         (np.array([1 << 19], np.uint32), fp.TF32, "0x80000"),
