@@ -10,7 +10,10 @@ import numpy.typing as npt
 from fpsim.arithmetic.evaluate import evaluate
 from fpsim.arithmetic.keywords import Rounded, WantedFlags, rounded
 from fpsim.arithmetic.operands import Fillable, Formats
+from fpsim.arrays import Array, sticky_float
+from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP32, FP64, Format
 from fpsim.formats.rounding import Rounding
 
 
@@ -53,6 +56,31 @@ def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
       array([  1.,  16., 448.], dtype=float32)
     """
     return evaluate("from_int", (n,), keywords, fmt)
+
+
+def from_long_integers(n: Array, fmt: Format, keywords: dict[str, Any]) -> Array:
+    """Return the codes of integers of any size, each rounded once.
+
+    n: array of Python integers (dtype object). fmt: a format of up to 32 bits. keywords: the rounding mode, and if it
+    is stochastic the seed and random_bits, as for `fpsim.encode`.
+    """
+    if fmt != FP32 or keywords["rounding"] is not Rounding.STOCHASTIC:
+        return encode(np.array([sticky_float(integer) for integer in n.flat]).reshape(n.shape), fmt, **keywords)
+    # float64 has too few bits: those of a float32, and the 32 that are compared with random ones
+    places = np.array([max(integer.bit_length() - 63, 0) for integer in n.flat]).reshape(n.shape)
+    short = np.array([_cut(integer) for integer in n.flat], np.int64).reshape(n.shape)
+    rounded = decode(from_int(short, fmt, **keywords), fmt, np.float64)
+    with np.errstate(over="ignore"):
+        return encode(np.ldexp(rounded, np.minimum(places, FP64.bias)), fmt)
+
+
+def _cut(integer: int) -> int:
+    """Return the leading 63 bits of an integer, with its sign; the last one is also set if any bit after them is 1."""
+    magnitude = abs(integer)
+    lost = max(magnitude.bit_length() - 63, 0)
+    kept = magnitude >> lost
+    kept |= kept << lost != magnitude
+    return -kept if integer < 0 else kept
 
 
 def to_int(

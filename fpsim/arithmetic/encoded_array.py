@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arithmetic.comparison import equal, less, less_equal
-from fpsim.arithmetic.conversion import convert, from_int
+from fpsim.arithmetic.conversion import convert, from_int, from_long_integers
 from fpsim.arithmetic.functions import (
     absolute,
     add,
@@ -27,7 +27,7 @@ from fpsim.arithmetic.functions import (
 from fpsim.arithmetic.operands import broadcast_shape
 from fpsim.arithmetic.rounding_context import rounding_keywords
 from fpsim.arithmetic.shown_values import shown_values
-from fpsim.arrays import Array, as_array, code_array, exact_numbers, number_array, sticky_float
+from fpsim.arrays import Array, as_array, code_array, exact_numbers, number_array
 from fpsim.casts.cast import decode, encode
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
@@ -356,7 +356,7 @@ def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray
     if source.dtype.kind == "O":
         if target == FP64:
             raise ValueError("FP64 takes integers of up to 64 bits; got larger ones. Convert them with float().")
-        source = np.array([sticky_float(value) for value in source.flat]).reshape(source.shape)
+        return EncodedArray(from_long_integers(source, target, rounding_keywords()), target)
     return EncodedArray(encode(source, target, **rounding_keywords()), target)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import fpsim as fp
+from fpsim.casts.loops import random_words
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.oracles import casts
@@ -108,6 +109,21 @@ def test_lists_that_numpy_makes_floats_of_keep_their_integers() -> None:
 def test_integers_beyond_the_format_overflow() -> None:
     assert_bits_equal(fp.array([1000, -1000], fp.E4M3).codes, fp.encode(np.array([1000, -1000], np.float64), fp.E4M3))
     assert fp.array([10**30, -(10**30)], fp.FP16).tolist() == [np.inf, -np.inf]
+
+
+@in_turn("sign", [1, -1])
+@in_turn("random_bits", [1, 28, 29, 31, 32])
+def test_long_integers_round_to_float32_by_exact_fractions(sign: int, random_bits: int) -> None:
+    draws = random_words(3, 0, 64) >> (32 - random_bits)
+    limit = 1 << random_bits
+    fractions = [min(max(limit - int(draw) + i % 3 - 1, 0), limit - 1) for i, draw in enumerate(draws)]
+    integers = [sign * (((1 << 23) + 5 << 80) + (part << 80 - random_bits) + 1) for part in fractions]
+    away = [part + int(draw) >= limit for part, draw in zip(fractions, draws, strict=True)]
+    with fp.rounding("stochastic", seed=3, random_bits=random_bits):
+        got = fp.array(integers, fp.FP32)
+        assert fp.array(np.array([sign * (1 << 128) - sign, sign * 10**400]), fp.FP32).tolist()[1] == sign * np.inf
+    assert got.tolist() == [sign * float((1 << 23) + 5 + up << 80) for up in away]
+    assert random_bits == 1 or 0 < sum(away) < 64
 
 
 def test_booleans_and_small_integers_are_integers() -> None:
