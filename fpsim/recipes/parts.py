@@ -76,7 +76,8 @@ class Override:
 
         layer: the layer's name. The field `products` is not considered.
         """
-        return fnmatchcase(layer, self.layers) and self.start * steps <= step < self.stop * steps
+        first, end = (round(share * steps, 6) for share in (self.start, self.stop))  # 0.07 * 100 is above 7
+        return fnmatchcase(layer, self.layers) and first <= step < end
 
 
 @dataclass(frozen=True)

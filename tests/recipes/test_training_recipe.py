@@ -60,8 +60,11 @@ def test_kept_layers_are_float32_and_the_last_override_counts() -> None:
 
 @pytest.mark.parametrize(
     ("start", "stop", "steps", "wanted"),
-    [(0.85, 1.0, 250, range(213, 250)), (0.0, 0.5, 5, range(3)), (0.5, 1.0, 5, range(3, 5)), (0.0, 1.0, 1, range(1))],
-)
+    [
+        (0.85, 1.0, 250, range(213, 250)), (0.0, 0.5, 5, range(3)), (0.5, 1.0, 5, range(3, 5)), (0.0, 1.0, 1, range(1)),
+        (0.07, 1.0, 100, range(7, 100)), (0.0, 0.07, 100, range(7)), (5 / 7, 1.0, 7, range(5, 7)),
+    ],
+)  # fmt: skip
 def test_an_override_holds_from_its_first_share_of_the_steps_up_to_its_last(
     start: Any, stop: Any, steps: Any, wanted: Any
 ) -> None:
