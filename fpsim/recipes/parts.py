@@ -12,8 +12,9 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import ElementLike, element_format
 from fpsim.formats.named import format_argument
 from fpsim.formats.rounding import Rounding, rounding_mode
+from fpsim.recipes.cast_text import spec_text
 from fpsim.recipes.linear import FP32, LINEAR, linear_recipe
-from fpsim.recipes.linear_recipe import OPERANDS, PRODUCTS, LinearRecipe
+from fpsim.recipes.linear_recipe import PRODUCTS, SCALINGS, LinearRecipe
 from fpsim.recipes.optimizer_recipe import require_number
 from fpsim.reload import reloadable
 from fpsim.scaling.recipes import scaling_of
@@ -160,6 +161,7 @@ class Stored:
         object.__setattr__(self, "fmt", element_format(self.fmt))
         if self.scaling is not None:
             object.__setattr__(self, "scaling", scaling_of(self.scaling, others="or None"))
+        spec_text(self.fmt, self.scaling, "nearest_even", None, "keep", 32)  # refuses a format that needs a scale
 
 
 @dataclass(frozen=True)
@@ -197,11 +199,13 @@ class Numerics:
             object.__setattr__(self, name, None if value is None else format_argument(name, value))
         require_kind("sums", self.sums, (Accumulator, type(None)), "an accumulator such as fp.Sequential(fp.FP16)")
         require_kind("products", self.products, Accumulator, "an accumulator such as fp.FusedMultiplyAdd(fp.FP32)")
-        if self.products.rounding is Rounding.STOCHASTIC:
-            raise ValueError(
-                "products must be an accumulator that draws nothing, as every product would draw the same numbers; got "
-                f"{self.products!r}. Take fp.FusedMultiplyAdd(fp.FP32), say."
-            )
+        for name in ("sums", "products"):
+            accumulator = getattr(self, name)
+            if accumulator is not None and accumulator.rounding is Rounding.STOCHASTIC:
+                raise ValueError(
+                    f"{name} must be an accumulator that draws nothing, as all {name} would draw the same numbers; got "
+                    f"{accumulator!r}. Take fp.FusedMultiplyAdd(fp.FP32), say."
+                )
         refuse_unless_held(self.products.result_format, named.FP32, "take an accumulator in FP32")
         if self.attention is not None:
             object.__setattr__(self, "attention", _without_scales(linear_recipe(self.attention, "attention")))
@@ -211,13 +215,13 @@ def _without_scales(attention: LinearRecipe) -> LinearRecipe:
     """Check a linear recipe for attention's products, and return it unchanged.
 
     Raises:
-      ValueError: it has scales, stochastic rounding or a Hadamard transform.
+      ValueError: it has scales, stochastic rounding, a Hadamard transform or a stash format.
     """
-    scaled = any(getattr(attention, f"{operand}_scaling") is not None for operand in OPERANDS)
+    scaled = attention.delayed is not None or any(getattr(attention, field) not in (None, "same") for field in SCALINGS)
     draws = {rounding_mode(attention.rounding), rounding_mode(attention.grad_rounding)} & {Rounding.STOCHASTIC}
-    if scaled or draws or attention.hadamard or attention.delayed is not None:
+    if scaled or draws or attention.hadamard or attention.stash_fmt is not None:
         raise ValueError(
-            f"attention must be a recipe whose casts have no scales and draw nothing; got {attention!r}. Take 'BF16' "
-            "or 'FP16', or leave attention out."
+            "attention must be a recipe whose casts have no scales and draw nothing, without hadamard and stash_fmt; "
+            f"got {attention!r}. Take 'BF16' or 'FP16', or leave attention out."
         )
     return attention

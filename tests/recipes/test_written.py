@@ -124,7 +124,7 @@ OVERRIDES = st.builds(
 RECIPES = st.builds(
     Recipe, name=WORDS, linear=LINEARS, keep=st.lists(WORDS, max_size=3), overrides=st.lists(OVERRIDES, max_size=3),
     controller=st.none() | st.builds(Controller, levels=st.lists(LINEARS, min_size=1, max_size=3), layers=WORDS),
-    stored=st.lists(st.builds(Stored, WORDS, st.sampled_from(["e4m3", "int8", MINE])), max_size=2),
+    stored=st.lists(st.builds(Stored, WORDS, st.sampled_from(["e4m3", "bf16", MINE])), max_size=2),
     loss_scaling=st.sampled_from(list(POLICIES)) | st.builds(LossScalingPolicy, WORDS, scale=st.floats(1e-6, 1e6)),
     loss_factor=st.floats(1e-30, 1e30), optimizer=OPTIMIZERS, reduction=st.sampled_from([None, "bf16", MINE]),
     parametrisation=st.sampled_from(["standard", "unit"]), source=WORDS,
