@@ -200,7 +200,7 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
       >>> there.linear.accumulator("fprop").name, remarks[0]
       ('blackwell_e4m3_f32', "B200 adds without deepgemm('1d2d'), a schedule for hopper.")
     """
-    if chip == THIS_CPU:
+    if isinstance(chip, str) and chip.lower().strip() == THIS_CPU.lower():
         return _with_linears(recipe, _on_this_cpu), ()
     named = resolve(chip, "backend", (*others, THIS_CPU))
     all_moved: list[Moved] = []
@@ -211,6 +211,9 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
         return placed(recipe, chip).recipe if named.library else recipe
 
     changed = _with_linears(recipe, convert)
+    attention = recipe.numerics.attention
+    if attention is not None:
+        changed = changed.replace(numerics=dataclasses.replace(recipe.numerics, attention=convert(attention)))
     if not any(one.units for one in all_moved):
         raise ValueError(
             f"a chip needs a recipe with products on matrix units; {recipe.name!r} has none, so its results are "
@@ -222,7 +225,7 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
 
 
 def _with_linears(recipe: Recipe, convert: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
-    """Return a training recipe in which `convert` has replaced every linear recipe.
+    """Return a training recipe in which `convert` has replaced the linear recipes of all layers.
 
     These are the field `linear`, and the linear recipes of overrides and of the controller's levels.
     """

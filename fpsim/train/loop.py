@@ -17,6 +17,8 @@ from fpsim.arrays import Array
 from fpsim.errors import require_kind
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
+from fpsim.recipes.hardware import recipe_on_chip
+from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.torch.linear import QuantLinear
@@ -69,7 +71,8 @@ class Trainer:
     """A model, its data and its optimizer, which trains step by step.
 
     Args:
-      recipe: formats and arithmetic of the run.
+      recipe: formats and arithmetic of the run. On the backend "cpu", instructions of this processor replace the matrix
+        units of its linear layers.
       settings: all other settings of the run.
       ranks: the processes that train together; None for this process alone.
 
@@ -98,6 +101,8 @@ class Trainer:
         require_kind("settings", settings, Settings, "an fp.train.Settings")
         require_kind("ranks", ranks, (Ranks, type(None)), "an fpsim.train.Ranks or None")
         refuse_beyond_memory(settings)
+        if settings.backend == "cpu":
+            recipe, _ = recipe_on_chip(recipe, THIS_CPU)
         self.recipe, self.settings = recipe, settings
         self.ranks = Ranks.single() if ranks is None else ranks
         self.data: Any = corpus(settings.text) if settings.model == "transformer" else examples(settings.seed)

@@ -13,12 +13,11 @@ from typing import Any, Unpack
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import frame
+from fpsim.display.wording import plural
 from fpsim.errors import shown
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords
-from fpsim.recipes.hardware import recipe_on_chip
 from fpsim.recipes.look_up import find as find_recipe
-from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.train import checkpoint, record
 from fpsim.train import settings as knobs
@@ -144,23 +143,23 @@ class Run:
         axes.plot(self.losses, color=line.get_color(), alpha=0.25, linewidth=0.8)
         axes.locator_params(axis="x", integer=True, min_n_ticks=1)
         axes.set_xlabel("step")
-        axes.set_ylabel("loss (nats per token)")
+        axes.set_ylabel("loss (nats per token)" if self.settings.model == "transformer" else "loss (nats per vector)")
         axes.legend(frameon=False)
         return axes
 
     def __str__(self) -> str:
-        name = self.recipe.name or "a recipe without a name"
+        name, last = self.recipe.name or "a recipe without a name", min(len(self.losses), 20)
         if self.stopped:
-            return f"{name}: stopped after {len(self.losses)} steps: {self.stopped}"
+            return f"{name}: stopped after {plural(len(self.losses), 'step')}: {self.stopped}"
         if self.diverged:
             step = self.losses.index(self.highest_loss)
             return (
                 f"{name}: diverged: the loss rose from {self.losses[0]:.3g} to {self.highest_loss:.3g} at step {step}, "
-                f"and was {self.final_loss:.3g} at the end (mean of the last {min(len(self.losses), 20)} steps)"
+                f"and was {self.final_loss:.3g} at the end (mean of the last {plural(last, 'step')})"
             )
         return (
-            f"{name}: {len(self.losses)} steps in {self.seconds:.1f} s, loss {self.final_loss:.3f} (mean of the last "
-            f"{min(len(self.losses), 20)}), validation {self.validation_loss:.3f}"
+            f"{name}: {plural(len(self.losses), 'step')} in {self.seconds:.1f} s, loss {self.final_loss:.3f} "
+            f"(mean of the last {last}), validation {self.validation_loss:.3f}"
         )
 
 
@@ -210,8 +209,8 @@ def run(
       out: the folder to save the run in; None to save nothing.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
         emulation on a GPU; "hardware", a GPU's tensor cores; "cpu", torch.mm with this processor's matrix instructions,
-        whose bits fp.schedules.torch_mm predicts. The recipe's matrix units are then replaced by these instructions, as
-        by `fp.recipes.on_chip` with the chip "this CPU".
+        whose bits fp.schedules.torch_mm predicts. These instructions then replace the matrix units of the recipe's
+        linear layers.
       arithmetic: "specified", where all operations besides products have the same bits on every machine; or "torch",
         torch's own operations, whose bits depend on the processor. With "specified", the backend "float32" adds
         products by the recipe's `numerics.products`.
@@ -247,10 +246,7 @@ def run(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function of a share and a text, or None; got {shown(progress)}.")
     settings = settings_of(seed=seed, **keywords)
-    chosen = find_recipe(recipe)
-    if settings.backend == "cpu":
-        chosen, _ = recipe_on_chip(chosen, THIS_CPU)
-    trainer = Trainer(chosen, settings, ranks)
+    trainer = Trainer(find_recipe(recipe), settings, ranks)
     if out is None:
         return _finished(trainer, None, progress, trace)
     if trainer.ranks.rank > 0:  # only rank 0 writes; all ranks read
@@ -280,7 +276,8 @@ def _finished(
     if kept is not None and (saved != trainer.steps or not checkpoint.steps(kept.folder)):
         _save(trainer, kept)
     if trainer.stopped:
-        warnings.warn(f"{trainer.recipe.name}: {trainer.stopped}", RuntimeWarning, stacklevel=3)
+        # to the caller of `run`, which a decorator wraps
+        warnings.warn(f"{trainer.recipe.name}: {trainer.stopped}", RuntimeWarning, stacklevel=4)
     changes = [] if trainer.levels is None else [change._asdict() for change in trainer.levels.log]
     return Run(
         trainer.recipe, trainer.settings, [row["loss"] for row in trainer.rows],

@@ -16,7 +16,6 @@ from fpsim.lazy import public
 from fpsim.recipes.hardware import recipe_on_chip as recipe_on_chip
 from fpsim.recipes.linear import FP32
 from fpsim.recipes.look_up import find as find_recipe
-from fpsim.recipes.this_cpu import THIS_CPU
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.models import quantize_linears
 from fpsim.torch.operators import array_of, torch
@@ -144,9 +143,7 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: b
     place = ""
     remarks: tuple[str, ...] = ()
     if word in BACKENDS:
-        if word == "cpu":
-            recipe, _ = recipe_on_chip(recipe, THIS_CPU)
-        elif word in PLACES:
+        if word in PLACES:
             public("fpsim.gpu.device.device").require_device()  # before the other run has trained a step
         settings, place = dataclasses.replace(settings, backend=word), PLACES.get(word, "")
     else:

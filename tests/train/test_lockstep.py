@@ -12,6 +12,7 @@ import fpsim as fp
 
 torch = pytest.importorskip("torch")
 
+from fpsim.recipes.linear_recipe import PRODUCTS  # noqa: E402
 from fpsim.recipes.parts import Controller, Numerics, Override  # noqa: E402
 from fpsim.recipes.training_recipe import Recipe  # noqa: E402
 from fpsim.torch.trace import watching  # noqa: E402
@@ -239,6 +240,13 @@ def test_overrides_and_levels_move_to_the_chip_too() -> None:
     units = [each.accumulator("fprop").name for each in linears]
     assert units == ["blackwell_e4m3_f32", "blackwell_bf16_f32", "blackwell_e4m3_f32"]
     assert not remarks
+
+
+def test_attention_moves_to_the_chip_too() -> None:
+    recipe = fp.train.recipes.FP32.replace(numerics=Numerics(attention="BF16"))
+    there, _ = recipe_on_chip(recipe, "MI300X")
+    attention: Any = there.numerics.attention
+    assert [attention.accumulator(product).name for product in PRODUCTS] == ["cdna3_bf16_f32"] * 3
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import fpsim as fp
 torch = pytest.importorskip("torch")
 pytest.importorskip("pandas")
 
+from fpsim.recipes.hardware import recipe_on_chip  # noqa: E402
 from fpsim.recipes.linear_recipe import PRODUCTS  # noqa: E402
 from fpsim.torch.plan import plan_from  # noqa: E402
 from fpsim.train import OptimizerRecipe, Override, recipes  # noqa: E402
@@ -185,6 +186,16 @@ def test_one_product_at_a_time_can_be_exchanged() -> None:
     )
     report = errors(["BF16", backward])
     assert 0 < report["FORWARD"] < report["BF16"]
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_this_processor_computes_the_gradients_of_its_emulation() -> None:
+    try:
+        emulated, _ = recipe_on_chip(recipes.BF16, "this CPU")
+    except ValueError as reason:
+        pytest.skip(str(reason))
+    here = fp.train.gradient_probe("BF16", steps=0, backend="cpu")
+    assert here.equals(fp.train.gradient_probe(emulated, steps=0))
 
 
 @pytest.mark.parametrize(
