@@ -19,7 +19,7 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.backend import Backend
 from fpsim.products.unit_product import Factors
-from fpsim.scaling.tiling import tile_sizes
+from fpsim.scaling.tiling import matrix_block, tile_sizes
 
 BLOCK = 128  # terms, rows or columns that share a scale where scales are passed as an array (docs/schedules.md)
 
@@ -285,8 +285,7 @@ def block_along_k(block: tuple[int, ...], name: str) -> int:
     block: the field `block` of a Scaling: lengths of a tile (elements with one scale) along the last one or two axes;
     -1 for a whole axis. name: "a", whose K is the last axis, or "b", whose K is the first of two.
     """
-    missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
-    rows, columns = [*missing, *block][-2:]
+    rows, columns = matrix_block(block)
     return columns if name == "a" else rows
 
 

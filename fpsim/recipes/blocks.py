@@ -6,6 +6,7 @@ import math
 
 from fpsim.recipes.libraries import SCALINGS, scaling_in
 from fpsim.recipes.linear_recipe import LinearRecipe
+from fpsim.scaling.tiling import matrix_block
 
 # They refuse a K that is not a multiple of the block. DeepGEMM's own kernels accept it, and read zeros beyond K.
 STRICT = "fp.train and Transformer Engine"
@@ -23,5 +24,5 @@ def block_of(linear: LinearRecipe, product: str) -> int:
       [1, 16, 128]
     """
     along_k = [(scaling_in(linear, field), axis) for field, axis in SCALINGS[product]]
-    blocks = [((1, *scaling.block)[-2:])[axis] for scaling, axis in along_k if scaling is not None]
+    blocks = [matrix_block(scaling.block)[axis] for scaling, axis in along_k if scaling is not None]
     return math.lcm(*(block for block in blocks if block > 0), max(linear.hadamard if product == "wgrad" else 1, 1))

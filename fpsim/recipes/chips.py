@@ -7,8 +7,9 @@ from typing import NamedTuple
 from fpsim.formats.element import element_format
 from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.recipes.libraries import scaling_of_first
 from fpsim.recipes.linear import linear_recipe
-from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.units import unit_for
 from fpsim.schedules.schedule import Schedule
 
@@ -72,8 +73,9 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
         if unit.arch != arch:
             fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
             wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
-            scaling = getattr(recipe, SCALED_BY[name])
-            unit = unit_for(arch, wanted, scaling, f"{name} on {chip}", result=unit.d.name)
+            unit = unit_for(
+                arch, wanted, *scaling_of_first(recipe, name), f"{name} on {chip}", result=unit.d.name
+            )
             product = product.replace(accumulate=unit)
         units[name] = unit
         if product.schedule is not None and product.schedule.arch not in ("", arch):

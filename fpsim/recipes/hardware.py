@@ -18,9 +18,9 @@ from fpsim.matrix_units.chips import NamedChip, resolve
 from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.chips import Moved, moved
-from fpsim.recipes.libraries import library_schedule
+from fpsim.recipes.libraries import library_schedule, scaling_of_first
 from fpsim.recipes.linear import linear_recipe
-from fpsim.recipes.linear_recipe import PRODUCTS, SCALED_BY, LinearRecipe, Product
+from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.this_cpu import LAYOUTS, THIS_CPU, by_torch_mm, isa_here, notes_of
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.recipes.units import unit_for
@@ -153,8 +153,8 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
         if product.accumulate is not None or fmts == (None, None):
             return product
         if all(isinstance(fmt, Format) for fmt in fmts):
-            scaling = getattr(recipe, SCALED_BY[name])
-            return product.replace(accumulate=unit_for(arch, fmts, scaling, f"{name} on {called or arch}"))
+            unit = unit_for(arch, fmts, *scaling_of_first(recipe, name), f"{name} on {called or arch}")
+            return product.replace(accumulate=unit)
         words = " x ".join("float32" if fmt is None else str(fmt) for fmt in fmts)
         notes.append((f"Added by torch in float32, since no matrix unit is known here for {words}", name))
         return product

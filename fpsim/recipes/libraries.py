@@ -8,6 +8,7 @@ from fpsim.matrix_units.chips import NamedChip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.recipes import TENSOR as ONE_SCALE
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import matrix_block
 from fpsim.schedules.hardware import BLOCK_OF, ROW, TENSOR, schedule_of
 from fpsim.schedules.schedule import Schedule
 
@@ -74,6 +75,20 @@ def scaling_in(recipe: Any, field: str) -> Scaling | None:
     return scaling
 
 
+def scaling_of_first(recipe: Any, name: str) -> tuple[Scaling | None, int]:
+    """Return (the scaling of a product's first operand, None without scales; that operand's axis of K, 0 or 1).
+
+    recipe: the LinearRecipe. name: the product, "fprop", "dgrad" or "wgrad".
+
+    Example:
+      >>> from fpsim.recipes.libraries import scaling_of_first
+      >>> scaling_of_first(fp.torch.MXFP8, "wgrad")[0].block, scaling_of_first(fp.torch.MXFP8, "wgrad")[1]
+      ((32, 1), 0)
+    """
+    field, axis = SCALINGS[name][0]
+    return scaling_in(recipe, field), axis
+
+
 def _kind(scaling: Scaling | None, axis: int) -> str:
     """Return the granularity of an operand's scales along K as text, such as "scales per 128 terms".
 
@@ -81,8 +96,7 @@ def _kind(scaling: Scaling | None, axis: int) -> str:
     """
     if scaling is None:
         return TENSOR
-    missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))
-    block = [*missing, *scaling.block][-2:]
+    block = matrix_block(scaling.block)
     terms, across = block[axis], block[1 - axis]
     if terms == -1:
         return TENSOR if across == -1 else ROW

@@ -19,7 +19,7 @@ from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.chips import find as find_chip
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.cast_text import spec_text
-from fpsim.recipes.libraries import library_schedule
+from fpsim.recipes.libraries import library_schedule, scaling_of_first
 from fpsim.recipes.units import unit_for
 from fpsim.reload import reloadable
 from fpsim.scaling.recipes import TENSOR, scaling_of
@@ -33,7 +33,6 @@ Same = Literal["same"]
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 OPERANDS = ("input", "weight", "grad")
 SCALINGS = (*(f"{operand}_scaling{back}" for operand in OPERANDS for back in ("", "_backward")), "stash_scaling")
-SCALED_BY = {"fprop": "input_scaling", "dgrad": "grad_scaling", "wgrad": "grad_scaling_backward"}
 HADAMARD_SIZES = (0, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -307,7 +306,7 @@ class LinearRecipe:
             return how
         fmts = [None if fmt is None else element_format(fmt) for fmt in self.operands(product)]
         if isinstance(how, str):
-            return unit_for(how, fmts, getattr(self, SCALED_BY[product]), product)
+            return unit_for(how, fmts, *scaling_of_first(self, product), product)
         for side, fmt in zip("ab", fmts, strict=True):
             element = getattr(how, side)
             if fmt not in (element.fmt, element.carrier) and not (fmt is None and element.carrier.bits == 32):

@@ -10,19 +10,23 @@ from fpsim.formats.element import Element
 from fpsim.matrix_units.catalogue import ROWS as UNITS
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import matrix_block
 
 
 def unit_for(
-    arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
-) -> MatrixUnit:
+    arch: str, fmts: Sequence[Element | None], scaling: Scaling | None, axis: int = 1, subject: str = "a product", *,
+    result: str = "f32",
+) -> MatrixUnit:  # fmt: skip
     """Return the matrix unit of an architecture for operands of two given formats and a given result format.
 
-    A unit that reads block scales itself is preferred if their format and block size are those of `scaling`.
+    A unit that reads block scales itself is preferred if `scaling` has the format of its scales, and as many terms of K
+    share one.
 
     Args:
       arch: the architecture, such as "hopper".
       fmts: the formats of both operands; None, for an uncast operand, matches no unit.
       scaling: the Scaling (recipe of tiles and scales) of the first operand, or None.
+      axis: the axis of the first operand that is K, 0 or 1.
       subject: the beginning of the error message, such as "fprop on H100".
       result: name of the results' format in the unit, such as "f32".
 
@@ -34,7 +38,7 @@ def unit_for(
       >>> unit_for("hopper", (fp.E5M2, fp.E4M3), None).name, unit_for("cdna3", (fp.BF16, fp.BF16), None).name
       ('hopper_e5m2xe4m3_f32', 'cdna3_bf16_f32')
     """
-    block_scales = (scaling.scale_format, max(scaling.block)) if isinstance(scaling, Scaling) else None
+    block_scales = None if scaling is None else (scaling.scale_format, matrix_block(scaling.block)[axis])
     unit = _found_unit(arch, result, tuple(fmts), block_scales)
     if unit is not None:
         return unit
@@ -52,8 +56,8 @@ def _found_unit(
     """Return the matrix unit of an architecture for operands of two given formats; None if there is none.
 
     arch: the architecture, such as "hopper". result: name of the result format, such as "f32". fmts: formats of the
-    operands; None matches no unit. block_scales: (scale format, block size); a unit that reads such block scales is
-    preferred to one without. None for a unit without block scales.
+    operands; None matches no unit. block_scales: (scale format, terms of K that share a scale); a unit that reads such
+    block scales is preferred to one without. None for a unit without block scales.
     """
     units = [
         unit for unit in UNITS.values()

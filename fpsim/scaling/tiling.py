@@ -93,6 +93,21 @@ def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
     return Tiling(batch, rows, columns, tile_rows, tile_columns, grid)
 
 
+def matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
+    """Return (rows, columns) of a matrix's tiles; -1 for a whole axis.
+
+    block: as in `Scaling.block`. A block of one axis has tiles of one row, or of all rows if it is (-1,).
+
+    Example:
+      >>> from fpsim.scaling.tiling import matrix_block
+      >>> matrix_block((1, 128)), matrix_block((32,)), matrix_block((-1,))
+      ((1, 128), (1, 32), (-1, -1))
+    """
+    first = -1 if block[0] == -1 else 1
+    rows, columns = (first, *block)[-2:]
+    return rows, columns
+
+
 def spread(per_tile: Array, sizes: tuple[int, ...], shape: tuple[int, ...]) -> Array:
     """Return an array of `shape` in which each element has its tile's entry of `per_tile`.
 
