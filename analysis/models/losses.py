@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,13 +32,6 @@ class Criterion:
             )
         *inputs, target = batch
         return self.criterion(model(*inputs), target)
-
-    @property
-    def content(self) -> str:
-        """Text that identifies the criterion and its settings, for use in digests."""
-        if isinstance(self.criterion, torch.nn.Module):
-            return pickle.dumps(self.criterion).hex()
-        return f"torch.nn.functional.{self.criterion.__name__}"
 
 
 def called_with(model: Any, batch: Any) -> Any:

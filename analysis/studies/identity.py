@@ -10,9 +10,9 @@ import inspect
 import itertools
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
-from types import CellType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -76,11 +76,15 @@ def words(value: Any) -> str:
 
 
 def words_or_class(value: Any) -> str:
-    """Return the text that identifies a value (see `words`), or the name of its class if no text does."""
+    """Return the text that identifies a value (see `words`), or the name of its class if no text does.
+
+    A function of C without a text, such as torch.relu, has its qualified name.
+    """
     try:
         return words(value)
     except Exception:  # a repr may raise anything; all that is lost is one way to see a change
-        return type(value).__qualname__
+        named = value if isinstance(value, BuiltinFunctionType) else type(value)
+        return str(named.__qualname__)
 
 
 def _is_found_by_name(value: Any) -> bool:
@@ -169,9 +173,11 @@ def name_of(measure: Callable[..., Any]) -> str:
 def source_of(measure: Callable[..., Any]) -> str:
     """Return a digest (32 hexadecimal digits) of a function's source code, default arguments and captured values.
 
-    A captured array counts by its contents, a value that no text identifies (see `words`) by its type. Comments and the
-    layout of a `def` do not count, nor does what a function reads from its module or from files. A lambda is digested
-    by its compiled code, which depends on the version of Python.
+    A captured array counts by its contents, a value that no text identifies (see `words`) by its type. A callable
+    object counts by its attributes and the code of its `__call__`, and what a decorator such as functools.cache or
+    numba.njit made of a function by that function. Comments and the layout of a `def` do not count, nor does what a
+    function reads from its module or from files. A lambda is digested by its compiled code, which depends on the
+    version of Python.
 
     Example:
       >>> from fpsim.analysis.studies.identity import source_of
@@ -191,19 +197,39 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
     if id(value) in above:  # a function that captures itself
         return ["again"]
     above |= {id(value)}
+    own: list[str] = []
     if isinstance(value, functools.partial):
-        inner = [value.func, *value.args, *itertools.chain(*sorted(value.keywords.items()))]
+        inner = [value.func, *value.args, *_items(value.keywords)]
     elif isinstance(value, MethodType):
         inner = [value.__func__, value.__self__]
-    elif isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]  # an empty cell
-        kept = [*(value.__defaults__ or ()), *itertools.chain(*sorted((value.__kwdefaults__ or {}).items())), *cells]
-        return [_text(value), *itertools.chain.from_iterable(_texts(part, above) for part in kept)]
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return [value.dtype.str, str(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]  # an empty cell
+        own, inner = (
+            [_text(value)],
+            [*(value.__defaults__ or ()), *_items(value.__kwdefaults__), *cells, *_wrapped(value)],
+        )
     else:
-        return [words_or_class(value)]
-    return list(itertools.chain.from_iterable(_texts(part, above) for part in inner))
+        own, inner = [words_or_class(value)], _wrapped(value)
+        if not inner and callable(value) and not isinstance(value, type):
+            call = getattr(type(value), "forward", type(value).__call__)  # forward: of a torch.nn.Module
+            inner = [call, *_items(getattr(value, "__dict__", None))] if isinstance(call, FunctionType) else []
+    return [*own, *itertools.chain.from_iterable(_texts(part, above) for part in inner)]
+
+
+def _items(named: Mapping[str, Any] | None) -> list[Any]:
+    """Return the names and values of a mapping, or of None, as one list in the order of the names."""
+    return list(itertools.chain(*sorted((named or {}).items())))
+
+
+def _wrapped(value: Any) -> list[Any]:
+    """Return a list of the function from which a decorator, such as functools.cache or numba.njit, made `value`.
+
+    The list is empty for a value that no decorator made.
+    """
+    inner = getattr(value, "__wrapped__", None)
+    return [inner] if isinstance(inner, FunctionType) else []
 
 
 def _text(function: FunctionType) -> str:
@@ -213,7 +239,8 @@ def _text(function: FunctionType) -> str:
     """
     if "<lambda>" not in function.__qualname__:
         try:
-            return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))
+            code = function.__code__  # of a function made by functools.wraps, its own code
+            return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(code))))
         except (OSError, TypeError, SyntaxError):  # typed into a prompt
             pass
     return f"{sys.version_info[:2]} {_code(function.__code__)}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fpsim.analysis.studies.identity import digest, plain, source_of, words, wor
 from fpsim.recipes.linear_recipe import LinearRecipe
 
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+SETTINGS = (bool, int, float, str, tuple, list, FunctionType, BuiltinFunctionType, functools.partial)
 
 
 def content_of(*values: Any) -> str:
@@ -40,8 +42,8 @@ def model_content(model: Any) -> str:
     """Return a digest, 32 hexadecimal digits, of a torch.nn.Module.
 
     The digest covers the classes, modes (train or eval) and settings of all modules (those that torch prints, and
-    attributes that are numbers), the code of the method `forward` of classes outside torch, and the values of
-    parameters and buffers.
+    attributes that are numbers, texts, functions, or tuples and lists of these), the code of the methods of classes
+    outside torch, and the values of parameters and buffers.
 
     Example:
       >>> import torch
@@ -52,39 +54,55 @@ def model_content(model: Any) -> str:
       >>> model_content(model) == before
       False
     """
-    code = {kind: _code(kind) for kind in {type(module) for module in model.modules()}}
+    code: dict[type, str] = {}
     modules = [
-        (name, type(m).__qualname__, m.training, m.extra_repr(), _numbers(m), code[type(m)])
+        (name, type(m).__qualname__, m.training, m.extra_repr(), _settings(m), _code(type(m), code))
         for name, m in model.named_modules()
     ]
     held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return content_of(modules, [(name, x.requires_grad, x) for name, x in held])
 
 
-def _numbers(module: Any) -> list[tuple[str, Any]]:
-    """Return (name, value) of each attribute of a torch.nn.Module that is a number, except those of every module."""
-    mine = ((name, plain(value)) for name, value in vars(module).items() if name not in OF_EVERY_MODULE)
-    return sorted((name, value) for name, value in mine if isinstance(value, (bool, int, float)))
+def _settings(module: Any) -> list[tuple[str, str]]:
+    """Return (name, text) of each attribute of a torch.nn.Module that is a setting, except those of every module.
+
+    Settings are numbers, texts, functions, and tuples and lists. The text identifies the value; for a function, it is a
+    digest of its code.
+    """
+    settings = []
+    for name, value in vars(module).items():
+        if name not in OF_EVERY_MODULE and isinstance(plain(value), SETTINGS):
+            settings.append((name, source_of(value) if callable(value) else words_or_class(value)))
+    return sorted(settings)
 
 
-def _code(kind: Any) -> str:
-    """Return a digest of the source code of a module class's method `forward`; "" for torch's own classes."""
-    return "" if kind.__module__.partition(".")[0] == "torch" else source_of(kind.forward)
+def _code(kind: type, known: dict[type, str]) -> str:
+    """Return a digest of the source code of the methods of a module class, and of its base classes outside torch.
+
+    `known`: base class -> digest of its own methods, which is added to.
+    """
+    bases = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
+    for base in bases:
+        if base not in known:
+            methods = (getattr(x, "__func__", getattr(x, "fget", x)) for x in vars(base).values())
+            known[base] = digest(*(source_of(method) for method in methods if isinstance(method, FunctionType)))
+    return digest(*(known[base] for base in bases))
 
 
 def run_content(model: Any, batches: list[Any], loss: Any, seed: int, *more: str) -> str:
     """Return a digest of all that a run depends on: the model, batches, loss and seed, and the texts `more`.
 
-    The loss, a function of (model, batch), a Criterion or None, counts by its code.
+    The loss, a function of (model, batch), a Criterion or None, counts by its code and, for a module, its settings.
     """
-    if loss is None:
+    judge = loss.criterion if isinstance(loss, Criterion) else loss
+    if judge is None:
         by_code = "outputs alone"
     else:
-        by_code = loss.content if isinstance(loss, Criterion) else source_of(loss)
+        by_code = model_content(judge) if isinstance(judge, torch.nn.Module) else source_of(judge)
     return digest(model_content(model), content_of(batches), by_code, str(seed), *more)
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def recipe_words(recipe: LinearRecipe) -> str:
     """Return a text that identifies a recipe by its contents; the recipe's name does not count."""
     return words(recipe.replace(name=""))

@@ -185,6 +185,15 @@ def test_the_source_of_a_measure_is_its_code_without_comments(tmp_path: Path) ->
     beside = digest_of("m, other = lambda a: a in {'x', 'y'}, 1\n")
     assert digest_of("m, other = lambda a: a in {'x', 'y'}, 2\n") == beside
     assert digest_of("m, other = lambda a: a in {'x', 'z'}, 1\n") != beside
+    wraps = "def wrap(f):\n    @functools.wraps(f)\n    def inner(a):\n        return f(a){}\n    return inner\n"
+    for made in ("@functools.cache", "@numba.njit", "@functools.singledispatch", wraps.format("") + "@wrap"):
+        texts = [f"import functools, numba\n{made}\ndef m(a):\n    return a + {number}\n" for number in (1, 1, 2)]
+        one, same, other = map(digest_of, texts)
+        assert one == same != other, made
+    script = "import functools\n{}@wrap\ndef m(a): return a"
+    assert digest_of(script.format(wraps.format(""))) != digest_of(script.format(wraps.format("+1")))
+    kind = "class M:\n    def __init__(self, n): self.n = n\n    def __call__(self, a): return a{}\nm = M({})\n"
+    assert len({digest_of(kind.format(add, n)) for add, n in (("", 1), ("+1", 1), ("", 2), ("", 1))}) == 3
     x, y = np.arange(3.0), np.arange(4.0)
     assert source_of(functools.partial(np.dot, x)) == source_of(functools.partial(np.dot, x.copy()))
     assert source_of(functools.partial(np.dot, x)) != source_of(functools.partial(np.dot, y))

@@ -112,6 +112,50 @@ def test_a_folder_of_a_model_of_other_settings_or_code_is_refused(tmp_path: Path
             fp.analysis.sensitivity(model, [torch.ones(4, 16)], recipes="BF16", out=tmp_path)
 
 
+def test_texts_functions_and_helpers_of_a_model_are_settings(tmp_path: Path) -> None:
+    class Active(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, active: Any) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+            torch.nn.init.eye_(self.linear.weight)
+            torch.nn.init.zeros_(self.linear.bias)
+            self.active = active
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+        def inner(self, x: Any) -> Any:
+            return (getattr(torch, self.active) if isinstance(self.active, str) else self.active)(self.linear(x))
+
+    class Doubled(Active):
+        def inner(self, x: Any) -> Any:
+            return 2 * super().inner(x)
+
+    Doubled.__qualname__ = Active.__qualname__
+    batches = [torch.ones(4, 16)]
+    for i, (active, other) in enumerate((("relu", "tanh"), (torch.relu, torch.tanh))):
+        fp.analysis.sensitivity(Active(active), batches, recipes="BF16", out=tmp_path / str(i))
+        for model in (Active(other), Doubled(active)):
+            with pytest.raises(ValueError, match=r"with other weights, settings, batches, draws or code"):
+                fp.analysis.sensitivity(model, batches, recipes="BF16", out=tmp_path / str(i))
+
+
+def test_a_criterion_of_a_class_inside_of_a_function_is_a_loss(tmp_path: Path) -> None:
+    class Power(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, exponent: float) -> None:
+            super().__init__()
+            self.exponent = exponent
+
+        def forward(self, y: Any, target: Any) -> Any:
+            return (y - target).abs().pow(self.exponent).mean()
+
+    model, batches, _ = made("mlp")
+    for _ in range(2):
+        fp.analysis.sensitivity(model, batches, Power(2.0), recipes="BF16", products="wgrad", out=tmp_path)
+    with pytest.raises(ValueError, match=r"with other weights, settings, batches, draws or code"):
+        fp.analysis.sensitivity(model, batches, Power(4.0), recipes="BF16", products="wgrad", out=tmp_path)
+
+
 def test_identities_tell_models_batches_and_recipes_apart() -> None:
     model, batches, loss = made("mlp")
 
