@@ -127,7 +127,8 @@ class RangeReport:
         if place is None:
             return math.nan
         exponent, part = divmod(place, BINS_PER_BINADE)
-        return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
+        start, width = math.ldexp(1 + part / BINS_PER_BINADE, exponent), math.ldexp(1 / BINS_PER_BINADE, exponent)
+        return min(start + width, self.amax)  # the sum is Inf for the last bin of float64
 
     def _place(self, share: float) -> int | None:
         """Return the lowest bin that, with all lower bins, holds `share` (0 to 1) of the nonzero finite elements.

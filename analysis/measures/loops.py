@@ -364,6 +364,7 @@ def measure_kernel(width: int, scaled: bool) -> Any:
                 ordinary = (about[LARGEST] < np.inf) & (largest <= facts[TOP])
                 if facts[MAY_REFUSE] != 0.0:
                     ordinary = ordinary & (largest_of(kept) < np.inf)
+                    smallest = 0.0  # a negative value of any size may become 0
                 if scaled:
                     ordinary = ordinary & (largest_of(out) < np.inf)
                 largest_errors[MAX_ULP], largest_errors[MAX_RELATIVE] = maxima[group, MAX_ULP], 0.0

@@ -75,6 +75,13 @@ def test_quantiles_and_empty_data() -> None:
     assert math.isnan(empty.shares(fp.E4M3)["below"])
 
 
+@pytest.mark.filterwarnings("error")
+def test_magnitudes_reach_the_largest_and_the_smallest_float64() -> None:
+    largest = float(np.finfo(np.float64).max)
+    assert fp.analysis.range(np.array([1.0, largest])).quantiles[0.999] == largest
+    assert fp.analysis.range(np.array([5e-324, 1e-323, 1.0])).magnitude(0.5) == 1e-323
+
+
 def test_frames_hold_shares() -> None:
     pytest.importorskip("pandas")
     assert fp.analysis.exponents(f32(1, 1, 4, 0)).to_frame()["share"].tolist() == [0.5, 0.25]

@@ -34,6 +34,15 @@ def test_formats_that_need_scales_say_so(fmt: Any) -> None:
         fp.encode(x, fmt)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_negative_values_that_an_unsigned_format_makes_zero_are_lost(dtype: type, scale: float | None) -> None:
+    x = np.array([-1.0, 2.0, 3.0, -5.0], dtype)
+    report = fp.analysis.error(x, fp.formats.p3109(8, 4, signed=False), scale=scale, overflow="saturate")
+    assert (report.underflow_rate, report.lost_energy) == (0.5, 26 / 39)
+    assert report.noise_by_cause["underflow"] == 1
+
+
 @pytest.mark.parametrize("fmt", ["e4m3", "fp64"])
 @pytest.mark.parametrize("size", [1e-200, 1e-161])
 def test_an_sqnr_of_squares_below_float64s_range_is_unknown(fmt: str, size: float) -> None:
