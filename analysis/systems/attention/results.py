@@ -150,8 +150,13 @@ class AttentionReport:
         arrays, header = load(path)
         if header.pop("kind", None) != KIND:
             raise ScaledFileError(f"{path}: wanted {KIND}, got a file of another kind. Save one with .save(path).")
-        figures = AttentionFigures(**from_json(header.pop("figures")))
-        return AttentionReport(figures, **{**header, **arrays})
+        try:
+            figures = AttentionFigures(**from_json(header.pop("figures")))
+            return AttentionReport(figures, **{**header, **arrays})
+        except (KeyError, TypeError, ValueError):
+            raise ScaledFileError(
+                f"{path}: wanted {KIND} as save() wrote it; parts are missing or have other types. Save it again."
+            ) from None
 
     def __str__(self) -> str:
         """Return a sentence with the relative error, and the shares of overflow and underflow if any."""

@@ -118,6 +118,8 @@ class Ring(SpanOrders):
         require_integer("first", self.first, 0)
         if self.chunk is not None:
             require_integer("chunk", self.chunk, 1)
+        rings = tuple(tuple(int(rank) if is_integer(rank) else rank for rank in ring) for ring in self.rings)
+        object.__setattr__(self, "rings", rings)  # ranks in orders of additions are Python's integers
         if self.rings and len(self.rings) != self.channels:
             raise ValueError(
                 f"rings must have a permutation of the ranks for each of {self.channels} channels; got "
@@ -140,7 +142,7 @@ class Ring(SpanOrders):
         """
         buffers = []
         for number, channel in enumerate(split(span, self.channels)):
-            ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
+            ring = self.rings[number] if self.rings else tuple(range(ranks))
             step = max(channel.stop - channel.start, 1) if self.chunk is None else ranks * self.chunk
             for start in range(channel.start, channel.stop, step):
                 turn = BufferSpan(start, min(start + step, channel.stop))

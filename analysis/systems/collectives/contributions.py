@@ -94,7 +94,7 @@ class Source:
         if rank in self._kept:
             self._kept.move_to_end(rank)
             return self._kept[rank]
-        array, _ = float_array(self._read(rank), "a contribution")
+        array, _ = float_array(without_gradient(self._read(rank)), "a contribution")
         if array.ndim != 1:
             raise ValueError(
                 f"a contribution must be of shape (n,); got {array.shape} for rank {rank}. Flatten it: .reshape(-1)."
@@ -105,6 +105,7 @@ class Source:
                 f"{rank}."
             )
         if self.is_function:
+            array = array.copy()  # a function may fill one array again and again
             self._kept[rank] = array
             while len(self._kept) > self.keep:
                 self._kept.popitem(last=False)
@@ -133,11 +134,11 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
 
     Raises ValueError unless all arrays have one shape and dtype, TypeError unless they hold floats.
     """
-    first, _ = float_array(next(rows, np.zeros(0)), "a contribution")
+    first, _ = float_array(without_gradient(next(rows, np.zeros(0))), "a contribution")
 
     def checked() -> Iterator[Array]:
         for number, row in enumerate(rows, 1):
-            array, _ = float_array(row, "a contribution")
+            array, _ = float_array(without_gradient(row), "a contribution")
             if array.shape != first.shape or array.dtype != first.dtype:
                 raise ValueError(
                     f"contributions of an iterator must have one shape and dtype; got {first.dtype} of shape "

@@ -12,7 +12,7 @@ import numpy as np
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
-from fpsim.display.wording import percent
+from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 
 
@@ -109,15 +109,14 @@ class CollectiveReport(SavedReport):
     def __str__(self) -> str:
         """Return a sentence with the algorithms of the largest and the smallest error, or that no error is defined."""
         best, worst = self.best, self.worst
+        text = f"{plural(self.size, f'{self.format} element')} of {plural(self.ranks, 'rank')}: "
         if math.isnan(worst.relative_error):
-            return (
-                f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: no relative error is defined, as all "
-                "sums are 0 or not finite."
-            )
-        text = (
-            f"{self.size:,} {self.format} elements of {self.ranks:,} ranks: {worst.algorithm} has the largest error, "
-            f"{worst.relative_error:.2g}, {best.algorithm} the smallest, {best.relative_error:.2g}"
-        )
+            return text + "no relative error is defined, as all sums are 0 or not finite."
+        if len(self.rows) == 1:
+            text += f"{worst.algorithm} has a relative error of {worst.relative_error:.2g}"
+        else:
+            text += f"{worst.algorithm} has the largest error, {worst.relative_error:.2g}, "
+            text += f"{best.algorithm} the smallest, {best.relative_error:.2g}"
         if self.permutations:
             text += f"; another order of ranks changes {percent(worst.order_changed)} of {worst.algorithm}'s elements"
         return text + "."
