@@ -100,7 +100,7 @@ class _Runner:
       fn: the tested function of a batch (m, ...).
       x: rows of floats; the first `rows` are tested, the others fill batches.
       rows: number of rows to test.
-      seed: seed of the two random orders of the rows that fill batches.
+      seed: seed of the two random orders of the rows that fill batches: of the rows that are not tested, and of all.
     """
 
     def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:
@@ -112,12 +112,15 @@ class _Runner:
             )
         self._rows = rows
         draws = np.random.default_rng(seed)
-        self._orders = [draws.permutation(np.arange(rows, len(self._x))) for _ in range(2)]
+        fill = draws.permutation(np.arange(rows, len(self._x)))
+        other = draws.permutation(len(self._x))  # of all rows, as a single row to fill batches has no replacement
+        self._orders = [fill, np.roll(other, -1) if other[0] == fill[0] else other]
 
     def result(self, row: int, size: int, place: int, other: bool = False) -> Array:
         """Put row `row` of x at index `place` of a batch of `size` rows, and return fn's result for this row.
 
-        Other rows of x, in a random order, fill the batch. other: whether to use a second random order instead.
+        Rows of x that are not tested fill the batch in a random order. other: whether all rows of x fill it instead, in
+        a random order that begins with another row.
         """
         indices = np.insert(np.resize(self._orders[int(other)], size - 1), place, row)
         batch = self._x[load("torch", "batches of tensors").from_numpy(indices) if self._tensors else indices]

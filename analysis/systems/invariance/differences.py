@@ -16,8 +16,16 @@ def relative_difference(x: Array, reference: Array) -> float:
     """
     known = np.isfinite(x) & np.isfinite(reference)
     parts = [z[known] for z in (x, reference)]
-    largest = max(float(np.abs(z).max(initial=0.0)) for z in parts)
-    exponent = math.frexp(largest)[1] + 1  # scaled to less than 1/2, so that no square or difference overflows
-    x, reference = (np.ldexp(z, -exponent) for z in parts)
-    norm, apart = float(np.linalg.norm(reference)), float(np.linalg.norm(x - reference))
-    return apart / norm if norm else (math.inf if apart else 0.0)
+    large = max(float(np.abs(z).max(initial=0.0)) for z in parts) > 2.0**1020
+    x, reference = (z / 4 if large else z for z in parts)  # so that no difference overflows
+    (norm, scale), (apart, places) = _norm(reference), _norm(x - reference)
+    if not norm:
+        return math.inf if apart else 0.0
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(apart / norm, max(places - scale, -1074)))  # other than 0 if there is a difference
+
+
+def _norm(x: Array) -> tuple[float, int]:
+    """Return (m, e): the norm of x is m * 2**e, computed without squares that over- or underflow."""
+    exponent = math.frexp(float(np.abs(x).max(initial=0.0)))[1]
+    return float(np.linalg.norm(np.ldexp(x, -exponent))), exponent

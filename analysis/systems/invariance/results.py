@@ -81,7 +81,10 @@ class BatchInvariance(SavedReport):
 
     def __str__(self) -> str:
         """Return a text: whether bits depend on the batch, the causes, and the sizes at which bits change."""
-        sizes = f"batches of {self.rows[0].batch} to {self.rows[-1].batch}"
+        if len(self.rows) == 1:
+            sizes = f"only batches of {plural(self.rows[0].batch, 'row')}, so that other sizes may change bits"
+        else:
+            sizes = f"batches of {self.rows[0].batch} to {self.rows[-1].batch}"
         if self.invariant:
             return f"No bit of {plural(self.elements, 'element')} depends on the batch ({sizes})."
         lines = [f"Bits depend on {' and '.join(self.causes)} ({sizes})."]

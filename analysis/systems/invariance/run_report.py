@@ -168,8 +168,8 @@ class RunComparison(SavedReport):
             step, largest, _ = max(self.growth, key=lambda of_step: of_step[1])
             tensors = plural(len(self.rows), "tensor")
             most = f", at most by {largest:.2g} (relative), at step {step}" if largest else ""
-            yield f"{apart} of {tensors} in {steps} differ{most}."
-        if self.logits:
+            yield f"{apart} of {tensors} in {steps} {'differs' if apart == 1 else 'differ'}{most}."
+        if self.logits and self.tokens:
             tokens = f"{self.changed:,} of {plural(self.tokens, 'token')} would change"
             yield f"KL of the outputs ({self.logits}): {self.kl:.2g} nats; {tokens}."
         for name, missing in zip(self.names, (self.missing_first, self.missing_second), strict=True):

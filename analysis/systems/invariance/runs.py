@@ -95,7 +95,7 @@ def compare_runs(
       >>> report = fp.analysis.compare_runs(*logs)
       >>> print(report)
       First difference: step 1, head output: 25.0 % of its elements, relative difference 0.11.
-      1 of 2 tensors in 1 step differ, at most by 0.11 (relative), at step 1.
+      1 of 2 tensors in 1 step differs, at most by 0.11 (relative), at step 1.
       KL of the outputs (head output): 0.011 nats; 0 of 2 tokens would change.
     """
     require_word("steps", steps, ("number", "order"))

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, float_array, without_gradient
-from fpsim.casts.cast import encode
+from fpsim.casts.cast import decode, encode
 from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.named import FP32
+from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
@@ -96,6 +98,8 @@ class ScheduledProduct:
 
         w: None for the stored w.
 
+        Results in a format without a NumPy dtype, such as "tf32", are float32 (float64 if float32 cannot hold them).
+
         Raises:
           ValueError: there is no w, or shapes do not fit.
           TypeError: x or w does not hold floats.
@@ -104,11 +108,17 @@ class ScheduledProduct:
         if right is None:
             raise ValueError("w must be passed to a ScheduledProduct that was made without w: product(x, w).")
         left, _ = float_array(without_gradient(x))
+        if left.ndim < 2 or right.ndim != 2 or left.shape[-1] != right.shape[0]:
+            raise ValueError(f"x (m, k) and w (k, n) must agree in k; got {left.shape} and {right.shape}.")
         unit, schedule = self.chosen(len(left), right.shape[1], right.shape[0])
         options = {} if schedule is FLAT else {"schedule": schedule}
-        return np.asarray(
+        product = np.asarray(
             matmul(
                 encode(np.ascontiguousarray(left), unit.a.carrier), encode(np.ascontiguousarray(right), unit.b.carrier),
                 accumulate=unit, strict=False, out_fmt=self.out_fmt, **options,  # type: ignore[arg-type]
             )
         )  # fmt: skip
+        if product.dtype.kind != "u":
+            return product
+        fmt = find_format(unit.d.fmt if self.out_fmt is None else self.out_fmt)
+        return decode(product, fmt, np.float32 if FP32.holds(fmt) else np.float64)

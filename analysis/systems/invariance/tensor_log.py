@@ -118,7 +118,10 @@ class TensorLog:
         if header.get("kind") != KIND:
             raise ScaledFileError(f"{path}: wanted a tensor log, got a file of another kind. Save one with log.save().")
         log = TensorLog()
-        log.tensors = loaded("t", header["keys"], arrays)
+        try:
+            log.tensors = loaded("t", header["keys"], arrays)
+        except (KeyError, TypeError, ValueError):
+            raise ScaledFileError(f"{path}: wanted a tensor log as save() wrote it. Save it again.") from None
         return log
 
     @staticmethod

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.scaling.file import save
 
 A = fp.analysis
 
@@ -119,3 +121,10 @@ def test_sentences_on_one_head_and_on_caches_without_errors() -> None:
     assert str(A.kv_caches(q, k, 0 * v, A.KVCache("int8"))).startswith("of 1 cache, none has a defined error")
     with pytest.raises(ValueError, match="tokens must be an integer >= 1; got 0"):
         A.KVCache("int8").bits(0, 8)
+
+
+def test_a_file_that_lacks_metrics_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report.npz"
+    save(path, {"output": np.zeros(1, np.float32)}, {"kind": "a report on attention", "recipe": {}})
+    with pytest.raises(ValueError, match=r"report.npz: wanted a report on attention as save\(\) wrote it"):
+        A.AttentionReport.load(path)

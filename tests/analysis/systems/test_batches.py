@@ -108,6 +108,24 @@ def test_scales_of_the_whole_batch_make_rows_depend_on_neighbours() -> None:
     assert A.batch_invariance(alone, x, batches=(1, 4, 8)).invariant
 
 
+def test_neighbours_are_replaced_even_if_one_row_fills_all_batches() -> None:
+    x = draws((3, 50), seed=1)[0].astype(np.float32)
+    report = A.batch_invariance(lambda rows: rows / np.abs(rows).max(), x, batches=[2, 4])
+    assert report.causes == ("neighbours",)
+
+
+def test_one_size_of_batches_is_not_called_invariant_without_a_word() -> None:
+    text = str(A.batch_invariance(lambda rows: rows, draws((4, 5))[0], batches=8))
+    assert text == (
+        "No bit of 10 elements depends on the batch (only batches of 8 rows, so that other sizes may change bits)."
+    )
+
+
+def test_results_in_formats_without_a_dtype_are_values() -> None:
+    product = A.ScheduledProduct(np.full((4, 1), 0.1), out_fmt="tf32")
+    assert product(np.ones((1, 4))).tolist() == [[0.400390625]]
+
+
 def test_positions_and_repetition_are_told_apart() -> None:
     x = draws((16, 4))[0].astype(np.float32)
     by_place = A.batch_invariance(
@@ -275,6 +293,8 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
             "choose must",
         ),
         (lambda: A.ScheduledProduct()(np.ones((1, 2))), ValueError, "made without w"),
+        (lambda: A.ScheduledProduct()(np.ones((1, 2)), np.ones(2)), ValueError, r"x \(m, k\) and w \(k, n\) must"),
+        (lambda: A.ScheduledProduct(np.ones((1, 2)))(np.float32(1)), ValueError, r"got \(\) and \(1, 2\)"),
         (lambda: A.decoding(WRONG, np.sin, [1]), TypeError, "first must be a function"),
         (lambda: A.decoding(lambda t: np.ones(3), lambda t: np.ones(4), [1]), ValueError, "one shape"),
         (lambda: A.decoding(lambda t: np.ones((1, 3)), lambda t: np.ones(3), [1]), ValueError, r"\(vocabulary,\)"),

@@ -188,6 +188,11 @@ def test_sums_without_a_relative_error_are_said_to_be() -> None:
         assert math.isnan(report.best.relative_error)
 
 
+def test_a_report_on_one_algorithm_and_rank_compares_nothing() -> None:
+    report = C.report(np.float32([[1.01, 2]]), "e4m3", ["ring"], permutations=0)
+    assert str(report) == "2 E4M3 elements of 1 rank: ring has a relative error of 0.0045."
+
+
 def test_thousands_of_ranks_are_reduced_in_little_memory() -> None:
     pool = draws(1, 1512)[0]
     for algorithm in ("ring", "tree", "two_level", "direct"):

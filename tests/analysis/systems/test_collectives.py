@@ -307,6 +307,40 @@ def test_functions_sequences_iterators_and_tensors_give_the_bits_of_an_array() -
         fp.testing.assert_bits_equal(C.all_reduce(tensor, "bf16", algorithm=algorithm), want)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", C.ReductionTree("double_binary"), "two_level", "direct"])
+def test_functions_may_fill_one_array_again_and_again(algorithm: Any) -> None:
+    x = draws(16, 30).astype(np.float32)
+    buffer = np.empty(30, np.float32)
+
+    def row(rank: int) -> Array:
+        buffer[:] = x[rank]
+        return buffer
+
+    for accumulate in (None, "fp32"):
+        settings: dict[str, Any] = {"algorithm": algorithm, "accumulate": accumulate}
+        want = C.all_reduce(x, "fp32", **settings)
+        fp.testing.assert_bits_equal(C.all_reduce(row, "fp32", ranks=16, **settings), want)
+
+
+def test_contributions_may_be_tensors_with_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    x = draws(4, 8).astype(np.float32)
+    rows = [torch.tensor(row, requires_grad=True) for row in x]
+    for source, ranks in ((rows, None), (iter(rows), None), (rows.__getitem__, 4)):
+        fp.testing.assert_bits_equal(C.all_reduce(source, "bf16", ranks=ranks), C.all_reduce(x, "bf16"))
+
+
+def test_rings_may_hold_integers_of_numpy() -> None:
+    x = np.full((4, 2), 3e4, np.float32)
+    rings = np.array([[2, 0, 3, 1]])
+    assert C.Ring(rings=rings) == C.Ring(rings=((2, 0, 3, 1),))
+    with pytest.raises(C.CollectiveOverflowError, match="when rank 3's contribution"):
+        C.all_reduce(x, "fp16", algorithm=C.Ring(rings=rings))
+    inside = C.TwoLevel(2, C.Ring(rings=(np.array([1, 0]),)))
+    want = C.all_reduce(x, "fp32", algorithm=C.TwoLevel(2, C.Ring(rings=((1, 0),))))
+    fp.testing.assert_bits_equal(C.all_reduce(x, "fp32", algorithm=inside), want)
+
+
 def test_a_long_iterator_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from fpsim.analysis.systems.collectives import contributions
 

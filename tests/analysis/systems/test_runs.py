@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.scaling.file import save as save_file
 from fpsim.testing import assert_bits_equal
 from tests.kit.forks import fork
 
@@ -381,4 +382,22 @@ def test_runs_that_differ_in_nan_or_signs_of_zeros_have_no_size_of_the_differenc
     x = np.zeros((2, 4), np.float32)
     for other in (-x, x * np.nan):
         text = str(A.compare_runs({(1, "a", "output"): x}, {(1, "a", "output"): other}))
-        assert "100 % of its elements, only in signs of 0, Inf or NaN.\n1 of 1 tensor in 1 step differ.\n" in text
+        assert "100 % of its elements, only in signs of 0, Inf or NaN.\n1 of 1 tensor in 1 step differs.\n" in text
+
+
+def test_differences_whose_squares_underflow_have_a_size() -> None:
+    x, y = (np.array([[1.0, value]]) for value in (1e-200, 2e-200))
+    (row,) = A.compare_runs({(1, "a", "output"): x}, {(1, "a", "output"): y}).rows
+    assert math.isclose(row.relative, 1e-200)
+
+
+def test_outputs_without_tokens_have_no_divergence() -> None:
+    nothing = {(1, "a", "output"): np.zeros((0, 4), np.float32)}
+    assert str(A.compare_runs(nothing, nothing)) == "No bit of 1 tensor in 1 step differs."
+
+
+def test_a_log_without_its_keys_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.npz"
+    save_file(path, {"t0": np.zeros(3, np.float32)}, {"kind": "tensor log", "keys": [[1, "a"]]})
+    with pytest.raises(ValueError, match=r"log.npz: wanted a tensor log as save\(\) wrote it"):
+        A.TensorLog.load(path)
