@@ -28,7 +28,7 @@ def packed_pairs(parts: WeightParts) -> Tensor:
     """
     codes, scale = parts.codes, parts.beside["scale"]
     pairs = codes.dtype == "int8" and scale.dtype == "float8_e8m0fnu" and len(codes.shape) > 1
-    if pairs and (*scale.shape[:-1], scale.shape[-1] * MXFP4 // 2) == codes.shape:
+    if pairs and scale.shape and (*scale.shape[:-1], scale.shape[-1] * MXFP4 // 2) == codes.shape:
         return fp4_blocks(parts)
     return float_blocks(parts)
 

@@ -86,9 +86,9 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
-    The version is inferred. If a version decodes all zero points to the middle code, it is that version. Otherwise it
-    is the configured version, or if none is configured, the one whose zero points are nearer to the mean codes of
-    groups.
+    The version is inferred. If a version decodes all zero points to the middle code, it is that version, unless one is
+    configured together with `sym` false. Otherwise it is the configured version, or if none is configured, the one
+    whose zero points are nearer to the mean codes of groups.
 
     Raises:
       LayoutError: the shapes do not fit each other.
@@ -179,16 +179,18 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    If a version decodes all zero points to the middle code, it is that version. Otherwise it is the configured version,
-    or if none is configured, the one whose zero points are nearer to the mean codes of their groups. `bits`: bits of a
-    code. `n`: number of outputs. `group_of`: index of the group of each input.
+    If a version decodes all zero points to the middle code, it is that version, unless one is configured together with
+    `sym` false. Otherwise it is the configured version, or if none is configured, the one whose zero points are nearer
+    to the mean codes of their groups. `bits`: bits of a code. `n`: number of outputs. `group_of`: index of the group of
+    each input.
     """
     readings = read_zero_points(parts, bits, n)
     zeros = {f"v{version}": read.astype(np.float32) for version, read in readings.items()}
     said = {"gptq_v2": "v2", "gptq": "v1"}.get(str(parts.settings.get("checkpoint_format", "")))
     middle = 1 << bits - 1
     symmetric = [version for version, read in zeros.items() if (read == middle).all()]
-    if symmetric:  # the configuration of some files names the wrong version
+    asymmetric = said is not None and parts.settings.get("sym") is False
+    if symmetric and not asymmetric:  # the configuration of some files of symmetric codes names the wrong version
         return symmetric[0], zeros[symmetric[0]]
     if said is not None:
         return said, zeros[said]

@@ -89,7 +89,7 @@ def powers(codes: Array) -> Array:
 def values_of(stored: Array, fmt: Format | None = None) -> Array:
     """Return stored numbers as float32: converted if `fmt` is None, FP32 or FP64, else decoded as codes of `fmt`."""
     if fmt is None or fmt in (FP32, FP64):
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(all="ignore"):
             return np.asarray(stored, np.float32)
     return np.asarray(decode(np.ascontiguousarray(stored).view(fmt.storage), fmt, np.float32))
 

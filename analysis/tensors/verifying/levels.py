@@ -102,7 +102,7 @@ def _far(one: Recognised, values: Array) -> Iterator[Finding]:
     used = values[np.isfinite(values) & (values > 0)]
     if top is None or not used.size:
         return
-    middle, largest, level = float(np.median(used)), float(np.max(used)), 1.0
+    middle, largest, level = float(np.median(used.astype(np.float64))), float(np.max(used)), 1.0
     for key, power in (("tensor_scale", 1), ("tensor_divisor", -1)):
         if key in beside and beside[key].size == 1 and float(floats(beside[key])[0]) > 0:
             level = float(floats(beside[key])[0]) ** power

@@ -122,7 +122,7 @@ def _inverted_scales(one: Recognised) -> Iterator[Finding]:
     used = values[np.isfinite(values) & (values > 1e-6)]  # blocks of zeros have smaller ones
     if not used.size:
         return
-    middle = float(np.median(used))
+    middle = float(np.median(used.astype(np.float64)))  # the mean of two float32 may overflow
     if top * middle > LARGEST and top / middle < LARGEST:
         label = parts.beside["scale"].name.rpartition(".")[2]
         yield Finding.about(name, "scale inverted", f"with its {label}, weights are as large as {top * middle:.3g}, "

@@ -248,3 +248,22 @@ def test_a_relative_path_keeps_its_dots(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "bad.npz").write_bytes(b"no archive")
     monkeypatch.chdir(tmp_path / "inner")
     assert fp.analysis.verify("../bad.npz").problems[0].startswith("../bad.npz: damaged")
+
+
+def test_equal_zero_points_of_asymmetric_gptq_are_read_in_the_configured_version(tmp_path: Path) -> None:
+    zeros = np.zeros((16, 64), np.float32)  # whose range, -1 to 1 in float32, has the zero point 127 and not 128
+    for layout in ("gptq", "gptq_v2"):
+        folder = tmp_path / layout
+        fp.torch.export(
+            {"a.weight": zeros}, layout=layout, out=folder, bits=8, symmetric=False, group_size=32, keep=()
+        )  # fmt: skip
+        checkpoint = fp.analysis.open(folder)
+        assert checkpoint.layout == layout
+        assert not checkpoint["a.weight"].any()
+
+
+def test_scales_near_the_largest_float32_are_no_overflow(tmp_path: Path) -> None:
+    arrays = {"a.weight": np.ones((4, 8), np.int8), "a.SCB": np.full(4, 3e38, np.float32)}
+    with np.errstate(all="raise"):
+        [problem] = fp.analysis.verify(safetensors(tmp_path / "a.safetensors", arrays)).problems
+    assert "the scales look inverted" in problem
