@@ -94,9 +94,10 @@ def check_quantizer(
       scaling: an `fp.Scaling` or its name; fn then receives a matrix and returns an `fp.Scaled`, (codes, scales), or
         float32 values. None for a plain cast, or with a scale.
       scale: a positive number, or an array of them, (n, 1) for the rows or (n,) for the columns of matrices. fn then
-        returns saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or as values;
-        quotients are in float32. It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), with as many
-        arguments as it needs. An integer format without scale and scaling means the cast saturate(round(x)).
+        returns saturate(round(x / scale) + zero_point) as codes, which may be packed two per byte, or as values,
+        (code - zero_point) * scale. Quotients and values are in float32; values may then be rounded to another dtype.
+        It is called as fn(x), fn(x, scale) or fn(x, scale, zero_point), with as many arguments as it needs. An integer
+        format without scale and scaling means the cast saturate(round(x)).
       zero_point: an integer, or integers of the shape of scale; 0 for float formats. None means 0, and also allows a
         symmetric range, such as -127 to 127.
       block: rows and columns of a tile of a matrix, for scales (m, n) of its tiles; with ONNX's axis=1 and

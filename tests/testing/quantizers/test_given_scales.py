@@ -58,6 +58,15 @@ RIGHT: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
     ),
     "ties away": (lambda x: half_away(x, 0.5), "int8", {"scale": 0.5, "rounding": "nearest_away"}),
     "values": (lambda x: linear(x, 0.1) * np.float32(0.1), "int8", {"scale": 0.1, "zero_point": 0}),
+    "values in float64": (lambda x: linear(x, 0.1) * np.float64(np.float32(0.1)), "int8", {"scale": 0.1}),
+    "values in the dtype of tensors": (
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 3, 0, 255), "uint8",
+        {"scale": 0.5, "zero_point": 3, "source": "bfloat16"},
+    ),
+    "tensors of bfloat16": (
+        lambda x: torch.clamp(torch.round(x.float() / 0.5), -128, 127).to(torch.int8), "int8",
+        {"scale": 0.5, "source": "bfloat16"},
+    ),
     "torch": (
         lambda x: torch.clamp(torch.round(x.contiguous() / 0.5) + 3, 0, 255).to(torch.uint8), "uint8",
         {"scale": 0.5, "zero_point": 3},
@@ -130,6 +139,11 @@ FAULTS: dict[str, tuple[Callable[..., Any], str, dict[str, Any], str]] = {
     ),
     "no zero point": (lambda x: linear(x, 0.5, 0, np.uint8), "uint8", POINT, "leaves out the zero point"),
     "added before": (added_before, "uint8", POINT, "adds the zero point before it rounds"),
+    "fused, as torch.quantize_per_tensor on x86": (
+        lambda x: np.clip(np.rint(np.float32(x.astype(np.float64) * 10 + 3)), 0, 255).astype(np.uint8), "uint8",
+        {"scale": 0.1, "zero_point": 3},
+        "adds the zero point to x * (1 / scale) by a fused multiply-add, before it rounds",
+    ),
     "reciprocal": (
         to_int8(lambda x: np.rint(x * (np.float32(1) / np.float32(0.1)))), "int8", {"scale": 0.1},
         "multiplies by the reciprocal of the scale",
@@ -150,6 +164,52 @@ def test_faults_are_named(fault: str) -> None:
     fn, fmt, keywords, cause = FAULTS[fault]
     checked = report(fn, fmt, **keywords)
     assert (checked.causes, checked.unexplained) == ((cause,), 0), checked
+
+
+INTEGER_INPUTS: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
+    "a large scale": (
+        lambda x: np.rint(x / np.float64(1e6)).astype(np.int8), {"source": "int32", "scale": 1e6},
+        "wraps around where it should saturate",
+    ),
+    "16 bits of 32": (
+        lambda x: np.clip(x.astype(np.int16), -128, 127).astype(np.int8), {"source": "int32"},
+        "keeps 16 bits of the input",
+    ),
+    "32 bits of 64": (
+        lambda x: np.clip(x.astype(np.int32), -128, 127).astype(np.int8), {"source": "int64"},
+        "keeps 32 bits of the input",
+    ),
+    "codes as floats": (
+        lambda x: linear(x, 0.5).astype(np.float32), {"scale": 0.5},
+        "returns codes as floats, without multiplying them by the scale",
+    ),
+}  # fmt: skip
+
+
+@in_turn("fault", INTEGER_INPUTS)
+def test_large_integers_and_codes_as_floats_are_named(fault: str) -> None:
+    fn, keywords, cause = INTEGER_INPUTS[fault]
+    checked = report(fn, "int8", **keywords)
+    assert (checked.ok, checked.causes, checked.unexplained) == (False, (cause,), 0), checked
+
+
+def test_codes_that_the_dtype_of_values_does_not_tell_apart_are_noted() -> None:
+    def rounds(x: Any) -> Any:
+        return (torch.clamp(torch.round(x.float() / 3e-7), 0, 255) * 3e-7).to(x.dtype)
+
+    checked = report(rounds, "uint8", scale=3e-7, source="bfloat16")
+    assert "codes have only" in checked.notes[0]
+    assert "values in BF16" in checked.notes[0]
+
+
+def test_tensors_in_other_memory_layouts_are_checked() -> None:
+    def by_memory(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError("tensors only")
+        x = x if x.is_contiguous() else torch.as_strided(x, x.shape, torch.empty(x.shape).stride())
+        return torch.clamp(torch.round(x / 0.5), -128, 127).to(torch.int8)
+
+    assert [broken.property for broken in report(by_memory, "int8", scale=0.5).broken] == ["layout"]
 
 
 @pytest.mark.parametrize("scale", [1000.0, 1e-7])

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, format_of, packed_as_bytes
+from fpsim.arrays import Array, format_of, packed_as_bytes, to_torch
+from fpsim.casts.cast import quantize
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
+from fpsim.formats.named import FP32, FP64
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, require_function
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.quantizers.black_box import is_integer_dtype, parameters_of, read, require_shape, result_array
@@ -37,6 +39,7 @@ class GivenScaleCall:
         self.fn, self.promise = fn, promise
         self.covered = CoverageRecord()
         self.returns_values = False
+        self.value_fmt: Format = FP32  # of the values that fn returns
         self.tensors = False
         positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         needed = sum(p.kind in positional and p.default is Parameter.empty for p in parameters_of(fn))
@@ -62,12 +65,11 @@ class GivenScaleCall:
         try:
             arguments: list[Any] = [x, *extras[: self.more]]
             if self.tensors:
-                torch = sys.modules["torch"]
-                arguments = [torch.from_numpy(np.ascontiguousarray(array)) for array in arguments]
+                arguments = [to_torch(array) for array in arguments]
             with np.errstate(all="ignore"):
                 got = self.fn(*arguments)
         except Exception as error:
-            if "torch" not in sys.modules or self.tensors or x.dtype.name == "bfloat16":
+            if "torch" not in sys.modules or self.tensors or min(x.strides, default=0) < 0:
                 said = f"fn raised {error_in_words(error)} on an array of {x.dtype} and shape {x.shape}."
                 raise FunctionMisbehaved("runs", said, x) from error
             self.tensors = True
@@ -104,7 +106,10 @@ class GivenScaleCall:
         if self.returns_values:
             if known is None:
                 raise FunctionMisbehaved("dtype", f"fn must return codes of {fmt} or values; got {array.dtype}.", x)
-            return array.astype(np.float64) + self._no_sign_of_zeros
+            self.value_fmt = known
+            with np.errstate(over="ignore"):
+                single = array.astype(np.float32) if known == FP64 else array
+            return single.astype(np.float64) + self._no_sign_of_zeros
         if isinstance(fmt, Format):
             return read(array, x, fmt).words.view(np.float64).reshape(x.shape)
         return array.astype(np.float64) + self._no_sign_of_zeros
@@ -117,7 +122,27 @@ class GivenScaleCall:
     def wanted(self, promise: GivenScale, x: Array) -> Values:
         """Return the right results for x as float64: codes, or values if the function returned values.
 
-        promise: the model of the right arithmetic.
+        Values are in float32, or rounded to the format of the function's values if that is narrower. promise: the model
+        of the right arithmetic.
         """
         codes = promise.codes(x) + self._no_sign_of_zeros
-        return promise.values(codes) + self._no_sign_of_zeros if self.returns_values else codes
+        if not self.returns_values:
+            return codes
+        values = promise.values(codes)
+        if not self.value_fmt.holds(FP32):
+            values = np.asarray(quantize(values, self.value_fmt), np.float64)
+        return values + self._no_sign_of_zeros
+
+    def confused(self, promise: GivenScale, x: Array) -> str:
+        """Return a sentence on codes whose values are equal in the dtype that the function returns; "" if none are.
+
+        promise: the model of the right arithmetic. x: the inputs, which have all codes as results.
+        """
+        if not self.returns_values or self.value_fmt.holds(FP32):
+            return ""
+        scales = np.broadcast_to(promise.spread(promise.scale, x.shape), x.shape)
+        parts = np.stack([part.ravel() for part in (scales, promise.codes(x), self.wanted(promise, x))])
+        parts = parts[:, np.isfinite(parts).all(0)]
+        codes, values = (np.unique(parts[[0, row]], axis=1).shape[1] for row in (1, 2))
+        text = f"{codes:,} codes have only {values:,} values in {self.value_fmt}, the format of the returned values"
+        return text if values < codes else ""

@@ -68,6 +68,10 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
     if points.any():
         named |= {
             "adds the zero point before it rounds": {"before": True},
+            "adds the zero point to x * (1 / scale) by a fused multiply-add, before it rounds": {
+                "before": True,
+                "quotient": "fused",
+            },
             "leaves out the zero point": {"zero_point": 0 * points},
             "subtracts the zero point": {"zero_point": -points},
         }
@@ -113,6 +117,12 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
     return changes
 
 
+def _of_integers(x: Array) -> dict[str, dict[str, Any]]:
+    """Return the faults of losing high bits of integer inputs, as `changes_of` does; {} if x has floats."""
+    widths = [bits for bits in (8, 16, 32) if x.dtype.kind in "iu" and bits < 8 * x.itemsize]
+    return {f"keeps {bits} bits of the input": {"input_bits": bits} for bits in widths}
+
+
 def cause_of(
     promise: GivenScale, box: GivenScaleCall, x: Array, got: Values
 ) -> tuple[tuple[str, ...], GivenScale, int]:
@@ -121,7 +131,9 @@ def cause_of(
     There are one or two clauses ("drops the sign"); () if none explain the results, with `promise` as the model.
     promise: the model of the promised arithmetic. box: the quantizer.
     """
-    variants = changes_of(promise)
+    variants = changes_of(promise) | _of_integers(x)
+    if box.returns_values:
+        variants["returns codes as floats, without multiplying them by the scale"] = {"decoded": False}
     few, few_got = x, got
     if promise.matrix is not None and x.size > MANY:
         rows = max(MANY // x.shape[1] // promise.matrix[0], 1) * promise.matrix[0]

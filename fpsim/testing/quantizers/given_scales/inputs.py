@@ -23,8 +23,9 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return the inputs of a check in `dtype`, at which results of a quantizer with a given scale change.
 
     They are multiples of the scale near ties and ends of the range, random values, zeros, Inf, subnormals, large
-    values, and NaN if the format has NaN. With scales along an axis, the inputs for each scale are along the other axis
-    of a matrix; else they are flat. promise: the scale and format of the quantizer.
+    values, and NaN if the format has NaN; in integer dtypes, also powers of two and the ends of the dtype's range. With
+    scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are flat. promise:
+    the scale and format of the quantizer.
     """
     if promise.block is not None:
         return _of_tiles(promise, dtype)
@@ -42,11 +43,7 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
         column = np.concatenate([levels, rng.uniform(levels.min(), levels.max(), 512)])
         x = (column if along is None else np.expand_dims(column, 1 - along)) * scales
         if dtype.kind in "iu":
-            info = np.iinfo(dtype)
-            low, high = max(info.min, -(1 << 24)), min(info.max, 1 << 24)
-            near = np.rint(x)[..., None] + np.array([-1, 0, 1])
-            moved = np.moveaxis(near, -1, 0).reshape(-1, x.shape[-1]) if along == 0 else near.reshape(*x.shape[:-1], -1)
-            return np.asarray(np.clip(moved, low, high).astype(dtype))
+            return _whole(x, dtype, along)
         single = x.astype(dtype)
         around = [single, *(_next(single, step) for step in (-2, -1, 1, 2))]
         nans = [] if isinstance(fmt, IntegerFormat) or not fmt.has_nan else [np.nan, -np.nan]
@@ -54,6 +51,32 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
         if along is not None:
             special = np.expand_dims(special, 1 - along).repeat(single.shape[1 - along], 1 - along)
         return np.concatenate([*around, special], along or 0)
+
+
+def _whole(x: Array, dtype: np.dtype[Any], along: int | None) -> Array:
+    """Return integers of `dtype` next to the float64 numbers x, and those at which casts between integers overflow.
+
+    Between 2**24 and 2**64 only integers that float32 can represent are next to x. The others are 0 and the powers of
+    two with both signs, their neighbours, and the ends of the range of `dtype`. along: the axis of a matrix x along
+    which its scale stays the same, and to which integers are added; None for a flat x.
+    """
+    info = np.iinfo(dtype)
+    near = np.rint(np.clip(x, -(2.0**65), 2.0**65)).astype(np.float32).astype(np.float64)
+    step = np.maximum(np.spacing(np.abs(near).astype(np.float32)).astype(np.float64), 1.0)
+    powers = [0, *(1 << bit for bit in range(64))]
+    exact = {sign * power + more for power in powers for sign in (1, -1) for more in (-1, 0, 1)} | {info.min, info.max}
+    ends = np.array(sorted(value for value in exact if info.min <= value <= info.max), dtype)
+    parts = [_within(near + more * step, dtype) for more in (-1, 0, 1)]
+    if along is not None:
+        ends = np.expand_dims(ends, 1 - along).repeat(x.shape[1 - along], 1 - along)
+    return np.concatenate([*parts, ends], along or 0)
+
+
+def _within(x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return integral float64 numbers as integers of `dtype`, limited to its range."""
+    info = np.iinfo(dtype)
+    limited = np.clip(x, float(info.min), float(np.nextafter(float(info.max) + 1.0, 0.0)))
+    return np.where(x >= float(info.max), dtype.type(info.max), limited.astype(dtype))
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
@@ -92,19 +115,18 @@ def _next(x: Array, steps: int) -> Array:
     return np.where(x == 0, x, np.copysign(moved.view(x.dtype), x))
 
 
-def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
+def further_arrays(promise: GivenScale, x: Array) -> Iterator[tuple[str, Array]]:
     """Yield (name, array) pairs of further inputs: large and square arrays of values of x, and x in memory layouts.
 
-    With one scale: "large" (about a million values), "square" (a square matrix), and each layout of `names`, for which
+    With one scale: "large" (about a million values), "square" (a square matrix), and each layout of LAYOUTS, for which
     x is cut to a multiple of 8 elements and reshaped to the layout's number of axes. With scales along an axis: "large"
     and the layouts of matrices. With a scale per tile: the first two matrices of x in the layouts of matrices.
-    promise: the scales. x: inputs of `inputs_of`. names: keys of LAYOUTS.
+    promise: the scales. x: inputs of `inputs_of`.
     """
-    layouts = {name: LAYOUTS[name] for name in names}
     rng = np.random.default_rng(1)
     if promise.matrix is not None:
         few = x[: 2 * promise.matrix[0]]
-        yield from ((name, layout.make(few)) for name, layout in layouts.items() if layout.axes == 2)
+        yield from ((name, layout.make(few)) for name, layout in LAYOUTS.items() if layout.axes == 2)
         return
     along = promise.along
     if along is None:
@@ -112,11 +134,11 @@ def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Ite
         side = math.isqrt(x.size)
         yield "square", x[: side * side].reshape(side, side).copy()
         few = x[: x.size // 8 * 8]
-        for name, layout in layouts.items():
+        for name, layout in LAYOUTS.items():
             yield name, layout.make(few.reshape(layout.shape))
         return
     count = -(-LARGE // x.shape[1 - along])
     yield "large", x.take(rng.integers(0, x.shape[along], count), along)
-    for name, layout in layouts.items():
+    for name, layout in LAYOUTS.items():
         if layout.axes == 2:
             yield name, layout.make(x)

@@ -33,14 +33,16 @@ class GivenScale(NamedTuple):
       rounding: a rule of `rounder.RULES`, such as "nearest_even" or "half_added".
       cast: keywords overflow and subnormals of the cast to a float format.
       block: rows and columns of a tile; None without tiles.
-      quotient: arithmetic of x / scale: "float32", "float64", "reciprocal" (x * (1 / scale)), "product" (x * scale), or
-        a format to which quotients are rounded.
+      quotient: arithmetic of x / scale: "float32", "float64", "reciprocal" (x * (1 / scale)), "product" (x * scale), a
+        format to which quotients are rounded, or "fused" (x * (1 / scale) + zero point, rounded once, with `before`).
       lowest, highest: the smallest and the largest integer of the result, such as -128 and 127.
       before: whether the zero point is added before rounding, not after it.
       wraps: the side of the range beyond which integers lose their high bits instead of saturating: "", "both", "above"
         or "below".
       wide: upper limit of rounded quotients, before the zero point is added and high bits are lost.
       sign: treatment of the signs of quotients: "keep", "drop" or "flip".
+      input_bits: number of low bits that are kept of integer inputs; None keeps all.
+      decoded: whether values are (code - zero point) * scale, and not the codes themselves.
     """
 
     fmt: Format | IntegerFormat
@@ -56,6 +58,8 @@ class GivenScale(NamedTuple):
     wraps: str = ""
     wide: float = WIDE
     sign: str = "keep"
+    input_bits: int | None = None
+    decoded: bool = True
 
     @property
     def matrix(self) -> tuple[int, int] | None:
@@ -95,7 +99,7 @@ class GivenScale(NamedTuple):
             offset = self.spread(self.zero_point, x.shape).astype(np.float64)
             moved = quotient.astype(np.float64)
             moved = {"keep": moved, "drop": np.abs(moved), "flip": -moved}[self.sign]
-            if self.before:
+            if self.before and self.quotient != "fused":
                 moved = (moved.astype(np.float32) + offset.astype(np.float32)).astype(np.float64)
             rounded_off: Values = round_to_integers(np.clip(moved, -WIDE, WIDE), self.rounding)
             added = 0 if self.before else offset
@@ -114,9 +118,14 @@ class GivenScale(NamedTuple):
         The result is float64 for "float64", else float32.
         """
         scale = self.spread(self.scale, x.shape)
+        if self.input_bits is not None:
+            x = x.astype(f"{x.dtype.kind}{self.input_bits // 8}")
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":
             return np.asarray(single * (np.float32(1) / scale))
+        if self.quotient == "fused":
+            exact = single.astype(np.float64) * (np.float32(1) / scale)
+            return np.asarray((exact + self.spread(self.zero_point, x.shape)).astype(np.float32))
         if self.quotient == "product":
             return np.asarray(single * scale)
         if self.quotient == "float64":
@@ -125,7 +134,9 @@ class GivenScale(NamedTuple):
         return divided if self.quotient == "float32" else np.asarray(quantize(divided, self.quotient))
 
     def values(self, codes: Values) -> Values:
-        """Return the float32 values, (code - zero point) * scale, of codes, as float64."""
+        """Return the float32 values, (code - zero point) * scale, of codes, as float64; codes if not `decoded`."""
+        if not self.decoded:
+            return codes
         with np.errstate(all="ignore"):
             scale = self.spread(self.scale, codes.shape)
             offset = self.spread(self.zero_point, codes.shape) if isinstance(self.fmt, IntegerFormat) else 0.0
