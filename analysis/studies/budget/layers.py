@@ -247,10 +247,11 @@ def attention_products(
     """
     q, k, v = (of[which] for which in ("query", "key", "value"))
     k = k.swapaxes(-2, -1) if settings["turned"] else k
-    lead = np.broadcast_shapes(q.shape[:-2], v.shape[:-2]) if q.ndim == v.ndim and q.shape[:-2] == v.shape[:-2] else (
-        q.shape[:-2]
-    )  # fmt: skip
-    k, v = (_per_head(x, lead) for x in (k, v))
+    try:
+        lead = np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
+    except ValueError:  # heads of queries share keys, as in grouped-query attention
+        lead = q.shape[:-2]
+    q, k, v = (_per_head(x, lead) for x in (q, k, v))
     heads = int(np.prod(lead, dtype=np.int64))
     q, k, v = (x.reshape(heads, *x.shape[-2:]) for x in (q, k, v))
     dy = of.get("output_gradient")
@@ -278,11 +279,11 @@ def attention_products(
 
 
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
-    """Return keys or values x, (..., tokens, size), with the queries' leading axes: (*lead, tokens, size).
+    """Return queries, keys or values x, (..., tokens, size), with the leading axes of the result of attention.
 
-    `lead`: the queries' leading sizes, such as (batch, heads). If x has fewer heads, as in grouped-query attention,
-    each head is repeated for the consecutive heads of queries that share it. Missing leading axes are added by
-    broadcasting.
+    The returned shape is (*lead, tokens, size). `lead`: the result's leading sizes, such as (batch, heads). If x has
+    fewer heads, as in grouped-query attention, each head is repeated for the consecutive heads of queries that share
+    it. Other leading axes are broadcast.
     """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)

@@ -263,3 +263,29 @@ def test_delayed_scales_of_attention_come_from_the_recorded_queries_and_keys() -
     assert [note.partition(" are 1")[0] for note in at_two] == [
         "Delayed scales of score gradient", "Delayed scales of probabilities",
     ]  # fmt: skip
+
+
+def test_operands_of_attention_broadcast_as_torch_broadcasts_them() -> None:
+    class Shared(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, expands: bool) -> None:
+            super().__init__()
+            self.linear, self.expands = nn.Linear(16, 16, bias=False), expands
+            torch.nn.init.eye_(self.linear.weight)
+
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            operands = [self.linear(q), k, v]
+            if self.expands:
+                operands = [x.expand(2, 3, *x.shape[-2:]) for x in operands]
+            return functional.scaled_dot_product_attention(*operands)
+
+    rng = torch.Generator().manual_seed(0)
+    shapes = (1, 3, 40, 16), (2, 3, 48, 16), (2, 1, 48, 16)
+    operands = [torch.randn(shape, generator=rng) for shape in shapes]
+    rows = []
+    for expands in (False, True):
+        model = Shared(expands)
+        with fp.analysis.record(model, keep=1, formats=()) as r:
+            model(*operands)
+        rows.append([row for row in fp.analysis.budget(r, recipe=E4M3, on=None).rows if row.kind == "attention"])
+    assert [row.parts for row in rows[0]] == [6, 6]
+    assert rows[0] == rows[1]
