@@ -73,9 +73,7 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
         if unit.arch != arch:
             fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
             wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
-            unit = unit_for(
-                arch, wanted, *scaling_of_first(recipe, name), f"{name} on {chip}", result=unit.d.name
-            )
+            unit = unit_for(arch, wanted, *scaling_of_first(recipe, name), f"{name} on {chip}", result=unit.d.name)
             product = product.replace(accumulate=unit)
         units[name] = unit
         if product.schedule is not None and product.schedule.arch not in ("", arch):

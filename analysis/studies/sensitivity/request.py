@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from fpsim.analysis.studies.arguments import matches, nearest_names, patterns_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.sensitivity.shapes import adds_float32, multiplies, why_not
 from fpsim.errors import require_word, shown
+from fpsim.recipes.linear import row_name
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
-from fpsim.recipes.look_up import find_linear
+from fpsim.recipes.look_up import find_linear, is_file
 from fpsim.recipes.training_recipe import Recipe
 
 LEFT_OUT = "Not measured,"  # the beginning of notes on layers that stay exact
@@ -152,7 +154,10 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
     elif isinstance(recipes, Iterable):
         pairs = []
         for spec in recipes:
-            name = spec.upper().replace("-", "_") if isinstance(spec, str) else getattr(spec, "name", "")
+            if isinstance(spec, str):
+                name = Path(spec).name if is_file(spec) else row_name(spec)
+            else:
+                name = getattr(spec, "name", "")
             pairs.append((name, find_linear(spec)))
     else:
         raise TypeError(f"recipes must be names, recipes or a dictionary of these; got {shown(recipes)}.")

@@ -215,3 +215,12 @@ def test_the_figure_has_a_mark_for_each_row() -> None:
     assert len(hollow) == len(report.rows) / 2  # the exact recipe
     assert next(label.get_text() for label in ax.get_yticklabels()) == report.ranking()[0].layer
     assert report.plot(ax) is ax
+
+
+def test_recipes_have_the_names_of_the_catalogue_or_of_their_file(tmp_path: Path) -> None:
+    from fpsim.analysis.studies.sensitivity.request import recipes_named
+
+    path = tmp_path / "mine-2.toml"
+    path.write_text(fp.train.recipes.NVFP4.to_toml())
+    assert list(recipes_named([" bf16 ", "te-hybrid", str(path)])) == ["BF16", "TE_HYBRID", "mine-2.toml"]
+    assert list(recipes_named([path])) == ["mine-2.toml"]
