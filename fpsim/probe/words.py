@@ -35,13 +35,11 @@ def sentences(model: Any) -> Iterator[str]:
         yield f"A {noun} of {plural(model.n, 'term')}: nothing that fits, {calls}."
     else:
         plain = model.arithmetic
-        rows = () if model.order is None or model.order.chain else model.sum_rows
         if plain is not None:
             yield f"A {noun} of {plural(model.n, 'term')}, {calls}: {plain}."
             yield f"The same as {listed(model.names, FEW, '; ')}."
         else:
-            row = f"the order of fp.schedules.{listed(rows, FEW, '; ')}" if rows else "an order without a name"
-            named = f"that equals {listed(model.names, FEW, '; ')}" if model.names else f"in {row}"
+            named = f"that equals {listed(model.names, FEW, '; ')}" if model.names else f"in {_order_name(model, FEW)}"
             yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} {named}, {calls}."
         yield from _arithmetic(model)
         if model.lost:
@@ -70,7 +68,19 @@ def called(model: Any) -> str:
     """Return a short name for a `Model`: its arithmetic, else its first Python expression, else a phrase."""
     if model.arithmetic is not None:
         return str(model.arithmetic)
-    return str(model.names[0]) if model.names else "an order without a name" if model.found else "nothing that fits"
+    if model.names:
+        return str(model.names[0])
+    return _order_name(model, 1) if model.found else "nothing that fits"
+
+
+def _order_name(model: Any, most: int) -> str:
+    """Return the name of a `Model`'s order as a phrase, such as "the order of fp.schedules.numpy_sum()".
+
+    most: the number of names that are listed; others are counted. For a chain, or an order of no library, the phrase is
+    "an order without a name".
+    """
+    rows = () if model.order is None or model.order.chain else model.sum_rows
+    return f"the order of fp.schedules.{listed(rows, most, '; ')}" if rows else "an order without a name"
 
 
 def _arithmetic(model: Any) -> Iterator[str]:

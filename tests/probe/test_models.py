@@ -260,3 +260,10 @@ def test_operands_of_a_format_without_a_dtype_are_probed_as_codes(fmt: fp.Format
     else:
         of_product.save(tmp_path / "model.json")
         assert fp.probe.load(tmp_path / "model.json").names == of_product.names
+
+
+def test_the_short_name_of_a_sum_is_the_library_order_that_it_has(tmp_path: Path) -> None:
+    model = fp.probe.sum(np.sum, 9)
+    assert repr(model) == "Model(sum of 9 terms: the order of fp.schedules.numpy_sum())"
+    model.save(tmp_path / "model.json")
+    assert repr(fp.probe.load(tmp_path / "model.json")) == repr(model)
