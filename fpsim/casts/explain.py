@@ -24,6 +24,9 @@ from fpsim.formats.cast_options import (
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import table_format
+from fpsim.lazy import deferred
+
+processor = deferred("fpsim.runtime.processor")  # imports numba
 
 
 @with_cast_keywords
@@ -57,9 +60,8 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
     source, _ = float_array(x)
     if source.size != 1:
         raise ValueError(f"explain takes one value; got {source.size}. Pass a single element, such as x[0].")
-    if isinstance(wanted, TableOptions):
-        return explain_table(source, wanted)
-    return _explain(source, wanted)
+    with processor().ieee_arithmetic():  # else a subnormal float32 may be read as 0
+        return explain_table(source, wanted) if isinstance(wanted, TableOptions) else _explain(source, wanted)
 
 
 def _explain(source: Array, options: CastOptions) -> Explanation:

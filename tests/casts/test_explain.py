@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import fpsim as fp
 from fpsim.formats.rounding import NAMES
+from tests.kit import processor
 from tests.kit.sweeps import in_turn
 
 FORMATS = [
@@ -102,6 +103,15 @@ def test_a_value_just_past_a_tie_is_not_called_one_half() -> None:
 
 def test_the_neighbour_beyond_the_range_has_no_code() -> None:
     assert "8.0, beyond the largest finite value" in str(fp.explain(7.0, fp.E2M1))
+
+
+@pytest.mark.skipif(not processor.IS_SUPPORTED, reason="sets the state of x86 processors")
+def test_subnormals_are_explained_while_the_processor_flushes_them() -> None:
+    value = np.float32(3e-40)
+    want = [str(fp.explain(value, fmt)) for fmt in (fp.BF16, "nf4")]
+    with processor.processor_state(processor.STATES["flush both"]):
+        got = [fp.explain(value, fmt) for fmt in (fp.BF16, "nf4")]
+    assert [str(explanation) for explanation in got] == want
 
 
 def test_explain_takes_a_single_float() -> None:
