@@ -329,9 +329,9 @@ def _checked_number(name: str, value: Any, lowest: float | None) -> float:
 
 def _is_value(x: float, fmt: Format) -> bool:
     """Return whether x, a positive number, is a value of `fmt`, which is FP32 or a format of up to 16 bits."""
-    if fmt == FP32:  # in float64, which the processor's flushing of float32's subnormals does not reach
+    if fmt == FP32:  # by operations that are exact whether the processor flushes float32's subnormals or rounds up
         place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
-        return (x / 2.0**place).is_integer()
+        return math.ldexp(x, -place).is_integer()
     return bool(np.any(fmt.table() == x))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import fpsim as fp
 from tests.kit import processor
 from tests.kit.processes import printed, python
 
@@ -53,3 +54,14 @@ def test_a_plan_made_while_flushing_serves_later() -> None:
         print(q.scales.item() == 2.0**-127, np.abs(q.decode()).max())
     """
     assert python(script) == "True 0.0"
+
+
+@ON_X86
+@pytest.mark.parametrize("state", processor.STATES)
+def test_scalings_are_the_same_in_every_state_of_the_processor(state: str) -> None:
+    margins = range(-100, 101, 7)
+    want = [fp.DelayedScaling("e4m3", margin=margin)._scaled_max for margin in margins]
+    with processor.processor_state(processor.STATES[state]):
+        for name, scaling in fp.scalings.ROWS.items():
+            assert scaling.replace(name=name) == scaling
+        assert [fp.DelayedScaling("e4m3", margin=margin)._scaled_max for margin in margins] == want

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,7 +100,9 @@ class DelayedScaling(_ScaleState):
         self._arithmetic = self.scaling.replace(division="multiply")
         assert not isinstance(self.fmt, (LogFMT, TableFormat))
         with np.errstate(over="ignore"):
-            self._scaled_max = np.float32(self.fmt.max) * np.float32(2.0**-self.margin)
+            self._scaled_max = np.float32(self.fmt.max) * np.float32(
+                math.ldexp(1.0, -self.margin)
+            )  # exact in every mode
         if not 0 < self._scaled_max <= LARGEST:
             raise ValueError(
                 f"margin must leave the largest value of {self.fmt} a float32 greater than 0; got {margin}."
