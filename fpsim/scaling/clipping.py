@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, float_array
-from fpsim.casts.cast import quantize
+from fpsim.casts.cast import encode, quantize
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import OFFSETS, IntegerFormat
@@ -80,13 +80,17 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers in the range of `fmt`, a table format (which lists its values); False for NaN.
+    """Return a mask of the numbers in the range of `fmt`, a table format (which lists its values); False for NaN and Inf.
 
-    The range is that of the finite values, widened at each end by half the gap between the last two values.
+    With Inf among its values, the range is that of the numbers whose nearest value is finite. Otherwise it is that of
+    the finite values, widened at each end by half the gap between the last two values.
     """
+    if fmt.has_infinity:
+        nearest: Array = np.isfinite(fmt.table()[encode(numbers, fmt)]) & np.isfinite(numbers)
+        return nearest
     values = [value for value, _ in fmt.finite]
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
-    inside: Array = (numbers >= low) & (numbers <= high)
+    inside: Array = (numbers >= low) & (numbers <= high) & np.isfinite(numbers)
     return inside
 
 

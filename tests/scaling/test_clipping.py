@@ -173,3 +173,12 @@ def test_a_multiplier_beyond_the_largest_float_keeps_zeros() -> None:
     x = np.array([0, 2.0**-149], np.float32)
     assert fp.encode_scaled(x, "int8", scaling).decode()[0] == 0
     assert kept(x, fp.INT8, scaling, fp.Rounding.NEAREST_EVEN)[0]
+
+
+def test_numbers_whose_nearest_value_of_a_table_is_finite_are_kept() -> None:
+    x = np.float32([32768, 36864, 36900, 40959, 40960, 49152, np.inf, np.nan])  # Inf from 40960 on
+    for sign in (1, -1):
+        assert kept(sign * x, fp.HIF8, None, fp.Rounding.NEAREST_EVEN).tolist() == [True] * 4 + [False] * 4
+    top = fp.TableFormat("top", (0.0, -(2.0**1023), 1.0, 1.5 * 2.0**1023))
+    ends = np.float64([1.5e308, np.inf, -np.inf])
+    assert kept(ends, top, None, fp.Rounding.NEAREST_EVEN).tolist() == [True, False, False]
