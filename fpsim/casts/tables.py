@@ -6,6 +6,7 @@ The intervals of floats that become one code are computed exactly, by fractions.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
 from fractions import Fraction
 from functools import lru_cache
@@ -148,9 +149,17 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
                 f"{fmt.name} has {float(low.value)!r} and {float(high.value)!r}. Use another rounding."
             )
     return _Neighbours(
-        np.array([float(level.value) for level in levels]), np.array([level.code for level in levels], fmt.storage),
+        np.array([_nearest_float(level.value) for level in levels]), np.array([level.code for level in levels], fmt.storage),
         np.array(lows, np.int64), np.array(highs, np.int64), np.array(units, np.int64),
     )  # fmt: skip
+
+
+def _nearest_float(value: Fraction) -> float:
+    """Return the float64 nearest to a value; Inf of its sign if the value exceeds the largest float64."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:

@@ -200,3 +200,11 @@ def test_modes_that_a_table_does_not_define_are_refused_in_a_sentence(call: Call
 def test_nearest_away_is_what_hif8_does() -> None:
     x = turning_points(fp.HIF8, np.float32)
     assert_bits_equal(fp.encode(x, "hif8", rounding="nearest_away"), fp.encode(x, "hif8"))
+
+
+def test_stochastic_rounding_reaches_inf_where_the_next_value_would_exceed_float64() -> None:
+    fmt = fp.TableFormat("top", (0.0, 2.0**1023, 1.5 * 2.0**1023, np.inf))  # 2**1024 would follow
+    x = np.full(4000, 1.75 * 2.0**1023)
+    codes = fp.encode(x, fmt, rounding="stochastic", seed=1)
+    assert set(codes.tolist()) == {2, 3}
+    assert abs(np.mean(codes == 3) - 0.5) < 0.05
