@@ -22,8 +22,9 @@ class PeriodicScaling(_ScaleState):
 
     Steps 0, N, 2N, ... compute `fpsim.encode_scaled(x, fmt, scaling)`. The steps between them compute
     `fpsim.encode_scaled(x, fmt, scaling, scales=scales)` with the last scales. A scale is used for N steps even if it
-    is NaN (the tile had a NaN, and nan="tile") or 1 (the tile was all zeros). A NaN at another step makes its tile NaN
-    in that step only.
+    is NaN (the tile had a NaN, and nan="tile") or 1 (the tile was all zeros). An infinite scale (the tile had an Inf,
+    and infinity="propagate") makes its tile NaN in the steps between, too. A NaN at another step makes its tile NaN in
+    that step only.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
@@ -62,6 +63,7 @@ class PeriodicScaling(_ScaleState):
             result, scales, factors = steps.encode_with_own_scales(step, back=back)
             return result, factors, {"scales": scales}, True
         scales = self._arrays["scales"]
+        scales = np.where(np.isinf(scales), np.float32(np.nan), scales)
         run = quantize_scaled if back else encode_scaled
         result = run(step.source, self.fmt, self.scaling, scales=scales, **step.keywords)
         return result, steps.given_factors(step, scales), self._arrays, False

@@ -63,6 +63,23 @@ def test_a_nan_between_recalibrations_spoils_its_tile_and_no_later_step(name: st
     assert_bits_equal(run(clean), want)
 
 
+@in_turn("back", [False, True])
+@in_turn("fmt", ["e4m3", "e2m1", "int8"])
+@in_turn("name", ["DEEPGEMM_1X128", "TORCHAO_TENSOR"])
+def test_an_infinite_scale_spoils_its_tile_until_the_next_recalibration(name: str, fmt: str, back: bool) -> None:
+    clean = np.arange(1, 201, dtype=np.float32).reshape(1, 200)
+    infinite = clean.copy()
+    infinite[0, 3] = np.inf
+    state = PeriodicScaling(fmt, getattr(fp.scalings, name), every=3)
+    run = state.quantize if back else lambda x: state.encode(x).decode()
+    run(infinite)
+    lost = np.arange(200) < (128 if name == "DEEPGEMM_1X128" else 200)
+    for _ in range(2):
+        assert_bits_equal(np.isnan(run(clean))[0], lost)
+        assert (state.last.saturated, state.last.underflowed) == (0, 0)
+    assert_bits_equal(run(clean), fp.quantize_scaled(clean, fmt, getattr(fp.scalings, name)))
+
+
 def saturated_by_growth(every: int, growth: float, steps: int) -> tuple[list[int], list[int]]:
     """(counts of the state, counts of a plain loop) for numbers that grow from step to step."""
     x = np.random.default_rng(3).standard_normal(400)
