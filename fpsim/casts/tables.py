@@ -149,7 +149,8 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
                 f"{fmt.name} has {float(low.value)!r} and {float(high.value)!r}. Use another rounding."
             )
     return _Neighbours(
-        np.array([_nearest_float(level.value) for level in levels]), np.array([level.code for level in levels], fmt.storage),
+        np.array([_nearest_float(level.value) for level in levels]),
+        np.array([level.code for level in levels], fmt.storage),
         np.array(lows, np.int64), np.array(highs, np.int64), np.array(units, np.int64),
     )  # fmt: skip
 

@@ -80,10 +80,10 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers in the range of `fmt`, a table format (which lists its values); False for NaN and Inf.
+    """Return a mask of the numbers in the range of a table format, which lists its values; False for NaN and Inf.
 
-    With Inf among its values, the range is that of the numbers whose nearest value is finite. Otherwise it is that of
-    the finite values, widened at each end by half the gap between the last two values.
+    fmt: the format. With Inf among its values, the range is that of the numbers whose nearest value is finite.
+    Otherwise it is that of the finite values, widened at each end by half the gap between the last two values.
     """
     if fmt.has_infinity:
         nearest: Array = np.isfinite(fmt.table()[encode(numbers, fmt)]) & np.isfinite(numbers)

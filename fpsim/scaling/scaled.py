@@ -196,7 +196,8 @@ def encode_scaled(
         (fp.NF4, fp.HIF8, fp.HIF4, fp.IF4), by name or object.
       scaling: recipe of the tiles and their scales: one of `fp.scalings`, its name ("mx"), or another `fp.Scaling`.
       rounding, subnormals, seed, random_bits: the options of the elements' cast, as in `fpsim.encode`.
-      overflow: the overflow policy of the elements' cast, as in `fpsim.encode`; by default the scaling's own.
+      overflow: the overflow policy of the elements' cast, as in `fpsim.encode`; by default the scaling's own. Integers
+        saturate whatever it says.
       scales: decode scales to use instead of computed ones: float32, one per tile or broadcast. A tile with a NaN
         still gets the scale NaN if the scaling says nan="tile".
       out: an earlier result of the same shape, format and scaling, whose arrays are overwritten. Use only the returned
@@ -316,8 +317,8 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
     """Return the arrays to fill: those of `out`, an earlier result, or new ones if `out` is None.
 
     source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
-    caller passes the scales, which then have no codes. New arrays are also returned if `out` has scale codes and the
-    result has none, or the reverse.
+    caller passes the scales, which then have no codes. New arrays are also returned if `out` has scale codes or zero
+    points and the result has none, or the reverse.
 
     Raises:
       ValueError: `out` is of another shape, format or scaling, not contiguous, read-only, or shares memory with
@@ -335,7 +336,8 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
         raise ValueError(f"{requirement} in contiguous writeable arrays; got parts or read-only ones. Leave it out.")
     refuse_shared_memory(source, *arrays)
     fresh = _new_targets(source[:0] if source.ndim else source, element, scaling, has_scales)
-    if (out.scale_codes is None) != (fresh.scale_codes is None):
+    pairs = (out.scale_codes, fresh.scale_codes), (out.zero_points, fresh.zero_points)
+    if any((old is None) != (new is None) for old, new in pairs):
         return _new_targets(source, element, scaling, has_scales)
     return EncodedTargets(out.codes, out.scales, element, scaling, out.scale_codes, out.zero_points)
 

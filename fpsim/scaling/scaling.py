@@ -52,7 +52,7 @@ class Scaling:
       adaptive: "mse", "mae" or "abs_max": the error by which a tile chooses between two encodings of E2M1 (its largest
         magnitude becomes 6 or 4) or of IF4 (floats or integers); "" for one encoding.
       symmetric: False gives integer elements a zero point per tile.
-      overflow: default for the elements' cast: an overflow mode of `fpsim.encode`.
+      overflow: default for the elements' cast: an overflow mode of `fpsim.encode`; integers always saturate.
       nan: "tile" (a NaN makes its tile NaN) or "element" (it is ignored by the scale).
       infinity: "skip" (amax of the finite elements), "propagate" (Inf is the amax) or "one" (the tile's scale is 1).
       zero_scale: "one" or "smallest", the scale of tiles of zeros.

@@ -238,6 +238,16 @@ def test_an_earlier_result_can_be_filled_again(name: str) -> None:
     assert np.shares_memory(q.codes, codes)
 
 
+def test_an_earlier_result_without_zero_points_is_not_filled() -> None:
+    want = fp.encode_scaled(normal(), fp.INT8, fp.Scaling(symmetric=False))
+    bare = fp.Scaled(want.codes.copy(), want.scales.copy(), want.fmt, want.scaling)
+    got = fp.encode_scaled(normal(), fp.INT8, fp.Scaling(symmetric=False), out=bare)
+    assert got.zero_points is not None
+    assert want.zero_points is not None
+    assert_bits_equal(got.zero_points, want.zero_points)
+    assert_bits_equal(got.codes, want.codes)
+
+
 @pytest.mark.parametrize("name", ["TILE_1X128", "MX", "NVFP4", "TENSOR"])
 def test_quantize_scaled_fills_out(name: str) -> None:
     out = np.full(SHAPE, 7, np.float32)
