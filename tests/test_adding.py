@@ -76,7 +76,7 @@ def test_a_chip_and_a_unit_are_a_row_each(nova: fp.MatrixUnit) -> None:
     assert fp.units("Nova") == (nova,)
     assert resolve("20.0").chip is resolve("nova").chip is CHIPS["N1"]
     assert capability_of("nova") == (20, 0)
-    assert chip_of("sm_200a", "cuBLAS", ("hopper", "nova")).arch == "nova"
+    assert chip_of("sm_200a", "cuBLAS", ("hopper", "nova")).chip.arch == "nova"
 
 
 @pytest.mark.parametrize("kind", [normal, wide])

@@ -89,8 +89,9 @@ WITHOUT_UNITS = {
     "cdna4": ("MI350", "MI350X", "MI355X", "gfx950"),
 }
 # fmt: on
-# Words of names of products that have fewer multiprocessors than the rest of their row (NVIDIA, Hopper whitepaper;
-# inclusionAI/humming, pull request 76) -> their number.
+# Words of names of products that have fewer multiprocessors than the rest of their row -> their number. H20:
+# inclusionAI/humming, pull request 76. H100 PCIe: NVIDIA, Hopper whitepaper. NVIDIA publishes no number for the H800
+# PCIe; that of the H100 PCIe is taken.
 FEWER = {("h20",): 78, ("h100", "pcie"): 114, ("h800", "pcie"): 114}
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in ROWS}
 # Libraries that may follow the name of a chip; `fpsim.schedules.hardware` has their schedules.

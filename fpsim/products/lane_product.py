@@ -142,7 +142,8 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
     rounds, rest = divmod(terms, run * lanes.count)
     of_first = rounds * run + min(rest, run)
     chunks = -(-of_first // lanes.chunk) if lanes.chunk and lanes.run else 1
-    starts = [0.0 if from_zero else -0.0 for from_zero in (lanes.chunks_from_zero, lanes.lanes_from_zero)]
+    lanes_from_zero = lanes.lanes_from_zero and merge == FORWARD
+    starts = [0.0 if from_zero else -0.0 for from_zero in (lanes.chunks_from_zero, lanes_from_zero)]
     return LaneFacts(lanes.count, run, lanes.chunk, chunks, starts[0], merge, starts[1], 1, max(terms, 1), 0, terms, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fpsim.errors import is_integer, shown
-from fpsim.matrix_units.chips import CHIPS, Chip, resolve
+from fpsim.matrix_units.chips import CHIPS, NamedChip, resolve
 from fpsim.schedules.schedule import ScaleOrder
 
 ORDERS: tuple[ScaleOrder, ...] = ("product", "a_first", "b_first")  # of applying two scales
@@ -23,8 +23,8 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
     return int(value)
 
 
-def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
-    """Return the chip with the given name, if the library's order of additions is known on its architecture.
+def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> NamedChip:
+    """Return the chip that `name` means, if the library's order of additions is known on its architecture.
 
     name: the chip, its architecture or its target, such as "H100", "hopper" or "sm_90", alone or with the library's
     name. library: name of the library, such as "cuBLAS". architectures: names of the architectures on which the order
@@ -36,7 +36,7 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
 
     Example:
       >>> from fpsim.schedules.arguments import chip_of
-      >>> [chip_of(name, "cuBLAS", ("hopper",)).sm for name in ("sm_90a", "hopper", "H100", "H100 cuBLAS")]
+      >>> [chip_of(name, "cuBLAS", ("hopper",)).chip.sm for name in ("sm_90a", "hopper", "H100", "H100 cuBLAS")]
       ['sm_90', 'sm_90', 'sm_90', 'sm_90']
     """
     named = resolve(name)
@@ -50,7 +50,7 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
             f"chip must be one of {', '.join(known)}; got {shown(name)}, on which the order of {library} is not known "
             "here."
         )
-    return named.chip
+    return named
 
 
 def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> str:

@@ -14,6 +14,7 @@ LaneMerge = Literal["forward", "butterfly", "blocks"]
 ScaleOrder = Literal["product", "a_first", "b_first", "cublas"]
 Source = Literal["added", "first", "after_cast"]
 Evidence = Literal["hardware", "source", "inferred"]
+BLOCK_THREADS = 128  # of cuBLAS's dot_kernel, the lanes of the merge "blocks"
 
 
 @reloadable
@@ -117,9 +118,9 @@ class Lanes:
     A lane is a partial sum of an output.
 
     Args:
-      count: number of lanes that share an output; 128 for "blocks".
+      count: number of lanes that share an output; a power of two for "butterfly", 128 for "blocks".
       run: number of consecutive terms that a lane takes before the next lane takes its terms. 0: ceil(terms / count),
-        where `terms` is the number of terms of the slice; negative: the smaller of -run and ceil(terms / count).
+        where `terms` is ceil(K / number of slices); negative: the smaller of -run and ceil(terms / count).
       chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
       chunks_from_zero: True if a lane's total starts at +0, False if at the sum of its first chunk.
       merge: how lanes are joined. "forward": one after the other. "butterfly": lane l + count / 2 is added to lane l,
@@ -128,7 +129,8 @@ class Lanes:
       blocks: for "blocks": number of blocks of 128 threads. A thread has one lane, or two if the result has one column.
 
     Raises:
-      ValueError: blocks without the merge "blocks", or this merge without blocks.
+      ValueError: blocks without the merge "blocks", or this merge without blocks; or a number of lanes that the merge
+        cannot join.
     """
 
     count: int
@@ -151,6 +153,10 @@ class Lanes:
                 f"lanes that are merged as 'blocks' have one or more blocks, and others have none; got "
                 f"merge={self.merge!r} and blocks={self.blocks}."
             )
+        if self.merge == "butterfly" and self.count & (self.count - 1):
+            raise ValueError(f"count must be a power of two for the merge 'butterfly'; got {self.count}.")
+        if self.merge == "blocks" and self.count != BLOCK_THREADS:
+            raise ValueError(f"count must be {BLOCK_THREADS} for the merge 'blocks'; got {self.count}.")
 
 
 @reloadable

@@ -175,6 +175,13 @@ def test_chips_with_fewer_multiprocessors_are_declined(chip: str, count: int) ->
         assert choice(same, 64, 4096, 14336, fmt="bf16", layout="nt").schedule is not None
 
 
+def test_a_chip_with_fewer_multiprocessors_has_fewer_outputs_for_an_option_of_gemv() -> None:
+    fields = Fields(13, 0, 1, 0, 0, 10, 0, 0, 0)
+    for chip, most in (("H100", 8448), ("H100 PCIe", 7296), ("H20", 4992), ("GB300", 9728)):
+        assert choice(chip, 1, most, 64, fields=fields).schedule is not None
+        assert f"was seen with up to {most} outputs" in choice(chip, 1, most + 1, 64, fields=fields).reason
+
+
 def test_fast_accumulation_is_of_fp8_alone() -> None:
     shape = ("H100", 64, 4096, 14336)
     assert choice(*shape, fmt="bf16", fast_accum=True) == choice(*shape, fmt="bf16")

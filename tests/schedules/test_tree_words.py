@@ -9,6 +9,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.schedules import Comparison, Schedule, tree
+from fpsim.schedules.trees.boxes import model_of
 from fpsim.schedules.trees.nodes import Extent
 from tests.kit.processes import python
 from tests.kit.sweeps import in_turn
@@ -64,6 +65,17 @@ def test_a_comparison_names_level_and_terms(x: Any, y: Any, k: int, level: str, 
     assert comparison.level == level
     assert words in comparison.sentence
     assert str(comparison) == comparison.sentence
+
+
+def test_orders_by_hand_and_of_segments_are_compared() -> None:
+    chain = fp.Sequential("bf16")
+    assert s.compare((((0, 1), 2), 3), chain, 4).equal  # the order takes the accumulator of the other
+    assert str(s.compare(chain, ((0, 2), 1), 3)) == "term 1: Sequential(BF16) adds 1 next, ((0, 2), 1) 2."
+    assert s.compare((0, 1, 2), E4M3, 3).equal
+    assert s.compare(s.SegmentLanes((64, 36)), s.SegmentLanes((64, 36)), 100).equal
+    assert "their sum" not in str(s.compare(s.SegmentLanes((64, 36)), fp.FusedMultiplyAdd("fp32"), 100))
+    with pytest.raises(TypeError, match=r"schedule must be that of one shape here; got eigen\('avx512'\)"):
+        s.compare(s.eigen(), s.FLAT, 3)  # type: ignore[arg-type]
 
 
 def test_every_comparison_is_a_sentence() -> None:
@@ -148,6 +160,14 @@ def test_a_picture_is_drawn_on_axes_that_are_given() -> None:
     assert s.explain(s.cutlass_2xacc(128), 1, 8, 512).plot(ax=mine) is mine
     assert mine.patches
     pyplot.close(figure)
+
+
+def test_boxes_name_the_levels_of_a_butterfly() -> None:
+    def text(width: int) -> str:
+        root, _ = model_of(tree(s.SegmentLanes((200,), "dealt", width), 200))
+        return next(box.text for box in root.all() if "butterfly" in box.text)
+
+    assert [text(width).partition(": ")[2] for width in (2, 4, 8, 16)] == ["1", "2, 1", "4, 2, 1", "8, 4, …, 1"]
 
 
 def test_explaining_loads_neither_matplotlib_nor_numba() -> None:

@@ -142,6 +142,24 @@ def test_trees_of_float32_products_are_cut_by_the_width_of_float32() -> None:
         assert fp.schedules.compare(*pair, k).sentence.startswith("terms 0..35: ")
 
 
+@in_turn("k", [65, 200, 320, 449])
+def test_slices_without_terms_count_where_merges_pair_them(k: int) -> None:
+    """Tiles of 64 terms go to eight slices in turn, and the order of the merge depends on the number of slices."""
+    unit, schedule = fp.unit("ada_e4m3_f32"), s.cublas("sm_89", split_k=8, merge="pairwise")
+    a, b = codes(fp.E4M3, (64, k), 1), codes(fp.E4M3, (64, k), 2)
+    whole = fp.matmul(a, b.T, accumulate=unit, schedule=schedule, strict=False)
+    assert same(values(evaluate(tree(schedule, k, accumulate=unit), a, b, unit=unit)), whole.diagonal())
+
+
+def test_a_butterfly_of_lanes_starts_at_its_lanes() -> None:
+    a, b = np.full((1, 8), 2.0**-100, np.float32), np.full((8, 2), -(2.0**-100), np.float32)  # products are -0
+    lanes = [s.Lanes(4, merge="butterfly", lanes_from_zero=from_zero) for from_zero in (False, True)]
+    plain, from_zero = (Schedule("own", sums=of, operands="fp32") for of in lanes)
+    assert tree(plain, 8) == tree(from_zero, 8)
+    got = fp.matmul(a, b, accumulate=fp.FusedMultiplyAdd("fp32"), schedule=from_zero)
+    assert np.signbit(got).all()
+
+
 def test_no_terms_are_plus_zero() -> None:
     everything: list[Any] = [
         *(schedule for schedule, _ in RUN),

@@ -14,7 +14,18 @@ from fpsim.deprecation import renamed_arguments
 from fpsim.errors import is_integer, require_kind, require_word, shown, unknown
 from fpsim.matrix_units.chips import Chip
 from fpsim.schedules.arguments import ORDERS, call_text, chip_of, positive
-from fpsim.schedules.schedule import Chain, Epilogue, LaneMerge, Lanes, Merge, Rule, ScaleOrder, Schedule, Slicing
+from fpsim.schedules.schedule import (
+    BLOCK_THREADS,
+    Chain,
+    Epilogue,
+    LaneMerge,
+    Lanes,
+    Merge,
+    Rule,
+    ScaleOrder,
+    Schedule,
+    Slicing,
+)
 
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
 EQUIV = f"{HEURISTIC} (cuBLASLt 13.1.1)"
@@ -50,9 +61,10 @@ LAYERS = "one H200 with cuBLAS 13.1.0, docs/schedules.md"
 
 # CUSTOM_OPTION of gemmSN (ALGO 11) -> threads of an output, terms of a thread's sub-block
 GEMM_SN = {0: (2, 256), 1: (4, 128)}
-DOT_THREADS = 128
 NAMED = "named"  # the option of a schedule whose caller named the family
 GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
+# An option of gemv that has its 32 lanes for up to so many outputs per multiprocessor (EQUIV), and others beyond
+GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, 2048 // 32
 
 
 class GemvRow(NamedTuple):
@@ -144,7 +156,7 @@ def cublas(
       >>> fp.schedules.cublas("sm_90", family="gemv", option=10)
       cublas('sm_90', family='gemv', option=10)
     """
-    known = chip_of(chip, "cuBLAS", tuple(ON))
+    known = chip_of(chip, "cuBLAS", tuple(ON)).chip
     arch = known.arch
     kind, count = _family(family, arch), positive(split_k, "split_k", MOST_SLICES)
     for flag, value in (("fast_accum", fast_accum), ("tail_loss", tail_loss)):
@@ -165,7 +177,7 @@ def cublas(
         "cutlass_fp32": lambda: _of_float32(Lanes(1, lanes_from_zero=True), count),
         "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(known, option, count),
         # dot_kernel, whose blocks' sums reduce_1Block_kernel adds (docs/schedules.md)
-        "dot": lambda: _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count)),
+        "dot": lambda: _threads(Lanes(BLOCK_THREADS, merge="blocks", chunks_from_zero=True, blocks=count)),
         "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
     schedule: Schedule = make[kind]()

@@ -9,7 +9,16 @@ from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32
 from fpsim.matrix_units.chips import resolve
 from fpsim.matrix_units.matrix_unit import Rule as UnitRule
 from fpsim.schedules.call import Call, Library, other_chip
-from fpsim.schedules.libraries.cublas import GEMV, GEMV_SLICES, HEURISTIC, NAMED, ON, cublas
+from fpsim.schedules.libraries.cublas import (
+    GEMV,
+    GEMV_BUTTERFLY,
+    GEMV_OUTPUTS,
+    GEMV_SLICES,
+    HEURISTIC,
+    NAMED,
+    ON,
+    cublas,
+)
 from fpsim.schedules.schedule import Schedule
 
 DOC = "cuBLAS manual, cublasLtMatmul"
@@ -17,7 +26,6 @@ TORCH = "torch._scaled_mm"
 TE_TEST = "TransformerEngine, test_float8_blockwise_gemm_exact.py"
 OUTPUTS = (FP32, FP16, BF16, E4M3, E5M2)
 UNKNOWN_MULTIPROCESSORS = 132  # those of an H100, for chips whose number is not known here
-GEMV_BUTTERFLY = 10  # the option that has other lanes where there are many outputs
 
 
 def _operands(call: Call) -> Iterator[str]:
@@ -102,7 +110,7 @@ def _outputs(call: Call) -> Iterator[str]:
     option = call.schedule.option("option", -1)
     if family == "gemv" and option == GEMV_SLICES and call.m > 1:
         yield f"option {GEMV_SLICES} of gemv was seen with M = 1 only ({HEURISTIC}); got {call.m} x {call.n}."
-    limit = (resolve(call.schedule.arch).chip.multiprocessors or UNKNOWN_MULTIPROCESSORS) * 2048 // 32
+    limit = (resolve(call.schedule.arch).chip.multiprocessors or UNKNOWN_MULTIPROCESSORS) * GEMV_OUTPUTS
     if family == "gemv" and option == GEMV_BUTTERFLY and outputs > limit:
         yield (
             f"option {GEMV_BUTTERFLY} of gemv has these lanes for up to {limit} outputs, 2048 / 32 per multiprocessor "

@@ -13,9 +13,9 @@ from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, Format, format_argument
 from fpsim.formats.named import format as find_format
-from fpsim.matrix_units.chips import resolve
+from fpsim.matrix_units.chips import NamedChip
 from fpsim.schedules.arguments import chip_of
-from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, ON, cublas
+from fpsim.schedules.libraries.cublas import ALGORITHMS, EQUIV, GEMV_BUTTERFLY, GEMV_OUTPUTS, ON, cublas
 from fpsim.schedules.libraries.cublas_table import recorded_kernel, table
 from fpsim.schedules.plan import BLOCK_BITS
 from fpsim.schedules.schedule import Schedule
@@ -23,8 +23,6 @@ from fpsim.schedules.schedule import Schedule
 LAYOUTS = ("nn", "nt", "tn")  # both operands row-major; both contiguous along K; a along M and b along N
 NVJET = 66
 STAGES = {16: 35, 8: 36}  # bits of operands -> STAGES_ID of nvjet, as it was seen
-# Outputs up to which the order of gemv's option 10 was seen: threads of the GPU that has them, by lane (EQUIV).
-GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2048 // 32, "sm_103": 152 * 2048 // 32}
 
 
 class Fields(NamedTuple):
@@ -152,7 +150,8 @@ def cublas_choice(
       (True, "cuBLAS's choice for FP16 x FP16 -> FP16, nn, 4097 x 4096 x 4096 was not recorded. Pass fields=,
       which fp.gpu.hardware.lt_fields reads on the GPU.")
     """
-    known = chip_of(chip, "cuBLAS", tuple(ON))
+    named = chip_of(chip, "cuBLAS", tuple(ON))
+    known = named.chip
     for name, value in (("m", m), ("n", n), ("k", k)):
         require_integer(name, value, 1)
     require_word("layout", layout, LAYOUTS)
@@ -172,10 +171,10 @@ def cublas_choice(
             raise TypeError(f"fields must be Fields, as fp.gpu.hardware.lt_fields returns them; got {shown(fields)}.")
         for name, value in fields._asdict().items():
             require_integer(f"fields.{name}", value, 0)
-        return _choice_of(fields, known.sm, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
+        return _choice_of(fields, named, (m, n, k), layout, fast_accum, narrow, out, EQUIV)
     wanted = ((m, n, k), (operands[0].name, operands[1].name), out.name, "nt" if narrow else layout, fast_accum)
     if known.sm == "sm_90":
-        count = resolve(chip).multiprocessors
+        count = named.multiprocessors
         if count != known.multiprocessors:
             return CublasChoice(
                 None,
@@ -190,7 +189,7 @@ def cublas_choice(
         if kernel is not None:
             algo, split_k, reduction, option, stages = kernel
             read = Fields(algo, 0, split_k, reduction, 0, option, stages, 0, 0)
-            return _choice_of(read, known.sm, (m, n, k), wanted[3], fast_accum, narrow, out, table().about)
+            return _choice_of(read, named, (m, n, k), wanted[3], fast_accum, narrow, out, table().about)
     product = f"{operands[0]} x {operands[1]} -> {out}, {wanted[3]}{', fast accumulation' * fast_accum}"
     return CublasChoice(
         None,
@@ -200,20 +199,20 @@ def cublas_choice(
 
 
 def _choice_of(
-    fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, fast_accum: bool, narrow: bool, out: Format,
-    source: str,
+    fields: Fields, named: NamedChip, shape: tuple[int, int, int], layout: str, fast_accum: bool, narrow: bool,
+    out: Format, source: str,
 ) -> CublasChoice:  # fmt: skip
     """Return the choice for an algorithm's fields: its schedule, or the reason why no schedule is known.
 
-    sm: the chip's target, such as "sm_90". shape: (M, N, K). layout, fast_accum: as for `cublas_choice`. narrow:
-    operands have at most 8 bits. out: the result's format. source: where the fields, or their meaning, were published
+    named: the chip. shape: (M, N, K). layout, fast_accum: as for `cublas_choice`. narrow: operands have at most 8 bits.
+    out: the result's format. source: where the fields, or their meaning, were published
     or recorded.
     """
-    reason = _refusal(fields, sm, shape, layout, narrow)
+    reason = _refusal(fields, named, shape, layout, narrow)
     if reason:
         return CublasChoice(None, reason)
     try:
-        schedule = schedule_of(fields, sm, fast_accum=fast_accum)
+        schedule = schedule_of(fields, named.chip.sm, fast_accum=fast_accum)
     except ValueError as unknown:
         return CublasChoice(None, str(unknown))
     m, n, _ = shape
@@ -250,11 +249,10 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
     return cublas(chip, **options)
 
 
-def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, narrow: bool) -> str:
+def _refusal(fields: Fields, named: NamedChip, shape: tuple[int, int, int], layout: str, narrow: bool) -> str:
     """Return a sentence that says why no schedule is known for an algorithm's fields; "" if one is known.
 
-    sm: the chip's target, such as "sm_90". shape: (M, N, K). layout: as for `cublas_choice`. narrow: True if operands
-    have at most 8 bits.
+    named: the chip. shape: (M, N, K). layout: as for `cublas_choice`. narrow: True if operands have at most 8 bits.
     """
     m, n, k = shape
     family = ALGORITHMS.get(fields.algo, "")
@@ -271,10 +269,11 @@ def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, 
         return f"algorithm {fields.algo} was seen without split-K and options only; got {fields}."
     if family == "gemv" and fields.option == 5 and m != 1:
         return f"option 5 of gemv was seen with one row only; got {m}."
-    if family == "gemv" and fields.option == GEMV_BUTTERFLY and max(m, n) > GEMV_OUTPUTS.get(sm, math.inf):
+    most = GEMV_OUTPUTS * (named.multiprocessors or math.inf)
+    if family == "gemv" and fields.option == GEMV_BUTTERFLY and max(m, n) > most:
         return (
             f"option {GEMV_BUTTERFLY} of gemv takes as many lanes as the GPU has room for, and was seen with up to "
-            f"{GEMV_OUTPUTS[sm]} outputs; got {max(m, n)}."
+            f"{most} outputs; got {max(m, n)}."
         )
     bits = 8 if narrow else 16
     if family == "nvjet" and fields.stages != STAGES[bits]:
@@ -283,6 +282,6 @@ def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], layout: str, 
         grain = BLOCK_BITS // bits
         chunk = grain * math.ceil(math.ceil(k / grain) / fields.split_k)
         if chunk >= k:
-            schedule = schedule_of(fields, sm)
+            schedule = schedule_of(fields, named.chip.sm)
             return f"{schedule} cuts K into slices of {chunk} terms; got K = {k}, for which it was not seen."
     return ""

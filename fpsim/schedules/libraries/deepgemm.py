@@ -39,7 +39,7 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90", *, fused: bool = True) -
       deepgemm('1d2d')
     """
     require_word("kernel", kernel, ("1d2d", "1d1d"))
-    known = chip_of(chip, "DeepGEMM", ("hopper", "blackwell"))
+    known = chip_of(chip, "DeepGEMM", ("hopper", "blackwell")).chip
     require_kind("fused", fused, bool, "True or False")
     if known.arch == "blackwell":
         if not fused:

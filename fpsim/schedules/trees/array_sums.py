@@ -119,7 +119,7 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of torch's sum along contiguous terms on the CPU.
 
     Term i is added in lane i mod `lanes`, and the terms of a lane are distributed in the same manner over four chains.
-    A chain adds its terms to a total; every 16 terms (more in sums of more than 2**19) it adds that total to a second
+    A chain adds its terms to a total; every 16 terms (more in chains of more than 2**19) it adds that total to a second
     one and starts again at +0. Every 16 such totals are added to a third, and so on to a fourth (cascade); the four are
     added at the end. A lane adds its chains one after the other. The terms after the last whole round of the lanes are
     added first, then the lanes, one after the other. This is the order of one thread: torch divides sums of more than

@@ -203,6 +203,7 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
         words = f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
         return [Box("step", words, tick=_listed(runs))]
     if count > 256:  # no need to write them all out
+        first = min(first, SLOTS)  # more boxes do not fit side by side
         tail: list[Any] = []
         for run in reversed(runs):
             if len(tail) < last:
@@ -259,8 +260,9 @@ def _words(node: Sum) -> tuple[str, str]:
     fmt = in_words(node.how.fmt)
     then = f", rounded to {in_words(node.how.then)} each time" if node.how.then else ""
     if node.order == "butterfly":
-        half = 1 << (count - 1).bit_length() >> 1
-        return f"{fmt} butterfly of {count}: {half}, {half // 2}, …, 1", f"butterfly of {count}"
+        halves = [1 << level for level in reversed(range((count - 1).bit_length()))]
+        listed = ", ".join(map(str, halves if len(halves) < 4 else [*halves[:2], "…", 1]))
+        return f"{fmt} butterfly of {count}: {listed}", f"butterfly of {count}"
     return f"{fmt} total of {count}{then}", f"sum of {count}" if count > 2 else "+"
 
 

@@ -294,13 +294,14 @@ def add(
     if not parts:
         return TrackedNode(zero(how.fmt), True)
     from_zero = from_zero and not (same and parts[0].never_minus_zero)
-    if same and not from_zero:
+    if same:
         # +0s at the end are left out unless the sum before them may be -0
-        safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
+        safe = from_zero or parts[0].never_minus_zero
+        safe = safe if order == "chain" else all(part.never_minus_zero for part in parts)
         count, nothing = len(parts), zero(how.fmt)
         while safe and count > 1 and parts[count - 1].node == nothing:
             count -= 1
-        if count == 1:
+        if count == 1 and not from_zero:
             return parts[0]
         parts = parts[:count]
     if len(parts) == 2:

@@ -14,7 +14,7 @@ from fpsim.formats.named import FP32, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.schedules.plan import SchedulePlan, Slice, Span, grain_of, interval_of
-from fpsim.schedules.schedule import Chain, Lanes, Schedule
+from fpsim.schedules.schedule import BLOCK_THREADS, Chain, Lanes, Schedule
 from fpsim.schedules.trees.nodes import (
     FLOAT32,
     Arithmetic,
@@ -35,7 +35,6 @@ from fpsim.schedules.trees.nodes import (
 )
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
-THREADS = 128  # of a block of cuBLAS's dot_kernel and of its reduce_1Block_kernel (docs/schedules.md)
 LEFT = 32, 4  # reduce_1Block_kernel halves its sums down to 32, and adds the last 4 one after the other
 CUTS = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES)  # zero results are +0 (docs/matrix-units.md)
 
@@ -161,11 +160,12 @@ def _add_run(
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
     """Return the sum of the slices of K as a node, merged as `Slicing.merge` of the schedule says.
 
-    parts: the sum of each slice; those without terms are left out. fmt: format of the output, to which some merges
-    round.
+    parts: the sum of each slice. Those without terms are left out, except for the merge "from_both_ends", whose order
+    depends on their number. fmt: format of the output, to which some merges round.
     """
-    parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
-    merge = schedule.slicing.merge
+    merge, nothing = schedule.slicing.merge, zero(FP32)
+    if merge != "from_both_ends":
+        parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
     if merge == "output":
@@ -176,7 +176,8 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
     if merge == "from_both_ends":  # see `Slicing`: the last slice, then pairs of slices i and i + half
         last, half = len(parts) - 1, (len(parts) + 1) // 2
         pairs = [add(FLOAT32, [parts[i], *parts[i + half : last][:1]]) for i in range(half) if i != last]
-        return add(FLOAT32, [parts[last], *pairs])
+        from_zero = parts[last].node == nothing
+        return add(FLOAT32, pairs if from_zero else [parts[last], *pairs], from_zero=from_zero)
     return add(FLOAT32, parts)
 
 
@@ -248,10 +249,10 @@ def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tu
             parts.append(_dot_blocks(lanes, run, chains, coarse))
             continue
         of_lanes = [_lane(lanes, run, plan.run, lane, coarse) for lane in range(lanes.count)]
-        butterfly = lanes.merge == "butterfly"
-        parts.append(
-            add(FLOAT32, of_lanes, from_zero=lanes.lanes_from_zero, order="butterfly" if butterfly else "chain")
-        )
+        if lanes.merge == "butterfly":
+            parts.append(add(FLOAT32, of_lanes, order="butterfly"))
+        else:
+            parts.append(add(FLOAT32, of_lanes, from_zero=lanes.lanes_from_zero))
     return tuple(parts)
 
 
@@ -311,9 +312,9 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
     lanes: the schedule's lanes, with the number of blocks. slice_: the terms of K. chains: chains per thread. coarse:
     whether no product of nonzero values underflows to 0 in float32.
     """
-    tile, blocks = THREADS * chains, lanes.blocks
+    tile, blocks = BLOCK_THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short
-    idle_block = add(FLOAT32, [idle] * THREADS, order="butterfly")
+    idle_block = add(FLOAT32, [idle] * BLOCK_THREADS, order="butterfly")
     sums = []
     for first in range(slice_.start, slice_.start + blocks * tile, tile):
         if first >= slice_.stop:
@@ -324,8 +325,8 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
             terms = [range(k + s, slice_.stop, blocks * tile) for s in range(chains)]
             threads.append(_dot_thread(terms, coarse) if k < slice_.stop else idle)
         sums.append(add(FLOAT32, threads, order="butterfly"))
-    rows = [add(FLOAT32, sums[t::THREADS]) for t in range(min(THREADS, blocks))]
-    half = THREADS // 2
+    rows = [add(FLOAT32, sums[t::BLOCK_THREADS]) for t in range(min(BLOCK_THREADS, blocks))]
+    half = BLOCK_THREADS // 2
     while half >= LEFT[0]:
         rows = [add(FLOAT32, [rows[i], *rows[i + half : i + half + 1]]) for i in range(min(half, len(rows)))]
         half //= 2

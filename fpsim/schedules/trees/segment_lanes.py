@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from itertools import accumulate, islice
 
+from fpsim.errors import shown
 from fpsim.matrix_units.catalogue import float_unit
 from fpsim.schedules.regions import GROUP, TURN, UNITS, VECTORS, SegmentLanes
 from fpsim.schedules.trees.nodes import FLOAT32, Gathered, Node, Start, Steps, Sum, add_instructions, terms_run
-from fpsim.schedules.trees.parts import arithmetic_of
+from fpsim.schedules.trees.parts import arithmetic_of, refuse_parts
+
+TERM_BY_TERM = ("eights", "odd_first", "pairs_dealt")  # orders whose trees have about a part for each term
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
@@ -16,12 +19,22 @@ def by_segment_lanes(order: SegmentLanes) -> Sum:
     A part consists of the segments that one thread adds (`order.parts`). The segments of a part are added to +0 one
     after the other, and so are the parts, if there are several. In the lanes that consist of matrix instructions (such
     as "tiles"), these sums start at their first segment or part instead of +0.
+
+    Raises:
+      ValueError: the tree would have more than 2**20 parts.
     """
+    refuse_parts(_part_count(order), f"{order} with k={shown(order.k)}")
     starts = accumulate(order.lengths, initial=0)
     sums = iter([_segment(order, *span) for span in zip(starts, order.lengths, strict=False)])
     first: Start = "first" if order.lanes in UNITS else "zero"
     parts = [_chain(first, *islice(sums, count)) for count in order.parts or (len(order.lengths),)]
     return parts[0] if len(parts) == 1 else _chain(first, *parts)
+
+
+def _part_count(order: SegmentLanes) -> int:
+    """Return an estimate of the number of nodes and runs of terms in the tree of `order`."""
+    of_segments = len(order.lengths) * order.width * (VECTORS if order.lanes == "vectors" else 1)
+    return of_segments + (order.k if order.lanes in TERM_BY_TERM else 0)
 
 
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:

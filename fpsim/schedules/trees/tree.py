@@ -33,6 +33,7 @@ from fpsim.schedules.written import no_schedule, schedules_meant
 from fpsim.sums.accumulators import Accumulator
 
 FormatLike = str | Format
+Addends = Schedule | MatrixUnit | Accumulator | SegmentLanes | str | tuple[Any, ...]  # the argument `how` of `tree`
 LARGEST_K = 1 << 63
 # fp.FusedMultiplyAdd(fp.FP32) as a unit of one term, for the schedules whose operands are float32
 F32 = ELEMENTS["f32"]
@@ -128,8 +129,8 @@ class Tree:
 
 @renamed_arguments(out_format="out_fmt")
 def tree(
-    how: Schedule | MatrixUnit | Accumulator | SegmentLanes | str | tuple[Any, ...], k: int | None = None, *,
-    n: int | None = None, accumulate: MatrixUnit | Accumulator | str | None = None, out_fmt: FormatLike | None = None,
+    how: Addends, k: int | None = None, *, n: int | None = None,
+    accumulate: MatrixUnit | Accumulator | str | None = None, out_fmt: FormatLike | None = None,
     scaled: bool | None = None,
 ) -> Tree:  # fmt: skip
     """Return the tree by which a schedule, a matrix unit, an accumulator or an order by hand adds K products.
@@ -204,16 +205,15 @@ def tree(
 
 @renamed_arguments(out_format="out_fmt")
 def compare(
-    x: Schedule | MatrixUnit | Accumulator | str, y: Schedule | MatrixUnit | Accumulator | str, k: int, *,
-    n: int | None = None, accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None,
-    scaled: bool | None = None,
+    x: Addends, y: Addends, k: int, *, n: int | None = None, accumulate: MatrixUnit | str | None = None,
+    out_fmt: FormatLike | None = None, scaled: bool | None = None,
 ) -> Comparison:  # fmt: skip
     """Return whether two schedules, units or accumulators add K products in the same order, or their first difference.
 
     Args:
       x, y: as `how` of `fp.schedules.tree`.
-      k, n, accumulate, out_fmt, scaled: as for `fp.schedules.tree`, for both; a schedule without a unit takes the
-        other's.
+      k, n, accumulate, out_fmt, scaled: as for `fp.schedules.tree`, for both. Without accumulate, a schedule that has
+        no unit takes the other's, and an order as nested tuples takes the other's unit or accumulator.
 
     Returns:
       A Comparison; `.equal` and, as text, `.sentence`.
@@ -233,12 +233,14 @@ def compare(
         units = [shared, shared]
     first, second = (
         tree(
-            how, k, n=n, accumulate=unit or shared, out_fmt=out_fmt,
+            how, k, n=n, out_fmt=out_fmt,
+            accumulate=other if isinstance(how, tuple) and isinstance(other, Accumulator) else unit or shared,
             scaled=scaled if isinstance(how, Schedule) and how.block_scaled else None,
         )
-        for how, unit in zip((x, y), units, strict=True)
+        for how, other, unit in zip((x, y), (y, x), units, strict=True)
     )  # fmt: skip
-    return first.compare(second, (str(x), str(y)))
+    names = [shown(how) if isinstance(how, tuple) else str(how) for how in (x, y)]
+    return first.compare(second, (names[0], names[1]))
 
 
 def _by_hand(
@@ -283,11 +285,11 @@ def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> M
     return find_unit(f"{schedule.arch or 'hopper'}_{schedule.operands}_f32")
 
 
-def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | None:
-    """Return the matrix unit of `how`: itself, by its name, or a schedule's default; None for FLAT and accumulators."""
+def _own_unit(how: Addends) -> MatrixUnit | None:
+    """Return the matrix unit of `how`: itself, by its name, or a schedule's default; None for FLAT and all others."""
     if isinstance(how, Schedule):
         return None if how.name == "FLAT" else unit_of(how)
-    return None if isinstance(how, Accumulator) else _unit_named(how)
+    return _unit_named(how) if isinstance(how, (str, MatrixUnit)) else None
 
 
 def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
