@@ -72,9 +72,10 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
     the weight).
     """
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
-    linears += [
-        row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
-    ]  # fmt: skip
+    for row in recipe.overrides:
+        if product in row.products and fnmatchcase(layer, row.layers):
+            always = (row.start, row.stop) == (0, 1)  # it replaces what is before it in every step
+            linears = [row.linear] if always else [*linears, row.linear]
     if recipe.controller is not None and is_governed(recipe, layer):
         linears += recipe.controller.levels
     return [linear for linear in linears if isinstance(linear, LinearRecipe)]

@@ -209,6 +209,12 @@ def test_all_that_a_product_ever_follows_is_listed() -> None:
     assert list(layers_of(trainer(recipe).model)) == ["first", "second", "head"]
 
 
+def test_a_layer_whose_override_never_ends_may_have_any_number_of_features() -> None:
+    head = Override("head", linear="FP32")  # 10 classes are no multiple of MXFP8's blocks
+    kept = trainer(Recipe(linear="MXFP8")).step()
+    assert trainer(Recipe(linear="MXFP8", keep=(), overrides=(head,))).step()["digest"] == kept["digest"]
+
+
 def test_every_row_takes_a_step_of_the_transformer() -> None:
     first = {name: trainer(row, model="transformer").step() for name, row in recipes.ROWS.items()}
     for name, row in first.items():
