@@ -23,6 +23,7 @@ from fpsim.lazy import public
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.torch.operators import torch
 from fpsim.train import checkpoint
+from fpsim.train.monitors import LevelChange
 from fpsim.train.operations.trace import canonical
 from fpsim.train.settings import Recompute, Settings
 
@@ -118,8 +119,6 @@ def save(run: Any, path: str | os.PathLike[str]) -> None:
     """Write a `Run` as a JSON file, completely or not at all; weights are not included."""
     fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
     fields["recipe"], fields["settings"] = run.recipe.to_plain(), run.settings.to_plain()
-    text = fields["settings"]["text"]
-    fields["settings"]["text"] = None if text is None else str(text)
     fields["checkpoint"] = None if run.checkpoint is None else str(run.checkpoint)
     write_whole(path_of(path), json.dumps({"kind": KIND, "version": FILE_VERSION, **to_json(fields)}, indent=1) + "\n")
 
@@ -173,6 +172,7 @@ def _kept(folder: Path) -> dict[str, Any]:
             f"path must be a file that Run.save wrote, or the folder of a run; got {shown(str(folder))}.{hint}"
         )
     identity, state = saved.facts["identity"], saved.facts["state"]
+    log = [] if state["levels"] is None else state["levels"]["log"]
     known = {field.name for field in dataclasses.fields(Settings)}
     settings = {name: value for name, value in renamed(identity["settings"]).items() if name in known}
     if "recompute" in settings:
@@ -181,6 +181,7 @@ def _kept(folder: Path) -> dict[str, Any]:
     return {
         "recipe": Recipe.from_plain(identity["recipe"]), "settings": Settings(**settings), "rows": rows,
         "losses": [row["loss"] for row in rows], "validation_loss": math.nan, "measured": state["measured"],
-        "changes": [], "stopped": state["stopped"], "checkpoint": folder, "data": identity["data"],
+        "changes": [LevelChange(*change)._asdict() for change in log], "stopped": state["stopped"],
+        "seconds": math.fsum(row["seconds"] for row in rows), "checkpoint": folder, "data": identity["data"],
         "world": identity.get("world", 1),
     }  # fmt: skip

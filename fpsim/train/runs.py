@@ -115,7 +115,7 @@ class Run:
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Return the run in a file that `save` wrote, or in a folder that was `out` of `fp.train.run`.
 
-        Weights in the folder are not loaded. A run from a folder has no text path and no machine.
+        Weights in the folder are not loaded. A run from a folder has no text path, no machine and no validation loss.
 
         Raises:
           ValueError: the file or folder cannot be read, or holds something else.

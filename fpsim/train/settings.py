@@ -286,6 +286,7 @@ class Settings:
         fields = asdict(self)
         layers = fields["recompute"]["layers"]
         fields["recompute"]["layers"] = None if layers is None else list(layers)
+        fields["text"] = None if self.text is None else str(self.text)
         return fields
 
     @property

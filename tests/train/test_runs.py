@@ -99,6 +99,13 @@ def test_the_resumed_recipes_do_what_they_are_there_for(tmp_path: Path) -> None:
     assert {"model/first.steps", "model/second.steps"} < saved(tmp_path)[0].keys()
 
 
+def test_a_run_from_its_folder_has_the_changes_and_the_time(tmp_path: Path) -> None:
+    run = short(MOVING, out=tmp_path)
+    loaded = fp.train.Run.load(tmp_path)
+    assert (repr(loaded.changes), loaded.seconds) == (repr(run.changes), run.seconds)
+    assert loaded.changes
+
+
 def train_aloud(name: str, folder: Path) -> None:
     """What a process that will be killed does: it saves after every step, and says so."""
     settings.SAVED_EVERY = 0.0
