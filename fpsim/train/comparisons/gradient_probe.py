@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.arithmetic.elementary.functions import exp2
 from fpsim.arrays import Array
 from fpsim.deprecation import warn_renamed
 from fpsim.display.optional import frame
@@ -23,10 +24,11 @@ from fpsim.recipes.look_up import find as find_recipe
 from fpsim.recipes.parts import Override
 from fpsim.recipes.training import FP32
 from fpsim.recipes.training_recipe import Recipe
-from fpsim.torch.operators import Tensor, array_of, torch
+from fpsim.torch.operators import Tensor, array_of, tensor_of, torch
 from fpsim.train.comparisons.answer import interval
-from fpsim.train.layers import RUNS, layers_of
+from fpsim.train.layers import layers_of
 from fpsim.train.loop import Trainer
+from fpsim.train.model import normal_numbers
 from fpsim.train.optimizer import AdamW
 from fpsim.train.runs import Progress
 from fpsim.train.settings import Settings
@@ -38,6 +40,7 @@ ALL = "all"
 OUTLIER = 256.0  # times as large as other channels
 EVERY = 32  # one channel in so many is an outlier
 SPREAD = 6.0  # standard deviation of log2 of the tokens' weights
+WEIGHTED = 1 << 32  # number of their random draws from a seed; models draw number 0, 1, ... for their layers
 ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
@@ -71,7 +74,7 @@ def gradient_probe(
       steps: the number of training steps in float32 before the measurement; 0 for the initial weights.
       scenario: "plain"; "loss_2^-12" or "loss_2^12": the loss is multiplied by that number; "outliers": one channel in
         32 of each norm's result is multiplied by 256, and its weights in the next layer are divided by 256, so the
-        function is the same; "token_weights": each token's loss is multiplied by 2**(6 N), N standard normal;
+        function is the same; "token_weights": each token's loss is multiplied by 2**(6 N), N nearly standard normal;
         "aligned_gates": the gate weights of each SwiGLU are 4 times those of its other half.
       seed: the first seed of the weights, batches and random draws.
       seeds: the number of seeds, counted up from `seed`. With 2 or more, errors and cosines are means over seeds, and
@@ -140,7 +143,7 @@ def rows_over_seeds(
 
 def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return a dict for each recipe and layer, measured with one seed.
 
@@ -152,8 +155,7 @@ def probe_rows(
     require_word("scenario", scenario, tuple(SCENARIOS))
     case, rows, wanted = SCENARIOS[scenario], [], {}
     for i, recipe in enumerate(chosen):
-        if progress is not None:
-            progress(i / len(chosen), f"gradients of {recipe.name}")
+        progress(i / len(chosen), f"gradients of {recipe.name}")
         plain = FP32.replace(parametrisation=recipe.parametrisation)
         at = Settings(steps=max(steps, 1), seed=seed, text=text, backend=backend, batch=SEQUENCES, context=CONTEXT)
         if plain not in wanted:
@@ -162,8 +164,7 @@ def probe_rows(
         for layer, error, cosine in compared(got, wanted[plain]):
             row = {"recipe": recipe.name, "scenario": scenario, "layer": layer}
             rows.append({**row, "relative_error": error, "cosine": cosine})
-    if progress is not None:
-        progress(1.0, "finished")
+    progress(1.0, "finished")
     return rows
 
 
@@ -302,7 +303,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
     """
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
-    weights = token_weights(SEQUENCES * CONTEXT, (seed + RUNS % 2**32) % 2**64) if case.uneven else None
+    weights = token_weights(SEQUENCES * CONTEXT, seed) if case.uneven else None
     return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), weights)
 
 
@@ -381,13 +382,12 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return random weights for the losses of tokens, float32 (tokens,): 2**(6 N) with N standard normal.
+    """Return random weights for the losses of tokens, float32 (tokens,): 2**(6 N) with N as of `normal_numbers`.
 
     They depend only on `tokens` and `seed`, and differ as much as the gradients of rare and frequent tokens do.
     """
-    generator = torch.Generator().manual_seed(seed)
-    weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
-    return weights
+    exponents = SPREAD * normal_numbers(seed, WEIGHTED, (tokens,))
+    return tensor_of(np.asarray(exp2(exponents.astype(np.float32))))
 
 
 SCENARIOS = {

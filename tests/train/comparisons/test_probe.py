@@ -155,6 +155,7 @@ def test_token_weights_depend_on_the_seed_alone() -> None:
     assert torch.equal(first, gradient_probe.token_weights(1024, 0))
     assert not torch.equal(first, gradient_probe.token_weights(1024, 1))
     assert abs(float(torch.log2(first).std()) - gradient_probe.SPREAD) < 0.5
+    assert [float(weight).hex() for weight in first[:2]] == ["0x1.18fe1a0000000p+3", "0x1.0f27f20000000p-1"]
 
 
 def test_weights_are_rounded_as_the_recipe_keeps_them() -> None:
