@@ -62,7 +62,7 @@ def checked(cast: PeerCast) -> Line:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         keywords: dict[str, Any] = {**cast.keywords}
-        report = fp.testing.check_quantizer(cast.fn, cast.fmt, **keywords, raises=False)
+        report = fp.testing.check_quantizer(cast.fn, cast.fmt, source="float32", **keywords, raises=False)
     return Line(cast, report.ok, report.differ, report.of, "" if report.ok else _first_words(report))
 
 
@@ -87,7 +87,7 @@ def _to(dtype: Any) -> Callable[[Any], Any]:
 
 
 def _tensor(x: Any) -> Any:
-    return importlib.import_module("torch").from_numpy(np.ascontiguousarray(x))
+    return importlib.import_module("torch").from_numpy(np.array(x, order="C"))  # ascontiguousarray adds an axis to ()
 
 
 def _ml_dtypes() -> Iterator[PeerCast]:
@@ -192,7 +192,7 @@ def _session(onnx: Any, runtime: Any, to: int, saturate: int | None) -> Callable
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda array: session.run(None, {"x": np.ascontiguousarray(array, np.float32)})[0]
+    return lambda array: session.run(None, {"x": np.array(array, np.float32, order="C")})[0]
 
 
 MAKERS: dict[str, Callable[[], Iterator[PeerCast]]] = {

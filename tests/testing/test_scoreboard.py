@@ -32,6 +32,13 @@ def test_a_right_cast_is_equal_and_a_wrong_one_has_its_cause() -> None:
     assert "0x" in row(wrong)
 
 
+@pytest.mark.parametrize("peer", ["torch", "torchao"])
+def test_casts_by_torch_are_right_for_arrays_without_axes_and_only_promised_for_float32(peer: str) -> None:
+    pytest.importorskip(peer)
+    cast = next(cast for cast in casts(peer) if cast.fmt == "E4M3")
+    assert row(cast).endswith("| equal |")
+
+
 def test_the_command_writes_the_page_and_lists_what_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoreboard, "version", lambda name: "1.2" if name in ("ml_dtypes", "jax") else None)
     one = next(casts("ml_dtypes"))
