@@ -266,7 +266,8 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
     )  # fmt: skip
     parts += [(slice(0, math.prod(shape)), shape, f"shape {shape}") for shape in shapes if math.prod(shape) <= x.size]
     for part, shape, name in parts:
-        result, refusal = attempted(box.call, x[part].reshape(shape).copy())
+        refusals = ("runs",) if shape else ("runs", "shape")  # np.ascontiguousarray gives a number an axis
+        result, refusal = attempted(box.call, x[part].reshape(shape).copy(), refusals=refusals)
         if result is None:
             yield "batch", None, f"it refuses {name}: {refusal}"
             continue

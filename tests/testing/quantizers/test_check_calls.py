@@ -220,6 +220,12 @@ def test_a_function_of_vectors_alone_passes_with_a_note() -> None:
     assert any("it refuses shape (8, 377): fn raised TypeError('vectors only')" in note for note in checked.notes)
 
 
+def test_an_axis_that_ascontiguousarray_adds_is_a_note() -> None:
+    checked = report(lambda x: fp.quantize(np.ascontiguousarray(x), "e4m3"))
+    assert checked.ok, checked
+    assert "it refuses shape (): fn must return the shape of its input, (); got (1,)." in checked.notes
+
+
 def test_another_shape_is_said() -> None:
     assert one("shape", report(lambda x: fp.quantize(x, "e4m3")[:-1])) == (
         "fn must return the shape of its input, (16,); got (15,)."
