@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fpsim.arrays import distinct
+from fpsim.display.wording import listed
 from fpsim.formats.float_format import Format
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.regions import where
@@ -80,9 +81,7 @@ def _others(match: FoundModel) -> str:
     """
     if not match.rivals:
         return certificate(match.excluded, ())
-    named = "; ".join(match.rivals[:3])
-    more = f" and {len(match.rivals) - 3} more" if len(match.rivals) > 3 else ""
-    return f"As well explained by: {named}{more}. {match.excluded:,} others are excluded."
+    return f"As well explained by: {listed(match.rivals, 3, '; ')}. {match.excluded:,} others are excluded."
 
 
 def changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:

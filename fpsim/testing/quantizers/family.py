@@ -48,6 +48,10 @@ EDGE_WORDS = {
     "tie_too": "takes the tie after the largest value as too large",
     "past_tie": "rounds the tie after the largest value to that",
     "binade": "takes values as too large only from the next power of two on",
+    "not_down": "gives the largest value for values that round down to the code after it",
+    "top_binade": "takes values as too large already from the format's largest power of two on",
+    "rounded_top_binade": "takes results as too large already from the format's largest power of two on",
+    "top_carry": "takes values that round up to the format's largest power of two as too large",
 }
 UNROUNDED = "does not round at all"
 ZERO_WORDS = {
@@ -262,7 +266,8 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
     for edge, words in EDGE_WORDS.items():
         yield deviation(words, edge=edge)
         for word in usual:
-            yield deviation(f"{words}, and gives {OUTCOME_WORDS[word]} for them", edge=edge, finite=word)
+            if edge != "not_down" and word != model.finite:
+                yield deviation(f"{words}, and gives {OUTCOME_WORDS[word]} for them", edge=edge, finite=word)
     yield deviation("gives Inf or NaN for too large values also where the mode rounds toward zero", inward=False)
     yield deviation("loses the sign of values that are too large", overflow_sign="drop")
     if fmt.max_code > 1:

@@ -36,6 +36,7 @@ from fpsim.testing.quantizers.steps import (
     Through,
     Zeros,
     plain_outcomes,
+    too_large,
 )
 
 
@@ -301,16 +302,9 @@ class QuantizerModel:
         if self.edge == "rounded" and not beyond.any():
             return values
         largest = magnitude_of(most, grid_of(fmt))
-        if self.edge == "exact":
-            beyond = magnitude > largest
-        elif self.edge in ("tie_too", "past_tie"):
-            tie = largest + (magnitude_of(most + 1, grid_of(fmt)) - largest) / 2
-            beyond = (magnitude >= tie) if self.edge == "tie_too" else (magnitude > tie)
+        if self.edge != "rounded":
+            beyond = too_large(self.edge, codes, magnitude, grid_of(fmt), most)
             values = np.where((codes > most) & ~beyond, np.where(signed, -largest, largest), values)
-        elif self.edge == "binade":
-            end = 2.0 ** (np.frexp(largest)[1])
-            values = np.where((codes > most) & (magnitude < end), np.where(signed, -largest, largest), values)
-            beyond = magnitude >= end
         if not beyond.any():
             return values
         outcome = self._outcome(self.finite, codes, np.zeros_like(signed) if self.overflow_sign == "drop" else signed)

@@ -25,7 +25,7 @@ Outcome = Literal[
     "unlimited", "lowest", "magnitude", "top_code", "smallest_normal", "positive_infinity",
     "bits", "cut_bits",
 ]  # fmt: skip
-Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade"]
+Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade", "top_binade", "rounded_top_binade", "top_carry"]
 Subnormals = Literal[
     "keep", "flush", "flush_before", "flush_positive", "nearest_normal", "never_zero", "half", "double",
     "ordinary_binade", "smallest_normal",
@@ -149,3 +149,29 @@ def plain_outcomes(fmt: Format, top: int) -> dict[str, tuple[float, float]]:
     }  # fmt: skip
     pairs = {name: (value, -value) for name, value in magnitudes.items()} | {"opposite_zero": (-0.0, 0.0)}
     return pairs | {name: (value, value) for name, value in alike.items()}
+
+
+def too_large(edge: Edge, codes: Codes, magnitude: Doubles, grid: FractionGrid, most: int) -> Flags:
+    """Return a mask of the inputs that are too large for a format; `family.EDGE_WORDS` explains the names of `edge`.
+
+    codes: codes of the rounded magnitudes, without an upper limit. magnitude: magnitudes before the rounding. grid: the
+    format's magnitudes. most: code of its largest value.
+    """
+    largest = magnitude_of(most, grid)
+    power = 2.0 ** (np.frexp(largest)[1] - 1)  # the largest power of two of the format
+    if edge == "exact":
+        return magnitude > largest
+    if edge in ("tie_too", "past_tie"):
+        tie = largest + (magnitude_of(most + 1, grid) - largest) / 2
+        return (magnitude >= tie) if edge == "tie_too" else (magnitude > tie)
+    if edge == "binade":
+        return magnitude >= 2 * power
+    if edge == "top_binade":
+        return magnitude >= power
+    beyond = codes > most
+    if edge == "not_down":
+        return beyond & ((codes > most + 1) | (magnitude < magnitude_of(most + 1, grid)))
+    if edge in ("rounded_top_binade", "top_carry"):
+        from_power = magnitudes_of(np.minimum(codes, most), grid) >= power
+        beyond |= from_power if edge == "rounded_top_binade" else from_power & (magnitude < power)
+    return beyond

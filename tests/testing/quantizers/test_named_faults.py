@@ -267,6 +267,47 @@ def test_masks_of_a_bit_more_or_less_are_named(bits: int, fmt: str) -> None:
         assert causes(masked(bits, added), fmt).startswith(words)
 
 
+@in_turn(
+    "fmt, edge, words",
+    [
+        ("e4m3", "top_binade", "takes values as too large already from the format's largest power of two on"),
+        ("e4m3fnuz", "top_binade", "takes values as too large already from the format's largest power of two on"),
+        ("e5m2", "results", "takes results as too large already from the format's largest power of two on"),
+        ("e2m1", "carry", "takes values that round up to the format's largest power of two as too large"),
+    ],
+)
+def test_saturation_from_the_top_exponent_on_is_named(fmt: str, edge: str, words: str) -> None:
+    """Kernels that compare the exponent with the top one by >=, before or after the rounding, or after a carry."""
+    target = fp.format(fmt)
+    power = 2.0 ** np.floor(np.log2(target.max))
+
+    def quantizer(x: Array) -> Array:
+        values = fp.quantize(x, fmt, overflow="saturate")
+        before, after = np.abs(x) >= power, np.abs(values) >= power
+        beyond = {"top_binade": before, "results": after, "carry": after & ~before}[edge]
+        return np.where(beyond & ~np.isnan(x), np.copysign(np.float32(target.max), x), values)
+
+    assert causes(quantizer, fmt, overflow="saturate") == words
+
+
+def test_values_that_round_down_to_the_code_of_nan_are_named() -> None:
+    def quantizer(x: Array) -> Array:  # as onnxruntime 1.31.1 casts with saturate=0
+        size = np.abs(x)
+        return np.where((size >= 480) & (size < 496), np.copysign(np.float32(448), x), fp.quantize(x, "e4m3"))
+
+    assert causes(quantizer, "e4m3") == "gives the largest value for values that round down to the code after it"
+
+
+def test_the_top_exponent_is_named_beside_ties_away_from_zero() -> None:
+    def quantizer(x: Array) -> Array:
+        values = fp.quantize(x, "e4m3", rounding="nearest_away", overflow="saturate")
+        return np.where(np.abs(x) >= 256, np.copysign(np.float32(448), x), values)
+
+    assert causes(quantizer, "e4m3", overflow="saturate") == (
+        "takes ties away from zero; takes values as too large already from the format's largest power of two on"
+    )
+
+
 # ---- identities
 
 

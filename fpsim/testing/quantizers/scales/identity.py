@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
+from fpsim.display.wording import listed
 from fpsim.errors import shown
 from fpsim.formats.cast_options import ElementKeywords
 from fpsim.formats.element import Element, ElementLike, coded_element
@@ -260,7 +261,7 @@ def fault_fields(
             (words, treated), *others = faults
             fields = explained(words, *difference(treated, scalings[0]))
             rivals = tuple(other for other, _ in others)
-            more = f" As well explained by: it {'; it '.join(rivals[:2])}." if rivals else ""
+            more = f" As well explained by: {listed([f'it {words}' for words in rivals], 2, '; ')}." if rivals else ""
             return {**fields, "diagnosis": f"{fields['diagnosis']}.{more}", "rivals": rivals}
     return {}
 
