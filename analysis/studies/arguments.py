@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Any
 
 from fpsim.errors import SHOWN, shown
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Raise a TypeError or ValueError unless `value`, the argument called `name`, is a positive finite number."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    """Raise a TypeError or ValueError unless the argument `name` is a positive finite number that a float can hold."""
+    if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
-    if not 0 < value < math.inf:
+    if not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
 
 

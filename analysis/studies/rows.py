@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
 from fpsim.analysis.measures.error_report import ErrorReport
@@ -43,7 +44,7 @@ class Requirements(NamedTuple):
             value = getattr(self, name)
             if name == "budget_bits" and value is None:
                 continue
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            number = isinstance(value, Real) and not isinstance(value, bool)
             if not number or not low <= value <= high:
                 raise ValueError(f"{name} must be a number from {low:g} to {high:g}; got {shown(value)}.")
             numbers[name] = float(value)

@@ -136,11 +136,11 @@ class StudyPlan:
         """The candidates that are measured in all roundings: at most two, none with a scale per tile.
 
         Of the candidates without a scale per tile, one has the first format of up to 8 bits, and the other the first
-        format of more bits. If a format has several such candidates, the last of them is taken.
+        format of more bits. If a format has two such candidates, the one with a scale is taken.
         """
-        casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         formats = [c.element for c in self.candidates]
-        casts.sort(key=lambda c: formats.index(c.element))
+        casts = [c for c in self.candidates if not c.has_tiles]
+        casts.sort(key=lambda c: (formats.index(c.element), c.scaling is None))
         few, many = ([c for c in casts if (c.element.bits <= 8) == small] for small in (True, False))
         return tuple(some[0] for some in (few, many) if some)
 

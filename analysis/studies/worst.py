@@ -80,7 +80,7 @@ class WorstMetrics:
         """
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
-            failed.append(f"{self.bits_per_value:.3g} bits per value")
+            failed.append(f"{self.bits_per_value:.4g} bits per value (more than {wanted.budget_bits:g})")
         if self.scaling == "none" and self.beyond_rate > 0:
             failed.append(f"{percent(self.beyond_rate)} of the values beyond its range")
         elif self.scaling == "none" and self.headroom < HEADROOM:
