@@ -105,7 +105,7 @@ def _draw_exponents(
                 ys[(ys == 0) & (np.roll(ys, 1) == 0) & (np.roll(ys, -1) == 0)] = (
                     np.nan
                 )  # no line where there is nothing
-                ax.plot(xs, base - 0.85 * ys, color=DATA, linewidth=0.6, alpha=0.45 + 0.25 * j, zorder=4)
+                ax.plot(xs, base - 0.85 * ys, color=DATA, linewidth=0.6, alpha=min(0.45 + 0.25 * j, 1.0), zorder=4)
         ax.plot([left, right], [base, base], color=GRID, linewidth=0.6, zorder=1)
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, -bar_height * len(formats) - 0.25)

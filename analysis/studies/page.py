@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fpsim.analysis.studies.candidates import scaling_words
 from fpsim.analysis.studies.recommend import SCALE_GAIN_DB
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.analysis.studies.rows import Recommendation, Requirements, TensorGroup
+from fpsim.analysis.studies.rows import RangeRow, Recommendation, Requirements, TensorGroup
 from fpsim.analysis.studies.summaries import (
     NOTABLE_DB,
     CandidateSummary,
@@ -40,6 +41,8 @@ EXCEPTIONS = 12  # rows of the table of exceptions; the table of all tensors has
 LISTED = 2000  # most rows of a table; the files have all
 UNFOLDED = 40  # most names of a group
 HISTOGRAMS = 10  # most tensors of a role in a picture
+OUTLINES = 4  # most steps of a tensor in a picture
+SHOWN_STEPS = 12  # most steps of a list in a sentence or table cell; the files have all
 ROLES = {"matrix": "Weights", "activation": "Activations", "gradient": "Gradients"}
 
 KEPT = "For a tensor that keeps its dtype, SQNR and lost energy are those of the closest candidate."
@@ -103,7 +106,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         definitions=DEFINITIONS,
         rules=_rules(report.requirements),
         judged_rounding=words(report.judged_rounding),
-        all_roundings=listed([*map(words, report.roundings)]),
+        also_rounded=_also_rounded(report),
         formats=[repr(fmt).strip("<>") for fmt in report.formats],
         versions=versions("fpsim-numerics", "numpy", "ml_dtypes", "torch"),
     )
@@ -127,6 +130,8 @@ def _lead(report: StudyResults) -> str:
     """Return the line on what was studied: source, steps, and the numbers of tensors, values and candidates."""
     steps = sorted({row.step for row in report.ranges if row.step is not None})
     when = f" at {'steps' if len(steps) > 1 else 'step'} {', '.join(map(str, steps))}" if steps else ""
+    if len(steps) > SHOWN_STEPS:
+        when = f" at {plural(len(steps), 'step')} from {steps[0]} to {steps[-1]}"
     tensors = plural(len(report.ranges_of), "tensor")
     return (
         f"{report.description or 'tensors'}: {tensors}{when}, {report.element_count:,} values, "
@@ -144,7 +149,7 @@ def _hardest(report: StudyResults) -> str:
     if not rows:
         return ""
     row = rows[0]
-    below = "" if math.isnan(row.deficit_db) else f", {row.deficit_db:.1f} dB below the SQNR of normal data"
+    below = f", {row.deficit_db:.1f} dB below the SQNR of normal data" if row.deficit_db > 0 else ""
     return f"The hardest tensor is {row.tensor}: {decibels(row.sqnr_db)} in {row.choice}{below}."
 
 
@@ -271,11 +276,18 @@ STEP_HEADS = (
 
 def _step_row(course: Course) -> TableRow:
     """Return the table row that shows how an operand's amax and SQNR in dB change over the training steps."""
-    amax = ", ".join(f"{value:.3g}" for value in course.amax)
-    sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
+    amax = _by_step(f"{value:.3g}" for value in course.amax)
+    sqnr = _by_step("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
     worst = TableCell("–", math.nan) if course.worst_step is None else _count(course.worst_step)
     return TableRow((course.tensor, _number(course.moved, f"{course.moved:.3g}×"), amax, sqnr, _db(lowest), worst))
+
+
+def _by_step(figures: Iterable[str]) -> str:
+    """Return texts, one for each step, as a list in a table cell: of more than 12, only the first and the last 6."""
+    texts = list(figures)
+    half = SHOWN_STEPS // 2
+    return ", ".join(texts if len(texts) <= SHOWN_STEPS else [*texts[:half], "...", *texts[-half:]])
 
 
 # ---- pictures
@@ -312,7 +324,8 @@ def _rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 def _range_pictures(report: StudyResults) -> list[Picture]:
     """Return a picture of magnitudes for each role (weights, activations, gradients) that has operands.
 
-    It shows up to 10 tensors of the role: those that are hardest to store, in the order of `hardest`.
+    It shows up to 10 tensors of the role: those that are hardest to store, in the order of `hardest`. Of each tensor it
+    shows up to 4 steps, evenly spaced, of which the last is the tensor's last one.
     """
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
@@ -329,10 +342,16 @@ def _range_pictures(report: StudyResults) -> list[Picture]:
     pictures = []
     for role in OPERANDS:
         if role in groups:
-            rows = [(name, [one.report for one in report.ranges_of[name]]) for name in groups[role]]
+            rows = [(name, [one.report for one in _spaced(report.ranges_of[name])]) for name in groups[role]]
             figure = exponent_figure(rows, formats, "", window)
             pictures.append(picture(figure, f"ranges-{role}", ROLES[role], f"Magnitudes of {ROLES[role].lower()}"))
     return pictures
+
+
+def _spaced(ranges: Sequence[RangeRow]) -> Sequence[RangeRow]:
+    """Return up to 4 of a tensor's ranges, one for each step: the first, the last, and evenly spaced ones between."""
+    count, last = min(len(ranges), OUTLINES), len(ranges) - 1
+    return [ranges[last * i // max(count - 1, 1)] for i in range(count)]
 
 
 def picture(figure: Any, name: str, title: str, label: str) -> Picture:
@@ -346,6 +365,17 @@ def picture(figure: Any, name: str, title: str, label: str) -> Picture:
 
 
 # ---- method
+
+
+def _also_rounded(report: StudyResults) -> str:
+    """Return a clause on the candidates that were measured in further roundings than the one of recommendations.
+
+    Without such candidates, return "".
+    """
+    others = [words(mode) for mode in report.roundings if mode != report.judged_rounding]
+    rows = (row for row in report.errors if row.report.rounding != report.judged_rounding)
+    names = dict.fromkeys(f"{row.report.format} {scaling_words(row.scaling)}" for row in rows)
+    return f", and {listed(list(names))} also with {listed(others)} rounding" if names else ""
 
 
 def _rules(wanted: Requirements) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import fpsim as fp
 from fpsim.analysis.studies.page import KEPT, page
 from fpsim.analysis.studies.report import StudyReport
-from fpsim.analysis.studies.summaries import candidate_summaries
+from fpsim.analysis.studies.summaries import candidate_summaries, rounding_summaries
 
 NORMAL = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
 
@@ -48,7 +49,8 @@ def test_a_tensor_beyond_the_range_has_no_finite_result() -> None:
 
 def test_the_closest_candidate_is_within_the_budget_of_bits_or_next_to_it() -> None:
     """FP16 was called the closest to a budget of 4 bits, since its SQNR is the highest."""
-    for bits, closest in ((4, "E2M1 with MX scales, has 4.25 bits per value and"), (4.5, "INT4 with 1x32 scales, has")):
+    closest_to = {4: "E2M1 with MX scales, has 4.25 bits per value (more than 4) and", 4.5: "INT4 with 1x32 scales"}
+    for bits, closest in closest_to.items():
         reason = study({"w": NORMAL}, budget_bits=bits).recommendations[0].reason
         assert reason.startswith(f"No candidate is good enough. The closest, {closest}")
 
@@ -90,3 +92,34 @@ def test_noise_may_exceed_the_signal_by_any_factor(value: float) -> None:
     for one in candidate_summaries(report):
         assert one.sqnr_db == pytest.approx(one.judged[0].worst.sqnr_db, nan_ok=True)
     assert "candidates-matrix" in page(report, [])
+
+
+def test_a_page_of_many_steps_lists_and_draws_some() -> None:
+    """Pictures raised an error from five steps on."""
+    pytest.importorskip("matplotlib")
+    steps = [fp.analysis.tensor("h", NORMAL * np.float32(1 + i), role="activation", step=i) for i in range(30)]
+    text = page(study(steps, formats="e4m3", scalings="amax"), [])
+    assert "1 tensor at 30 steps from 0 to 29, " in text
+    (cell,) = re.findall(r"<td class=\"text\">([\d., ]*\.\.\.[\d., ]*)</td>\s*<td class=\"n\"", text)
+    assert len(cell.split(", ")) == 13
+    assert "1 tensor at steps 0, 1, 2, 3, 4, 5, " in page(study(steps[:6], formats="e4m3", scalings="amax"), [])
+
+
+def test_a_tensor_without_error_is_not_said_to_be_below_normal_data() -> None:
+    assert "no error in E2M1 with MX scales.</p>" in page(study({"w": np.ones((256, 256), np.float32)}), [])
+
+
+@pytest.mark.parametrize("scalings", [[None, "amax"], ["amax", None]])
+def test_the_roundings_of_a_format_are_compared_with_a_scale(scalings: Any) -> None:
+    report = study({"w": NORMAL}, formats="e4m3", scalings=scalings)
+    assert [(row.scaling, row.rounding) for row in rounding_summaries(report)] == [
+        ("amax", "nearest_even"), ("amax", "toward_zero"), ("amax", "stochastic"),
+    ]  # fmt: skip
+    assert "rounding, and E4M3 with one scale also with toward zero and stochastic rounding." in page(report, [])
+    assert "also with" not in page(study({"w": NORMAL}, formats="e4m3", scalings=fp.scalings.MX), [])
+
+
+def test_numbers_of_numpy_are_requirements() -> None:
+    report = study({"w": NORMAL}, budget_bits=np.int64(8), min_sqnr=np.float32(30))
+    assert report == study({"w": NORMAL}, budget_bits=8, min_sqnr=30.0)
+    assert type(report.requirements.budget_bits) is float
