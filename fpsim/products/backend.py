@@ -77,6 +77,12 @@ class Backend(FloatOperations, Protocol):
         name: the argument's name in errors.
         """
 
+    def decoded(self, x: Any, fmt: Format) -> Any:
+        """Return the values of a Scaled operand of integers as a matrix of codes of `fmt`, on this backend.
+
+        Each integer, less its zero point, times its scale is rounded once. x: a result of the method `scaled`.
+        """
+
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
         """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory.
 

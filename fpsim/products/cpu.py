@@ -58,6 +58,9 @@ class Cpu(NumpyOperations):
     def scaled(self, x: Any, name: str) -> Scaled | None:
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # abstract isinstance is slow
 
+    def decoded(self, x: Scaled, fmt: Format) -> Array:
+        return encode(x.decode(np.float64), fmt)  # float64 holds the product of an integer and a scale
+
     def result(
         self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Array, *others: Array
     ) -> tuple[Array, Array]:  # fmt: skip

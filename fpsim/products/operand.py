@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import Array
-from fpsim.casts.cast import encode
 from fpsim.errors import shown
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, FP16, FP64, Format
@@ -105,7 +104,7 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
     element = unit.a if name == "a" else unit.b
     scaled = backend.scaled(x, name)
     if scaled is not None:
-        return _scaled_operand(scaled, name, element, unit, scales)
+        return _scaled_operand(scaled, name, element, unit, scales, backend)
     codes = backend.operand(x, element, unit, name)
     refuse_axes(codes.shape, name)
     if scales is None:
@@ -223,11 +222,14 @@ def _refuse_doubles(unit: MatrixUnit | IntegerUnit, name: str) -> None:
         raise ValueError(f"scales are applied to float32 sums; {unit.name} has float64 sums. Decode {name} first.")
 
 
-def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
+def _scaled_operand(
+    x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any, backend: Backend
+) -> UnitOperand:  # fmt: skip
     """Return the operand for x, an `fpsim.Scaled` array or a GPU's array with the same attributes.
 
     name: "a" or "b". element: the input format of this operand in the unit. unit: the matrix unit. scales: the caller's
-    argument scale_a or scale_b, which must be None, as x has scales already.
+    argument scale_a or scale_b, which must be None, as x has scales already. backend: the object that computes on the
+    CPU or GPU whose memory holds x.
 
     Raises:
       ValueError: the unit does not accept x's format, or the shape of its tiles (blocks of elements that share a
@@ -236,8 +238,10 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
     _refuse_doubles(unit, name)
-    if isinstance(x.fmt, IntegerFormat) and element.fmt in (FP16, BF16) and hasattr(x, "decode"):
-        return _decoded_integers(x, name, element)
+    if isinstance(x.fmt, IntegerFormat) and element.fmt in (FP16, BF16):  # products with 4-bit weights
+        refuse_axes(x.codes.shape, name)
+        codes = backend.decoded(x, element.carrier)
+        return UnitOperand(OperandShape(name, codes.shape), codes)
     if x.fmt != element.carrier:
         raise ValueError(f"{unit.name} takes {element.name} as {name}; got a Scaled array of {x.fmt}.")
     shape = x.codes.shape
@@ -266,17 +270,6 @@ def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array]:
     block, (rows, columns) = block_along_k(x.scaling.block, name), tile_sizes(x.codes.shape, x.scaling.block)
     along_k = None if block == -1 else block
     return OperandShape(name, x.codes.shape, (rows, columns), along_k, x.scales.size), x.scales
-
-
-def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return a Scaled array of integers as an operand of a unit of 16-bit floats, as in products with 4-bit weights.
-
-    Each integer times its scale is rounded once, to the format of `element`. x: the Scaled array. name: "a" or "b".
-    element: the unit's input format of this operand, FP16 or BF16.
-    """
-    refuse_axes(x.codes.shape, name)
-    codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
-    return UnitOperand(OperandShape(name, codes.shape), codes)
 
 
 def block_along_k(block: tuple[int, ...], name: str) -> int:

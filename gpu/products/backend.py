@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.gpu.arithmetic.operands import code_operand
-from fpsim.gpu.casts.cast import fill_codes, fill_values, widened_codes
+from fpsim.gpu.casts.cast import encode, fill_codes, fill_values, widened_codes
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
@@ -44,6 +44,7 @@ class ScaledOperand(NamedTuple):
       scale_codes: codes of the scales on the GPU; None if scales have no codes.
       tensor_scale: second-level scale; None without a second level.
       zero_points: zero points on the CPU, one per tile; None if elements have none.
+      source: the fpsim.gpu.Scaled itself.
     """
 
     codes: Any
@@ -52,7 +53,8 @@ class ScaledOperand(NamedTuple):
     scaling: Scaling
     scale_codes: Any
     tensor_scale: np.float32 | None
-    zero_points: npt.NDArray[Any] | None = None
+    zero_points: npt.NDArray[Any] | None
+    source: Scaled
 
 
 def codes_of(x: Any, name: str) -> GpuArray:
@@ -95,7 +97,10 @@ class Gpu(IntegerMatrices):
         codes = codes_of(x, name)
         tensor = None if x.tensor_scale is None else np.float32(host_array(x.tensor_scale).reshape(-1)[0])
         points = None if x.zero_points is None else host_array(x.zero_points)
-        return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
+        return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points, x)
+
+    def decoded(self, x: ScaledOperand, fmt: Format) -> Any:
+        return gpu_array(encode(x.source.decode(np.float64), fmt), "codes").matrix
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))

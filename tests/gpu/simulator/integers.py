@@ -69,6 +69,10 @@ def scaled_products(encode_scaled: Any, matmul: Any, send: Send) -> dict[str, An
     for name, (fmt, of_a, of_b, unit) in pairs.items():
         a, b = encode_scaled(send(x), fmt, of_a), encode_scaled(send(w), fmt, of_b)
         results[f"Scaled {name}"] = matmul(a, b, accumulate=unit)
+    halves = send(x.astype(np.float16).view(np.uint16))
+    for name, fmt, scaling in (("4 bits", fp.INT4, fp.Scaling(block=(8, 1))), ("points", fp.UINT4, column)):
+        weights = encode_scaled(send(w), fmt, scaling)
+        results[f"Scaled weights, {name}"] = matmul(halves, weights, accumulate="ampere_f16_f32")
     a, b = (encode_scaled(send(empty), fp.UINT8, s) for empty, s in ((x[:0], row), (w[:, :0], column)))
     full = encode_scaled(send(x), fp.UINT8, row), encode_scaled(send(w), fp.UINT8, column)
     results["Scaled without rows"] = matmul(a, full[1], accumulate="hopper_u8_s32")
