@@ -7,13 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fpsim.arrays import Array, format_of, words
+from fpsim.arrays import Array, format_of, is_small_integer, words
 
 
 def pasted(x: Array | np.generic) -> str:
     """Return an array or scalar as a Python expression that evaluates to the same bits, such as "np.uint8(0x38)".
 
-    Floats are written as bit patterns, -0 and NaN included; unsigned integers (codes) in hexadecimal; others by `repr`.
+    Floats are written as bit patterns, -0 and NaN included; unsigned integers (codes) in hexadecimal; other integers
+    and bools in decimal; anything else by `repr`.
 
     Args:
       x: a NumPy array or scalar, of a NumPy or ml_dtypes dtype.
@@ -28,16 +29,17 @@ def pasted(x: Array | np.generic) -> str:
       >>> print(pasted(fp.cast(np.zeros((2, 3)), "bf16")))
       np.full((2, 3), 0x0000, np.uint16).view(ml_dtypes.bfloat16)
       >>> print(pasted(np.float64(1)), pasted(np.arange(3)))
-      np.uint64(0x3FF0000000000000).view(np.float64) array([0, 1, 2])
+      np.uint64(0x3FF0000000000000).view(np.float64) np.array([0, 1, 2], np.int64)
       >>> print(pasted(np.uint8([[56, 128]])))
       np.array([[0x38, 0x80]], np.uint8)
     """
     array = np.asarray(x)
-    if array.dtype.kind == "u":
-        dtype = _dtype(array.dtype)
+    if array.dtype.kind in "uib" or is_small_integer(array.dtype):
+        dtype = "np.bool_" if array.dtype.kind == "b" else _dtype(array.dtype)
         if not array.size:
             return f"np.zeros({array.shape}, {dtype})"
-        return f"{dtype}({hexadecimal(x)})" if isinstance(x, np.generic) else f"np.array({_nested(array)}, {dtype})"
+        numbers = _nested(array) if array.dtype.kind == "u" else repr(array.tolist())
+        return f"{dtype}({numbers})" if isinstance(x, np.generic) else f"np.array({numbers}, {dtype})"
     if format_of(array.dtype) is None:
         return repr(x)
     patterns = words(array)

@@ -89,6 +89,17 @@ def test_pasted_codes_are_hexadecimal_and_the_same(dtype: Any) -> None:
     assert pasted(np.array([[0x38, 0x80]], dtype)).startswith(f"np.array([[0x{0x38:0{2 * np.dtype(dtype).itemsize}X}, ")
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, ">i4", np.bool_, ml_dtypes.int4, ml_dtypes.uint4])
+def test_pasted_integers_and_bools_are_the_same(dtype: Any) -> None:
+    for shape in ((5,), (2, 3), (), (0, 2), (2001,)):
+        x = (np.arange(np.prod(shape, dtype=int)).reshape(shape) % 5).astype(dtype)
+        back = eval(pasted(x), {"np": np, "ml_dtypes": ml_dtypes})
+        assert (back.dtype, back.shape, back.tolist()) == (x.dtype, x.shape, x.tolist())
+    one = np.array([3, 1]).astype(dtype)[0]
+    assert (back := eval(pasted(one), {"np": np, "ml_dtypes": ml_dtypes})) == one
+    assert back.dtype == one.dtype
+
+
 @pytest.mark.parametrize(
     "x", [np.zeros((0, 3), np.float32), np.full((2, 2), np.float32(-0.0)), np.array(1.5), np.arange(3, dtype=">f4")]
 )
