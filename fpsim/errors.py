@@ -59,7 +59,7 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def is_integer(value: object) -> bool:
     """Return whether a value is a Python or NumPy integer (bools and arrays of one element are not)."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def require_integer(name: str, value: object, lowest: int | None = None) -> None:

@@ -89,18 +89,19 @@ class Format:
             raise ValueError(f"{self.name}: nan must be one of {', '.join(NAN_ENCODINGS)}; got {shown(self.nan)}.")
         for field in ("signed", "infinities", "subnormals", "ties_to_even_code", "negative_zero"):
             value = getattr(self, field)
+            if value is True or value is False:
+                continue
             if field == "negative_zero" and value is None:
                 value = self.signed and self.subnormals and self.nan != "negative_zero"
-            if not isinstance(value, (bool, np.bool_)):
+            elif not isinstance(value, np.bool_):
                 raise ValueError(f"{self.name}: {field} must be True or False; got {shown(value)}.")
             object.__setattr__(self, field, bool(value))
         if self.exponent_bits < 1:
             raise ValueError(f"{self.name}: exponent_bits must be at least 1 to hold a normal number; got 0.")
-        if self.bias is None:
-            object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
-        if not is_integer(self.bias):
-            raise ValueError(f"{self.name}: bias must be an integer; got {shown(self.bias)}.")
-        object.__setattr__(self, "bias", int(self.bias))
+        bias = 2 ** (self.exponent_bits - 1) - 1 if self.bias is None else self.bias
+        if not is_integer(bias):
+            raise ValueError(f"{self.name}: bias must be an integer; got {shown(bias)}.")
+        object.__setattr__(self, "bias", int(bias))
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -379,8 +380,7 @@ class Format:
           >>> fp.E4M3.ulp(1.0), fp.E4M3.ulp(300.0), fp.E4M3.ulp(0.0)
           (0.125, 32.0, 0.001953125)
         """
-        values = real_numbers("x", x)
-        spacing = spacing_at(values, self.min_exponent, self.max_exponent, self.mantissa_bits)
+        spacing = spacing_at(real_numbers("x", x), self.min_exponent, self.max_exponent, self.mantissa_bits)
         return spacing if spacing.ndim else float(spacing)
 
     def __repr__(self) -> str:
