@@ -21,6 +21,7 @@ class JudgedCandidates(NamedTuple):
 
     Attributes:
       best: the candidate that is recommended.
+      alone: the candidate that would be recommended if the study had no other operands.
       runner_up: the candidate of the highest SQNR in another format of equally many bits; None if there is none.
       candidates: all candidates.
       passing: the candidates that meet the requirements and need at least a tenth fewer bits than the tensor takes as
@@ -30,6 +31,7 @@ class JudgedCandidates(NamedTuple):
     """
 
     best: WorstMetrics
+    alone: WorstMetrics
     runner_up: WorstMetrics | None
     candidates: Sequence[WorstMetrics]
     passing: Sequence[WorstMetrics]
@@ -76,9 +78,15 @@ def _runner_up(judged: JudgedCandidates) -> str:
     failed = rival.misses(judged.wanted)
     if failed:
         return f"Runner-up: {rival.name}, {sqnr}, but {listed(failed)}."
-    if rival.bits_per_value > DEAR_SCALES * best.bits_per_value:
+    shares = best is not judged.alone
+    few = best.bits_per_value if shares else min(candidate.bits_per_value for candidate in judged.passing)
+    dear = rival.bits_per_value > DEAR_SCALES * few or all(rival is not candidate for candidate in judged.passing)
+    if dear or (not shares and rival.bits_per_value > best.bits_per_value):
         return f"Runner-up: {rival.name}, {sqnr}, but {rival.bits_per_value:.4g} bits with its scales."
-    return f"Runner-up: {rival.name}, {sqnr}, which other operands do not have."
+    if shares:
+        return f"Runner-up: {rival.name}, {sqnr}, which other operands do not have."
+    top = max((c for c in judged.passing if c.format == best.format), key=lambda candidate: candidate.sqnr_db)
+    return f"Runner-up: {rival.name}, {sqnr}, but {top.name} has more."
 
 
 def _difference(sqnr_db: float, other_db: float) -> str:
@@ -105,8 +113,9 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
     """Return the sentence saying why the chosen format does not have a scaling of fewer bits.
 
-    The sentence names the requirements that the format with such a scaling fails, or the dB of SQNR that it loses.
-    Return "" if it fails none and loses no SQNR, or if no candidate of this format has fewer bits.
+    The sentence names the requirements that the format with such a scaling fails, or the dB of SQNR that it loses. If
+    it fails none and loses no SQNR, the sentence says that other operands do not have this scaling. Return "" if that
+    is not the reason either, or if no candidate of this format has fewer bits.
     """
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
@@ -114,9 +123,12 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
         return ""
     closest = max(plain, key=rank)
     failed = closest.misses(judged.wanted)
-    if not failed and closest.sqnr_db >= best.sqnr_db - VISIBLE_DB:
+    difference = _difference(closest.sqnr_db, best.sqnr_db)
+    if failed or closest.sqnr_db < best.sqnr_db - VISIBLE_DB:
+        return f"{closest.name} has {listed(failed) if failed else difference}."
+    if best is judged.alone:
         return ""
-    return f"{closest.name} has {listed(failed) if failed else _difference(closest.sqnr_db, best.sqnr_db)}."
+    return f"{closest.name} has {difference} at {closest.bits_per_value:.4g} bits, but other operands do not have it."
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:

@@ -81,7 +81,7 @@ def recommend(
         )
         return replace(nothing, reason=f"{reason} {specials}".strip())
     passing = smaller
-    best = _best(passing)
+    best = alone = _best(passing)
     dear = UNIFORM_SCALES * best.bits_per_value
     one = next((c for c in passing if c.name == uniform and c.bits <= best.bits and c.bits_per_value <= dear), None)
     if one is not None and not any(_clearly_better(c, one) for c in passing):
@@ -91,7 +91,7 @@ def recommend(
     margin = math.nan
     if runner_up is not None:
         margin = best.sqnr_db - runner_up.sqnr_db if best.sqnr_db != runner_up.sqnr_db else 0.0  # also for two Inf
-    reason = reason_of(JudgedCandidates(best, runner_up, candidates, passing, wanted, uniform))
+    reason = reason_of(JudgedCandidates(best, alone, runner_up, candidates, passing, wanted, uniform))
     return replace(
         nothing, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value, sqnr_db=best.sqnr_db,
         lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),

@@ -123,3 +123,23 @@ def test_numbers_of_numpy_are_requirements() -> None:
     report = study({"w": NORMAL}, budget_bits=np.int64(8), min_sqnr=np.float32(30))
     assert report == study({"w": NORMAL}, budget_bits=8, min_sqnr=30.0)
     assert type(report.requirements.budget_bits) is float
+
+
+def test_a_better_runner_up_of_more_bits_is_dear() -> None:
+    """A study of one tensor said that other operands do not have the runner-up."""
+    x = np.random.default_rng(6).standard_t(2.5, (64, 64)).astype(np.float32)
+    scalings = ["amax", fp.scalings.MX, fp.scalings.TILE_1X128]
+    (row,) = study({"w": x}, formats=["e4m3", "e3m4", "int8"], scalings=scalings, min_sqnr=20).recommendations
+    assert (row.choice, row.runner_up) == ("INT8 with MX scales", "E3M4 with 1x128 scales")
+    assert row.reason.endswith("Runner-up: E3M4 with 1x128 scales, 2.7 dB more, but 8.5 bits with its scales.")
+
+
+def test_cheaper_scales_that_others_do_not_have_are_told_of() -> None:
+    rng = np.random.default_rng(0)
+    tensors = {f"w{i}": rng.standard_normal((64, 64)).astype(np.float32) for i in range(3)}
+    tensors = {name: x * np.exp2(rng.integers(-9, 9, (64, 64))).astype(np.float32) for name, x in tensors.items()}
+    tensors["gentle"] = NORMAL
+    rows = study(tensors, formats="e4m3", scalings=[None, "amax", fp.scalings.MX]).recommendations
+    assert {row.choice for row in rows} == {"E4M3 with one scale"}
+    said = "E4M3 without a scale has the same SQNR at 8 bits, but other operands do not have it."
+    assert [row.reason.endswith(said) for row in rows] == [False, False, False, True]
