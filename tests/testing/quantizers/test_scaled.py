@@ -318,3 +318,16 @@ def test_a_square_matrix_that_comes_back_transposed_is_found() -> None:
     (broken,) = report(square, "int8", S.ROW).broken
     assert broken.property == "size"
     assert broken.why.startswith("a matrix of shape (48, 48) is wrong, where other ones are right: codes")
+
+
+@pytest.mark.parametrize("scaling", ["MX_EVEN", "ROW", "TILE_128X1", "TE_128X128"])
+def test_a_scale_without_the_last_element_of_the_matrix_is_found(scaling: str) -> None:
+    def fn(x: Any) -> Any:
+        shorter = x.copy()
+        shorter[-1, -1] = 0
+        scales = fp.encode_scaled(shorter, "e2m1", scaling).scales
+        q = fp.encode_scaled(x, "e2m1", scaling, scales=np.where(np.isinf(scales), 1, scales))
+        return q.codes, q.scales
+
+    report = fp.testing.check_quantizer(fn, "e2m1", scaling=scaling, raises=False)
+    assert report.differ > 0

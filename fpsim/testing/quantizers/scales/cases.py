@@ -17,6 +17,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tile_sizes, tiling
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles, spread_tiles
 
+LAST = "the largest magnitude at the end of each tile"
 BRIEF = 1 << 14  # elements of a matrix if its tiles are not too large; hundreds of recipes are tried on each
 
 
@@ -60,6 +61,7 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
             "very large values": plain * 2.0**120,
             "subnormal values": plain * 2.0**-140,
             "a largest magnitude of a few subnormals": np.rint(plain * 3) * 2.0**-149,
+            LAST: _largest_last(spread, scaling),
         }  # fmt: skip
         if not scaling.symmetric and isinstance(fmt, IntegerFormat):
             matrices["zero points at ties"] = _at_zero_point_ties(plain.shape, scaling, fmt, rng)
@@ -67,7 +69,7 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
 
 
 def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
-    """Return {name in reports: matrix}: two matrices cut so that the last tiles along both axes are incomplete.
+    """Return {name in reports: matrix}: three matrices cut so that the last tiles along both axes are incomplete.
 
     plain: the matrices that `cases_for` returns for `scaling`.
     """
@@ -76,8 +78,19 @@ def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]
     cut = np.s_[: rows - height // 2, : columns - (width // 2 + (width > 2))]
     if height == width == 1:
         cut = np.s_[: rows - 3, : columns - 5]
-    names = ("tiles of different size", "elements at ties")
-    return {f"{name}, with partial tiles": np.ascontiguousarray(plain[name][cut]) for name in names}
+    names = ("tiles of different size", "elements at ties", LAST)
+    matrices = {f"{name}, with partial tiles": np.ascontiguousarray(plain[name][cut]) for name in names}
+    matrices[f"{LAST}, with partial tiles"] = _largest_last(matrices[f"{LAST}, with partial tiles"], scaling)
+    return matrices
+
+
+def _largest_last(x: Array, scaling: Scaling) -> Array:
+    """Return a copy of the matrix x in which the last element of each tile is 8 times as large as the largest one."""
+    ends = [np.minimum(np.arange(step - 1, size + step - 1, step), size - 1)
+            for size, step in zip(x.shape, tile_sizes(x.shape, scaling.block), strict=True)]  # fmt: skip
+    changed = x.copy()
+    changed[np.ix_(*ends)] = 8 * reduced_tiles(np.maximum, np.abs(x), scaling.block)
+    return changed
 
 
 def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
