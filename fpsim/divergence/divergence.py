@@ -19,6 +19,7 @@ from fpsim.divergence.mechanism import tree_of, why
 from fpsim.divergence.product import OperandLike, Product
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import FP32, FP64
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.trees.tree import Tree
@@ -322,9 +323,8 @@ def _before(after: str) -> str:
 
 
 class _OperandCodes(NamedTuple):
-    """An operand after its cast: its format, scaling, codes and scales.
+    """An operand after its cast: its format, scaling, codes, scales and zero points, each None if it has none.
 
-    fmt: format of the codes; None if the operand was not cast. scaling, scales: None for an operand without scales.
     codes: the codes, or the values if the operand was not cast.
     """
 
@@ -332,12 +332,14 @@ class _OperandCodes(NamedTuple):
     scaling: Any
     codes: Array
     scales: Array | None
+    zero_points: Array | None = None
 
 
 def _cast_of(x: OperandLike) -> _OperandCodes:
-    """Return the format, scaling, codes and scales of the operand x after its cast, as an _OperandCodes."""
+    """Return the format, scaling, codes, scales and zero points of the operand x after its cast."""
     if isinstance(x.encoded, Scaled):
-        return _OperandCodes(x.encoded.fmt, x.encoded.scaling, x.encoded.codes, x.encoded.scales)
+        of = x.encoded
+        return _OperandCodes(of.fmt, of.scaling, of.codes, of.scales, of.zero_points)
     return _OperandCodes(x.fmt, None, x.encoded, None)
 
 
@@ -346,13 +348,8 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
     if not same_bits(x.source, y.source):
         return False
     p, q = _cast_of(x), _cast_of(y)
-    if p.fmt is None and q.fmt is None:
-        return True
-    if (p.fmt, p.scaling) != (q.fmt, q.scaling):
-        return same_bits(x.values, y.values)
-    if p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
-        return False
-    return bool((p.codes == q.codes).all()) or same_bits(x.values, y.values)  # codes of two NaNs
+    have_scales = (p.fmt, p.scaling) == (q.fmt, q.scaling) and p.scales is not None and q.scales is not None
+    return (not have_scales or same_bits(p.scales, q.scales)) and same_bits(x.values, y.values)  # type: ignore[arg-type]
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
@@ -389,8 +386,11 @@ def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) ->
     quotient = value
     if cast.scales is not None:
         tall, wide = (max(block, 0) for block in cast.scaling.block)
-        scale = cast.scales[row // tall if tall else 0, column // wide if wide else 0]
-        text += f" with {cast.scaling!r}, code 0x{int(cast.codes[row, column]):02X} times the scale {float(scale)!r}"
+        tile = row // tall if tall else 0, column // wide if wide else 0
+        scale, code = cast.scales[tile], int(cast.codes[row, column]) & ((1 << cast.fmt.bits) - 1)
+        points = cast.zero_points if isinstance(cast.fmt, IntegerFormat) else None
+        zero = "" if points is None else f" minus the zero point {int(points[tile])},"
+        text += f" with {cast.scaling!r}, code 0x{code:02X}{zero} times the scale {float(scale)!r}"
         with np.errstate(all="ignore"):
             quotient = np.float32(value / scale)
     if isinstance(cast.fmt, Format):
