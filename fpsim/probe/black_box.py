@@ -17,7 +17,7 @@ from fpsim.matrix_units.matrix_unit import SCALES
 from fpsim.probe.operands import ProbedCall, has_tensors
 
 Function = Callable[..., Any]
-MOST_TERMS = 1 << 31
+MOST_TERMS = 1 << 20  # of more terms, the calls that a probe makes would take hours
 LONGEST = 600.0  # seconds that probing may take, estimated from the time of the first calls
 REPEATS = 3  # calls with the same operands, which must give the same bits
 ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
@@ -89,7 +89,10 @@ class BlackBox:
         length = "k" if call.kind == "matmul" else "n"
         require_integer(length, call.n, 1)
         if call.n > MOST_TERMS:
-            raise ValueError(f"{length} must be at most 2**31; got {shown(call.n)}.")
+            raise ValueError(
+                f"{length} must be at most 2**20, since a probe makes as many calls or more; got {shown(call.n)}. "
+                "Probe fewer terms."
+            )
         for name, size in zip(("rows", "columns"), call.shape, strict=True):
             require_integer(name, size, 1)
         if call.scale and (call.block < 1 or call.n % call.block):

@@ -81,8 +81,7 @@ class Model:
         self.order, self.alike, self.program = order, alike, program
         self.unknown, self.calls = unknown, calls
         self.returned = returned or out  # the format in which results are returned, maybe wider than their own
-        columns = self.shape[1] if self.kind == "matmul" else 1 if self.kind == "dot" else None
-        trees = {adder.tree(self.n, columns): adder for adder in alike[::-1]}
+        trees = {adder.tree(self.n, self.call.columns): adder for adder in alike[::-1]}
         self.traits = traits_of(tuple(trees.values()), program)
         for field, word in FIELDS_OF_EDGES:
             if any(word in sentence for sentence in unknown):
@@ -202,8 +201,7 @@ class Model:
         self._refuse_nothing()
         if self.alike:
             first = self.alike[0]
-            how = first.tree(self.n, None if self.kind != "matmul" else self.shape[1])
-            return tree_axes(how, ax, f"{called(self)}, {self.n} terms")
+            return tree_axes(first.tree(self.n, self.call.columns), ax, f"{called(self)}, {self.n} terms")
         assert self.program is not None
         return tree_axes(tree_of(self.program), ax, f"a {self.kind} of {self.n} terms")
 
@@ -271,7 +269,13 @@ class Model:
         if named is not None:
             first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
-            return self._passed(named.matmul(first, np.ascontiguousarray(second), *scales, fmt=self._codes))
+            parts = [second]
+            if self.kind == "dot" and named.tree(self.n, 1) != named.tree(
+                self.n, None
+            ):  # with more columns, it differs
+                parts = np.split(second, max(second.shape[1], 1), axis=1)
+            done = [named.matmul(first, np.ascontiguousarray(part), *scales, fmt=self._codes) for part in parts]
+            return self._passed(np.concatenate(done, axis=1))
         assert self.program is not None
         return self._passed(self.program.run_product(x, y))
 

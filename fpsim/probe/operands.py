@@ -185,3 +185,8 @@ class ProbedCall(NamedTuple):
     scale: str = ""
     block: int = 0
     layout: str = "nn"
+
+    @property
+    def columns(self) -> int | None:
+        """Columns of the products that are probed, on which some orders depend: 1 for "dot"; None for "sum"."""
+        return self.shape[1] if self.kind == "matmul" else 1 if self.kind == "dot" else None

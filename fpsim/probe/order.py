@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, reduce
+from itertools import pairwise
 from typing import Any, TypeVar
 
 Nested = int | tuple[Any, ...]
@@ -156,6 +157,12 @@ class Order:
             added.append([child.lowest for child in node.children if not child.children])
             node = inner[0] if inner else Branch(0)
         return tuple(term for step in reversed(added) for term in step)
+
+    @property
+    def is_descending(self) -> bool:
+        """True if a single running sum adds its terms, three or more, one by one from the last to the first."""
+        chain = self.chain
+        return len(chain) > 2 and all(x > y for x, y in pairwise((chain[1], chain[0], *chain[2:])))
 
     @property
     def nested(self) -> Nested:

@@ -63,7 +63,7 @@ def order_in_words(order: Order) -> str | None:
     chain = order.chain
     if order.widest == 1 or (all(x < y for x, y in pairwise(chain)) and chain):
         return "in order"
-    if len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:])) and chain[1] > chain[2]:
+    if order.is_descending:
         return "from the last to the first"
     pairs = in_levels([Branch(k) for k in terms], "pairwise", lambda x, y: joined([x, y]))
     if order == Order.of(pairs):

@@ -192,7 +192,7 @@ def _float_model(box: BlackBox) -> Model:
     alike = _named(box, order, witness) if factor is None else ()
     program: Program | None = None
     if alike and order is None:
-        orders = {order_of(candidate.tree(box.n, _columns(box))) for candidate in alike}
+        orders = {order_of(candidate.tree(box.n, box.arguments.columns)) for candidate in alike}
         order = orders.pop() if len(orders) == 1 else None
     if not alike and counter is not None and order is not None:
         program, missing = _program(counter, order, witness, factor)
@@ -303,7 +303,7 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
         if not refused and not box.scale and box.fmt in DTYPES:
             candidates += by_accumulators(box.fmt, order, len(box.operands) == 2)
         for candidate in dict.fromkeys(candidates):
-            how = candidate.tree(box.n, _columns(box))
+            how = candidate.tree(box.n, box.arguments.columns)
             if order is None or (may_have(how, order) and order_of(how) == order):
                 groups.setdefault(how, []).append(candidate)
         matches: list[AdderCandidate] = []
@@ -315,16 +315,11 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
     return ()
 
 
-def _columns(box: BlackBox) -> int | None:
-    """Return the argument n of `AdderCandidate.tree`: a matrix product's columns; 1 for "dot", None for "sum"."""
-    return box.shape[1] if box.kind == "matmul" else 1 if box.kind == "dot" else None
-
-
 def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
     """Return [a sentence] if `alike`, the candidates with the black box's bits, have different trees; else []."""
     firsts: dict[Tree, AdderCandidate] = {}
     for candidate in alike:
-        firsts.setdefault(candidate.tree(box.n, _columns(box)), candidate)
+        firsts.setdefault(candidate.tree(box.n, box.arguments.columns), candidate)
     if len(firsts) < 2:
         return []
     names = " from ".join(candidate.name for candidate in islice(firsts.values(), 2))

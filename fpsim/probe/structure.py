@@ -116,7 +116,7 @@ def _plain(order: Order) -> str | None:
             return f"the terms are one chain of steps of {first} terms"
     if order.widest > 2:
         return None
-    if chain and set(chain[:2]) == {n - 1, n - 2} and all(x > y for x, y in pairwise(chain[2:])):
+    if order.is_descending:
         return "the terms are one chain from the last to the first"
     if n > 2 and order == Order.of(chained(Branch(k) for i in range(0, n, 2) for k in (i + 1, i) if k < n)):
         return "the terms are one chain, the odd term of each pair first"
@@ -136,7 +136,7 @@ def _joins(order: Order) -> str | None:
         return "at once" if order.widest == n else None
     if chain and all(x < y for x, y in pairwise(chain)):
         return "one after another"
-    if chain and set(chain[:2]) == {n - 1, n - 2} and all(x > y for x, y in pairwise(chain[2:])):
+    if order.is_descending:
         return "one after another from the last"
     for kind, words in (("pairwise", "in pairs, level by level"), ("butterfly", "by halves")):
         if order == Order.of(in_levels(list(map(Branch, range(n))), kind, lambda x, y: joined([x, y]))):

@@ -139,8 +139,8 @@ def _order(order: Order) -> Iterator[str]:
         yield "One addition takes all of them."
     elif chain:
         ascending = all(x < y for x, y in pairwise(chain))
-        falling = len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:]))
-        goes = "" if ascending else ", from the last to the first" if falling else ", in another order than theirs"
+        falls = order.is_descending
+        goes = "" if ascending else ", from the last to the first" if falls else ", in another order than theirs"
         yield f"One chain adds its terms one step after the other{goes}."
 
 

@@ -54,7 +54,9 @@ def test_what_cannot_be_swept_is_refused() -> None:
         fp.probe.sweep(np.sum, [3], kind="mm")
     with pytest.raises(TypeError, match="a length must be an integer; got None"):
         fp.probe.sweep(np.sum, None, kind="sum")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"n must be at most 2\*\*31; got 10+"):
+    with pytest.raises(ValueError, match=r"n must be at most 2\*\*20, since .* as many calls or more; got 10+\. Probe"):
         fp.probe.sum(np.sum, 10**30)
+    with pytest.raises(ValueError, match=r"k must be at most 2\*\*20, since .*; got 2147483648\. Probe fewer terms"):
+        fp.probe.matmul(np.matmul, 1 << 31)
     with pytest.raises(ValueError, match="a length must be an integer >= 1; got 0"):
         fp.probe.sweep(np.sum, [0], kind="sum")

@@ -167,6 +167,25 @@ def test_dots_of_many_rows_are_those_of_each() -> None:
             assert_bits_equal(how.dot(a, b), np.array(want))
 
 
+def test_products_by_the_model_of_a_dot_are_those_of_each_column() -> None:
+    """With one column, cuBLAS's dot has two chains in each thread, and otherwise one."""
+
+    def fn(a: Any, b: Any) -> Any:
+        how = fp.schedules.cublas(family="dot")
+        return fp.matmul(a[None], b[:, None], accumulate="hopper_f16_f32", schedule=how, strict=False)[0, 0]
+
+    model = fp.probe.dot(fn, 300, np.float16)
+    assert model.schedule == fp.schedules.cublas(family="dot")
+    a, b = normal(0, 3, 300, dtype=np.float16), normal(1, 4, 300, dtype=np.float16).T
+    assert_bits_equal(model.matmul(a, b), np.array([[fn(x, y) for y in b.T] for x in a]))
+    assert model.matmul(a, b[:, :0]).shape == (3, 0)
+
+
+def test_a_chain_in_another_order_is_not_said_to_go_from_the_last_term() -> None:
+    model = fp.probe.sum(lambda x: (((x[0] + x[1]) + x[4]) + x[3]) + x[2], 5)
+    assert str(model).endswith("One chain adds its terms one step after the other, in another order than theirs.")
+
+
 def test_a_model_of_a_product_runs_as_dot_and_sum() -> None:
     model = fp.probe.matmul(np.matmul, 24, rows=4, columns=4)
     a, b = normal(0, 4, 24), normal(1, 24, 4)
