@@ -14,6 +14,7 @@ from tests.kit.sweeps import in_turn
 Array = Any
 S = fp.scalings
 TILES = S.TILE_1X128.replace(block=(1, 16))
+ONE_LEVEL = fp.Scaling(block=(1, 16), scale_format="E4M3")  # NVFP4 without a scale of the whole tensor
 INT8 = S.ROW
 
 
@@ -85,6 +86,34 @@ def requantised(x: Array) -> Any:
     return fp.encode_scaled(np.asarray(first.decode(), np.float32), "e4m3", S.MX_CEIL)
 
 
+def power_over_largest(x: Array) -> Any:
+    """MXFP4 by amax rounded up to a power of two, over 6 (trinity 694)."""
+    amax = np.abs(tiles_of(x, 32)).max(2).astype(np.float64)
+    scales = np.exp2(np.ceil(np.log2(np.where(amax > 0, amax, 1)))).astype(np.float32) / np.float32(6)
+    return fp.encode(x / spread(scales, x, 32), "e2m1", overflow="saturate_finite"), scales
+
+
+def one_level(scales_of_amax: Callable[[Array], Array], read: Callable[[Array], Array]) -> Callable[[Array], Any]:
+    """Return a quantizer to FP4 with E4M3 scales from amax, which divides by what `read` makes of their codes."""
+
+    def quantizer(x: Array) -> Any:
+        scales = fp.cast(scales_of_amax(np.abs(tiles_of(x, 16)).max(2)), "e4m3")
+        divisors = spread(read(scales.view(np.uint8)), x, 16)
+        quotients = np.where(divisors > 0, x / divisors, 0).astype(np.float32)
+        return fp.encode(quotients, "e2m1", overflow="saturate_finite"), scales
+
+    return quantizer
+
+
+def limited(amax: Array) -> Array:
+    scales = fp.encode(np.minimum(amax / np.float32(6), np.float32(448)), "e4m3")
+    return np.where(amax > 0, fp.decode(np.maximum(scales, 1), "e4m3"), np.float32(1))
+
+
+def always_normal(codes: Array) -> Array:
+    return np.ldexp(1 + (codes & 7) / np.float32(8), (codes >> 3).astype(np.int32) - 7).astype(np.float32)
+
+
 def exchanged(x: Array) -> Any:
     encoded = fp.encode_scaled(x, "e2m1", S.NVFP4)
     places = np.arange(x.shape[1])
@@ -132,6 +161,14 @@ NAMED: dict[str, tuple[Callable[[Array], Any], str, fp.Scaling, str]] = {
     "mlx 4353": (
         logarithm, "e4m3", S.MX,
         "has as scales powers of two nearest in the logarithm (2**round(log2(amax / max)))"),
+    "trinity 694": (power_over_largest, "e2m1", S.MX, "has as scales 2**ceil(log2(amax)) / max"),
+    "Model-Optimizer 1633": (
+        one_level(lambda amax: amax / np.float32(6), lambda codes: fp.decode(codes, "e4m3")), "e2m1", ONE_LEVEL,
+        "does not limit scales: scales too large for E4M3 become NaN, and too small ones 0"),
+    "b12x 388": (
+        one_level(limited, always_normal), "e2m1", ONE_LEVEL,
+        "scales elements by the right ones, whose subnormal codes it reads as normal ones, and returns the right "
+        "scales"),
     "a scale that is rounded after use": (
         rounded_late, "e4m3", S.MX_RCEIL,
         "scales elements by those before they are rounded, and returns the right scales"),
@@ -171,6 +208,7 @@ def report(fn: Callable[[Array], Any], fmt: str, scaling: fp.Scaling, **cast: An
 
 @in_turn("name", NAMED, some=(
     "amax without abs", "mlx 4353", "exchanged nibbles", "tract 2850: ties away", "amax / 128", "subnormal scales",
+    "Model-Optimizer 1633", "b12x 388",
 ))  # fmt: skip
 def test_a_reported_fault_is_named(name: str) -> None:
     fn, fmt, scaling, words = NAMED[name]
@@ -204,7 +242,12 @@ def test_rounding_to_nearest_is_called_that_where_truncation_is_promised() -> No
     assert checked.causes == ("rounds elements to nearest, ties to the even code",)
 
 
-@pytest.mark.parametrize("name", ["mlx 4353", "amax without abs", "integers for a float", "quantised twice"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlx 4353", "amax without abs", "integers for a float", "quantised twice", "b12x 388", "trinity 694",
+    ],
+)  # fmt: skip
 def test_a_fault_beside_a_recipe_is_part_of_its_identity(name: str) -> None:
     fn, fmt, _, words = NAMED[name]
     rng = np.random.default_rng(1)

@@ -142,6 +142,9 @@ def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive:
 def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> CountedDifference:
     """Return the difference between a quantizer's result and that of `fpsim.encode_scaled` for the same matrix.
 
+    If the quantizer returned another number of scales and any wrong element, all count as different, since its tiles
+    are others.
+
     result: the matrix and the quantizer's result. fmt, scaling, cast: element format, scaling, and keywords of the cast
     of elements for `encode_scaled`.
     """
@@ -154,6 +157,8 @@ def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[s
     numbers = _values_of_codes(fmt)[1][codes] if isinstance(fmt, Format) else codes
     wrong = int(np.count_nonzero(result.numbers != numbers))
     best, layout = _scales_apart(parts.scales, scales)
+    if wrong and parts.scales.size != scales.size:
+        wrong = x.size
     return CountedDifference(wrong + best, x.size + scales.size, layout)
 
 

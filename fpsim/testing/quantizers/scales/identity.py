@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -151,12 +152,16 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
         if all(parts.scales is None or in_tiles(parts.scales, tiling(x.shape, row.block).grid) is not None
                for x, parts in results)
     ]  # fmt: skip
-    for scaling in dict.fromkeys([nearest.scaling, *fitting]):
+    plainer = [nearest.scaling]
+    with suppress(ValueError):  # no such combination
+        plainer.insert(0, nearest.scaling.replace(tensor_scale=False, smallest_scale=None))
+    for scaling in dict.fromkeys([*plainer, *fitting] if 2 * nearest.differ < nearest.of else [*fitting, *plainer]):
         if affine and scaling.symmetric:
             continue
         fields = fault_fields(results, element, [scaling], cast, kept)
         if fields:
-            return replace(nearest, scaling=scaling, names=names_of((scaling,)), faults=fields["causes"])
+            layout = "values" if results[0][1].scales is None else "tiles"
+            return replace(nearest, scaling=scaling, names=names_of((scaling,)), faults=fields["causes"], layout=layout)
     for scaling in dict.fromkeys((nearest.scaling, AFFINE_TENSOR)) if affine else ():
         faults = zero_point_causes(results, element, scaling) if isinstance(element, IntegerFormat) else ()
         if faults:

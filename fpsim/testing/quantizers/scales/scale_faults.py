@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,12 +35,15 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
     recipe: the encoding that the quantizer promises. cases: matrices with results; the ratio of returned and right
     scales, if constant, is a factor to try.
     """
+    scale_format = recipe.scaling.scale_format
     changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
         ("those of the largest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, 1))),
         ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
         ("those of the largest value with its sign, not the largest magnitude", _with_sign),
         ("powers of two nearest in the logarithm (2**round(log2(amax / max)))", _nearest_logarithm),
+        ("2**ceil(log2(amax)) / max", partial(_power_over_max, "up")),
+        ("2**floor(log2(amax)) / max", partial(_power_over_max, "down")),
     ]
     for axis, along in ((1, "row"), (0, "column")):
         for by, where in ((1, "before"), (-1, "after")):
@@ -70,19 +73,26 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
         changes += [
             (f"those of amax + {added:g}", _of_input(partial(lambda more, x: np.abs(x) + np.float32(more), added)))
         ]
-    if recipe.scaling.scale_format != FP32 or recipe.scaling.scale_rule != "amax":
+    if scale_format != FP32 or recipe.scaling.scale_rule != "amax":
         changes += [("those before they are rounded", _exact)]
     for fmt, (mode, how) in itertools.product(
         (E8M0, E4M3, BF16, FP16), (("nearest_even", "to"), ("up", "up to"), ("down", "down to"))
     ):
-        if fmt != recipe.scaling.scale_format:
+        if fmt != scale_format:
             rounded = partial(quantize, fmt=fmt, rounding=mode, overflow="saturate_finite")
             changes += [(f"the right ones rounded {how} {fmt}", _changed(rounded))]
+    if scale_format.subnormals:
+        changes += [("the right ones, whose subnormal codes it reads as normal ones", _subnormals_as_normal)]
     changes += [("the right ones rounded to FP16, with Inf for large ones", _changed(partial(quantize, fmt=FP16)))]
     changes += _quotients(recipe, cases)
     ratio = _ratio(recipe, cases)
     for factor in dict.fromkeys([*([ratio] if ratio else []), 2.0, 0.5]):
         changes += [(f"{factor:g} times the right ones", _changed(partial(np.multiply, np.float32(factor))))]
+    if scale_format.has_nan and scale_format.max < FP32.max and not recipe.scaling.tensor_scale:
+        large = f"scales too large for {scale_format} become {'Inf' if scale_format.has_infinity else 'NaN'}"
+        yield f"does not limit scales: {large}", partial(_unlimited, False)
+        if scale_format.has_zero:
+            yield f"does not limit scales: {large}, and too small ones 0", partial(_unlimited, True)
     for words, change in changes:
         yield f"has as scales {words}", _with_scales(change, used=True, returned=True)
         yield f"scales elements by {words}, and returns the right scales", _with_scales(change, used=True)
@@ -103,6 +113,25 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
         return FaultOutcome(lambda: recipe.values(case.x, of_elements), changed if returned else right)
 
     return fault
+
+
+def _unlimited(also_below: bool, recipe: RightEncoding, case: Case) -> FaultOutcome:
+    """Return the result of a quantizer that casts scales to their format without a limit, to Inf, NaN or 0.
+
+    Elements of tiles with such a scale are not compared: values are Inf, NaN or 0 in any case. also_below: whether
+    scales that are too small become 0. recipe: the encoding that the quantizer promises. case: the matrix.
+    """
+    right, exact = recipe.scales(case.x), _exact(recipe, case)
+    cast = np.asarray(quantize(exact, recipe.scaling.scale_format), np.float32)
+    limited = ~np.isfinite(cast) | (also_below & (cast == 0))
+    limited &= np.isfinite(right) & (exact != cast)
+    scales = np.where(limited, cast, right)
+
+    def elements() -> Array:
+        returned = case.elements.view(np.float64).reshape(case.x.shape)
+        return np.where(spread_over(limited, case.x, recipe), returned, recipe.values(case.x, right))
+
+    return FaultOutcome(elements, scales)
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
@@ -171,6 +200,27 @@ def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
     """
     exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
     return np.asarray(np.exp2(exponents), np.float32)
+
+
+def _subnormals_as_normal(recipe: RightEncoding, case: Case) -> Array:
+    """Return the correct float32 scales, with subnormal codes decoded as if their exponent were an ordinary one.
+
+    recipe: the encoding that the quantizer promises. case: the matrix.
+    """
+    fmt, scales = recipe.scaling.scale_format, recipe.scales(case.x)
+    smallest = np.float32(fmt.smallest_normal)
+    return np.where(scales < smallest, (scales + smallest) / np.float32(2), scales)
+
+
+def _power_over_max(rounding: Literal["up", "down"], recipe: RightEncoding, case: Case) -> Array:
+    """Return, as scales of tiles, amax rounded to a power of two, divided by the largest value of an element, float32.
+
+    rounding: direction of the rounding, "up" or "down". recipe: the encoding that the quantizer promises. case: the
+    matrix.
+    """
+    amax = reduced_tiles(np.maximum, np.where(np.isfinite(case.x), np.abs(case.x), np.float32(0)), recipe.scaling.block)
+    power = quantize(amax, E8M0, rounding=rounding)
+    return np.where(amax > 0, power / np.float32(recipe.fmt.max), _exact(recipe, case)).astype(np.float32)
 
 
 def _without_last(axis: int) -> ScaleChange:
