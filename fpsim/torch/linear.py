@@ -29,7 +29,7 @@ class ForwardPass(NamedTuple):
 
     Attributes:
       steps, scales: copies of the layer's buffers (count of forward passes, delayed scales) from before the pass; None
-        for a buffer that the layer does not have.
+        for a buffer that the layer does not have. Passes that a layer remembers have the encode scales alone, (3, 1).
       checksum: CRC-32 of the layer's input; None if it has no values that can be read.
       counted: whether the pass updated the buffers, as passes with gradients do.
     """
@@ -217,7 +217,8 @@ class QuantLinear(torch.nn.Linear):
             return ForwardPass(steps, scales), trains
         this = ForwardPass(steps, scales, checksum_of(x), trains)
         if not in_backward_pass():
-            self._passes = (*self._passes[1 - REPEATED :], this)
+            kept = this if scales is None else this._replace(scales=scales[:, :1].clone())  # a history takes kilobytes
+            self._passes = (*self._passes[1 - REPEATED :], kept)
         elif trains and self._passes:
             same = [known for known in self._passes if known.checksum == this.checksum]
             if not same:
@@ -228,8 +229,11 @@ class QuantLinear(torch.nn.Linear):
                     RuntimeWarning, stacklevel=3,
                 )  # fmt: skip
             repeated = (same or self._passes)[-1]
-            # torch's reentrant checkpoints run the first pass without gradients
-            return (repeated, False) if repeated.counted else (this._replace(steps=repeated.steps), True)
+            if not repeated.counted:  # torch's reentrant checkpoints run the first pass without gradients
+                return this._replace(steps=repeated.steps), True
+            if scales is not None and repeated.scales is not None:
+                scales[:, :1] = repeated.scales
+            return this._replace(steps=repeated.steps), False
         return this, trains
 
     def __getstate__(self) -> dict[str, Any]:

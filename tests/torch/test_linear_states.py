@@ -159,7 +159,8 @@ def test_checkpointed_layers_repeat_their_draws_and_scales(recipe: Any) -> None:
             assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-def test_layers_that_run_several_times_in_checkpoints_repeat_every_pass() -> None:
+@in_turn("recipe", [SR, DELAYED])
+def test_layers_that_run_several_times_in_checkpoints_repeat_every_pass(recipe: Any) -> None:
     def of_two(layer: Any, x: Any, again: bool) -> Any:
         parts = x.chunk(2)
         return sum((checkpoint(layer, part, use_reentrant=False) if again else layer(part)).square() for part in parts)
@@ -171,12 +172,12 @@ def test_layers_that_run_several_times_in_checkpoints_repeat_every_pass() -> Non
         return checkpoint(twice, x, use_reentrant=False) if again else twice(x)
 
     for run in (of_two, chained):
-        layer, data = ft.QuantLinear(128, 128, recipe=SR), torch.randn(32, 128)
+        layer, data = ft.QuantLinear(128, 128, recipe=recipe), torch.randn(32, 128)
         twin, results = copy.deepcopy(layer), []
         for each, again in ((layer, False), (twin, True)):
             x = data.clone().requires_grad_()
             run(each, x, again).square().sum().backward()
-            results.append([x.grad, each.weight.grad, each.bias.grad, each.steps])
+            results.append([x.grad, each.weight.grad, each.bias.grad, *each.buffers()])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         assert layer._passes
         assert not copy.deepcopy(layer)._passes
@@ -210,6 +211,13 @@ def test_reentrant_checkpoints_repeat_the_draws_of_their_first_pass() -> None:
     sum(checkpoint(run, x.clone().requires_grad_(), use_reentrant=True).sum() for x in parts).backward()
     assert all(torch.equal(first, again) for first, again in zip(seen[:3], seen[:2:-1], strict=True))
     assert layer.steps.item() == 3
+
+
+def test_remembered_passes_hold_no_history_of_delayed_scales() -> None:
+    layer = ft.QuantLinear(8, 8, recipe=ft.TE_DELAYED)
+    for _ in range(3):
+        layer(torch.ones(1, 8))
+    assert [each.scales.shape for each in layer._passes] == [(3, 1)] * 3
 
 
 def test_a_layer_warns_if_it_is_computed_again_for_another_input() -> None:
