@@ -186,7 +186,8 @@ class QuantLinear(torch.nn.Linear):
         torch.utils.checkpoint runs a layer again in the backward pass. Such a call repeats the random draws and the
         delayed scales of the last call with this input, among the last 256 calls. If none had this input, it repeats
         the last call, and warns. It updates nothing, unless the repeated call ran without gradients, which does not
-        update the buffers either.
+        update the buffers either. Compiled layers with random draws or delayed scales cannot repeat a call: a
+        RuntimeError is raised.
         """
         x = input
         self._refuse(x)
@@ -199,7 +200,8 @@ class QuantLinear(torch.nn.Linear):
             self.steps.add_(1)
         rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
         y: Tensor
-        y, after = product_op(rows, self.weight, self.bias, step, state, self.scales if trains else None, self.plan)
+        live, once = self.scales if trains else None, updates and torch.compiler.is_compiling()
+        y, after = product_op(rows, self.weight, self.bias, step, state, live, self.plan, once)
         if updates and self.scales is not None:
             self.scales.copy_(after.detach())
         return y.reshape(*x.shape[:-1], self.out_features)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fpsim.torch.delayed import GRAD, INPUT, WEIGHT, quantized
 from fpsim.torch.hadamard import hadamard
-from fpsim.torch.operators import Tensor, array_of, operator, tensor_of, torch
+from fpsim.torch.operators import Tensor, array_of, in_backward_pass, operator, tensor_of, torch
 from fpsim.torch.plan import NO_CAST, LayerPlan, OperandCast, plan_from
 from fpsim.torch.products import CastOperand, multiply
 from fpsim.torch.trace import ProductCall, is_watched, show
@@ -14,7 +14,7 @@ from fpsim.torch.trace import ProductCall, is_watched, show
 
 def _product(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
-    plan: str,
+    plan: str, once: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the result y of a linear layer, (tokens, out), and the state of delayed scales after it.
 
@@ -26,8 +26,17 @@ def _product(
         returned state is then a 0 of shape ().
       live: the layer's buffer of delayed scales, which the backward pass updates; unused here.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
+      once: True for a pass in a compiled graph that advances the layer's count or scales, and so must not run again.
+
+    Raises:
+      RuntimeError: such a pass runs in a backward pass, as torch.utils.checkpoint repeats it.
     """
     casts = plan_from(plan)
+    if once and in_backward_pass():
+        raise RuntimeError(
+            f"QuantLinear {casts.name!r} cannot repeat its random draws or delayed scales in graphs of torch.compile, "
+            "as torch.utils.checkpoint requires. Leave one of the two out for this layer."
+        )
     left, row_x = quantized(x, casts.input, step, casts, _row(state, INPUT))
     right, row_w = quantized(weight, casts.weight, step, casts, _row(state, WEIGHT))
     y = _shown("fprop", left, right, "b", bias, casts)
@@ -37,7 +46,7 @@ def _product(
 # The products are part of the operators, so that compiled graphs sum in the order of eager mode.
 product_op = operator(
     "fpsim::linear", _product,
-    "(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan) "
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan, bool once) "
     "-> (Tensor, Tensor)",
 )  # fmt: skip
 
@@ -195,14 +204,14 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     and `live` (the layer's buffer of delayed scales). inputs: the arguments of the forward operator. output: its
     results, which are not used.
     """
-    x, weight, bias, step, state, ctx.live, ctx.plan = inputs
+    x, weight, bias, step, state, ctx.live, ctx.plan, _ = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients of x, weight and bias, None if not needed, and None for the other four arguments.
+    """Return the gradients of x, weight and bias, None if not needed, and None for the other five arguments.
 
     ctx: torch's context, filled by `_setup`. dy: gradient of the layer's result (tokens, out), or None. The delayed
     scales of the layer, a buffer in `ctx`, are updated in place.
@@ -218,7 +227,7 @@ def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
         if ctx.bias_dtype is not None and of_bias:
             # contiguous, because the order in which torch adds depends on strides
             db = dy.to(_product_dtype(dy)).contiguous().sum(0).to(ctx.bias_dtype)
-    return dx, dw, db, None, None, None, None
+    return dx, dw, db, None, None, None, None, None
 
 
 product_op.register_autograd(_backward, setup_context=_setup)

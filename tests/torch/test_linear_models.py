@@ -229,7 +229,7 @@ def test_the_operators_keep_their_contracts() -> None:
     layer, x, dy = layer_and_data(SR)
     x, dy = x.detach().reshape(-1, 320), dy.reshape(-1, 192)
     step = torch.tensor(4)
-    torch.library.opcheck(torch_linear.product_op, (x, layer.weight, layer.bias, step, None, None, layer.plan))
+    torch.library.opcheck(torch_linear.product_op, (x, layer.weight, layer.bias, step, None, None, layer.plan, True))
     for of_x, of_weight in ((True, False), (False, True), (True, True)):
         arguments = (dy, x, layer.weight.detach(), step, None, None, layer.plan, of_x, of_weight)
         torch.library.opcheck(torch_linear._gradients_op, arguments)
