@@ -142,7 +142,8 @@ class RoundingWay:
         if not isinstance(scaling, Scaling) and needs_tiles(self.element):
             name = self.element.name if self.element in (HIF4, IF4) else "TENSOR"
             raise ValueError(
-                f"error needs scales for {self.element}; got scaling={self.scaling}. "
+                f"error needs scales for {self.element}; got "
+                f"{'scaling' if scaling is None else 'scale'}={shown(scaling)}. "
                 f"Pass scaling=fp.scalings.{name}, for example."
             )
         # for encode_scaled, where overflow=None leaves the mode to the scaling and the element format

@@ -188,7 +188,9 @@ def _worst(x: Array, report: ErrorReport, name: str, way: RoundingWay) -> str:
             "underflow": np.where(result == 0, np.abs(wide), 0), "lost_energy": np.where(result == 0, np.abs(wide), 0),
             "overflow": np.abs(wide / scales), "max_relative": lost / np.abs(wide),
         }.get(name, lost)  # fmt: skip
-        badness = np.where(np.isfinite(result) | ~np.isfinite(wide) | (name == "overflow"), badness, np.inf)
+        compared = np.isfinite(wide) & np.isfinite(result)
+        if name != "overflow":  # only elements that the metric compares, unless there are none
+            badness = np.where(compared, badness, -1.0 if compared.any() else np.inf)
         badness = np.where(np.isfinite(wide) & ~np.isnan(badness), badness, -1.0)
     at = np.unravel_index(int(badness.argmax()), x.shape)
     if not np.isfinite(wide[at]):

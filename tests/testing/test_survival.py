@@ -131,7 +131,7 @@ def test_the_worst_value_is_that_of_the_measured_cast() -> None:
     half = np.array(
         [1e-4, 2e-7, 6e-8], np.float16
     )  # float16 does not hold the scale, in which x / scale is not computed
-    said = message(half, "e4m3", scale=1e-9, overflow=None, sqnr_db=60.0)
+    said = message(half, "e4m3", scale=1e-9)
     assert "which with the scale 9.999999717180685e-10 becomes nan:\n100016.59375 in E4M3" in said
     amax = np.array(
         [3.0, -2.9, 1e-3], np.float32
@@ -145,3 +145,10 @@ def test_the_worst_error_in_ulps_is_not_the_largest_error(x: Any) -> None:
     said = message(x, "e4m3", **{**OFF, "max_ulp": 0.25})
     assert f"The worst is at {(*(0,) * (x.ndim - 1), 1)}:\n1.0625 in E4M3" in said
     assert "The worst is at" in message(x, "int8", scaling="tensor", **{**OFF, "max_ulp": 0.01})
+
+
+@pytest.mark.parametrize("threshold", [{"sqnr_db": 60}, {"max_ulp": 0.1}, {"max_relative": 1e-3}])
+def test_the_worst_value_is_one_that_the_metric_compares(threshold: Any) -> None:
+    x = np.float32([1.0, 2.0, 1e9, 0.3])  # 1e9 overflows, which these thresholds allow
+    with pytest.raises(AssertionError, match=r"The worst is at \(3,\)"):
+        fp.testing.assert_survives(x, "e4m3", **{"sqnr_db": None, "overflow": None, **threshold})

@@ -19,7 +19,7 @@ from fpsim.display.tables import html_table
 from fpsim.display.wording import percent, plural
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import Format
+from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
 from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, loss_scaling_policy
 
@@ -183,14 +183,15 @@ def loss_scaling(
       policies: names or LossScalingPolicy objects: "none", "static" (2**15), "dynamic" (torch.amp.GradScaler), "ema",
         and the faulty "eager", "inverted" and "norm_driven". Make other policies as in
         `fp.analysis.loss_scaling_policy("static").replace(name="2**7", scale=2.0**7)`.
-      fmt: the format of the scaled gradients; it must have an Inf or NaN, by which policies recognise overflows.
+      fmt: the format of the scaled gradients. Float32 must hold its values, and it must have an Inf or NaN, by which
+        policies recognise overflows.
 
     Returns:
       A LossScalingReport, with a ScalingStep for each policy and step.
 
     Raises:
       ValueError: an unknown policy, two policies with one name, a stream without steps, a step without gradients, or a
-        format with neither Inf nor NaN.
+        format with neither Inf nor NaN, or with values that float32 cannot hold.
       TypeError: a stream that is not iterable, or steps that are not arrays of floats.
 
     Source: docs/loss-scaling.md.
@@ -208,6 +209,8 @@ def loss_scaling(
     target = find_format(fmt)
     if not target.has_infinity and not target.has_nan:
         raise ValueError(f"fmt must have an Inf or NaN, which shows overflows to policies; got {target}. Take FP16.")
+    if not FP32.holds(target):
+        raise ValueError(f"fmt must be a format whose values float32 holds; got {target}. Take FP16.")
     alone = isinstance(stream, (str, bytes, Mapping)) or getattr(stream, "ndim", 2) < 2  # one step, not several
     if alone or not isinstance(stream, Iterable):
         raise TypeError(f"stream must yield the gradients of each step, such as a list of arrays; got {shown(stream)}.")

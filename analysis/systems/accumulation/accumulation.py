@@ -11,7 +11,7 @@ import numpy as np
 
 from fpsim.analysis.systems.accumulation.report import LARGE, AccumulationReport, AccumulationRow, accumulation_row
 from fpsim.arithmetic.functions import add
-from fpsim.arrays import Array, float_array, words
+from fpsim.arrays import Array, float_array, without_gradient, words
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import Format
@@ -42,8 +42,8 @@ def accumulation(
     accumulates in its `.grad`. The mean is the sum divided by the sum of `weights`, in float32.
 
     Args:
-      gradients: array (micro-batches, ...) of floats, which are first rounded to float32, or a torch.nn.Module whose
-        parameters have the gradients.
+      gradients: array or tensor (micro-batches, ...) of floats, which are first rounded to float32, or a
+        torch.nn.Module whose parameters have the gradients.
       batches: with a module, the micro-batches: each a tensor, or a tuple or dict of tensors whose first axis is the
         batch. The report gets one more way of adding, "large batch": the gradient of all of them as one batch.
       loss: with a module, a function of (model, batch) that returns a mean over the batch, or a torch criterion.
@@ -78,7 +78,7 @@ def accumulation(
             f"batches and loss are for a torch.nn.Module; got them with {shown(gradients)}. Leave them out."
         )
     else:
-        terms, _ = float_array(gradients, "gradients")
+        terms, _ = float_array(without_gradient(gradients), "gradients")
     if terms.ndim < 1 or not terms.size:
         raise ValueError(f"gradients must be an array (micro-batches, ...) with elements; got shape {terms.shape}.")
     terms = terms.astype(np.float32)

@@ -17,7 +17,7 @@ from fpsim.analysis.systems.claims.catalogue import CLAIMS, find_claim
 from fpsim.analysis.systems.claims.claim import Claim
 from fpsim.analysis.systems.claims.report import ClaimResult, ClaimsReport
 from fpsim.display.progress import bar
-from fpsim.errors import require_integer, shown
+from fpsim.errors import is_integer, require_integer, shown
 
 SECONDS = "seconds"
 
@@ -74,7 +74,7 @@ def _chosen(only: Any) -> list[Claim]:
     """
     if only is None:
         return list(CLAIMS.values())
-    words = [only] if isinstance(only, (str, int)) else only
+    words = [only] if isinstance(only, (str, int)) or is_integer(only) else only
     if not isinstance(words, Iterable):
         raise TypeError(f"only must be names or numbers of claims; got {shown(only)}. Pass 'ring-bf16', for example.")
     names = {find_claim(word).name for word in words}

@@ -37,6 +37,12 @@ class ClaimResult:
     seconds: float = 0.0
     error: str = ""
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return how to pickle the result: by the claim's name in the catalogue, as experiments may be lambdas."""
+        if CLAIMS.get(self.claim.name) is not self.claim:
+            return super().__reduce_ex__(protocol)
+        return _result_of, (self.claim.name, self.figures, self.seconds, self.error)
+
     @property
     def number(self) -> str:
         """Number of the claim in the catalogue, such as "69" or "P8"."""
@@ -95,6 +101,11 @@ class ClaimResult:
             "kind": self.kind, "setup": claim.setup, "figures": self.text, "verdict": self.verdict,
             "reason": self.reason, "seconds": self.seconds,
         }  # fmt: skip
+
+
+def _result_of(name: str, figures: Figures, seconds: float, error: str) -> ClaimResult:
+    """Return the ClaimResult for the claim of the catalogue named `name`."""
+    return ClaimResult(CLAIMS[name], figures, seconds, error)
 
 
 @dataclass(frozen=True)
@@ -186,7 +197,7 @@ class ClaimsReport:
             if content["claims"] != VERSION:
                 raise KeyError(content["claims"])
             rows = [
-                ClaimResult(CLAIMS[row["name"]], from_json(row["figures"]), float(row["seconds"]), str(row["error"]))
+                _result_of(row["name"], from_json(row["figures"]), float(row["seconds"]), str(row["error"]))
                 for row in content["rows"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as reason:

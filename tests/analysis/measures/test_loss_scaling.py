@@ -223,6 +223,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([np.ones(2)], {"policies": 3}, TypeError, "policies must be names or LossScalingPolicy objects; got 3"),
     ([np.ones(2)], {"policies": ["none", "none"]}, ValueError, "got 'none' twice"),
     ([np.ones(2)], {"fmt": "e2m1"}, ValueError, "fmt must have an Inf or NaN, .*; got E2M1"),
+    ([np.ones(2)], {"fmt": "fp64"}, ValueError, "fmt must be a format whose values float32 holds; got FP64"),
     ([], {}, ValueError, "at least one step; got none"),
     ([np.zeros(0)], {}, ValueError, "step 0 has none"),
     ([np.ones(2), {}], {}, ValueError, "step 1 has none"),

@@ -30,6 +30,8 @@ def test_formats_that_need_scales_say_so(fmt: Any) -> None:
     x = f32(1, 2)
     with pytest.raises(ValueError, match=r"error needs scales for \S+; got scaling=None. Pass scaling=fp.scalings"):
         fp.analysis.error(x, fmt)
+    with pytest.raises(ValueError, match=r"error needs scales for \S+; got scale='amax'"):
+        fp.analysis.error(x, fmt, scale="amax")
     with pytest.raises(ValueError, match=r"must be a float format; got .*, whose values need scales. Use fp.encode_s"):
         fp.encode(x, fmt)
 

@@ -125,6 +125,12 @@ def test_the_reference_transformer_drifts_in_bf16_and_not_in_float32() -> None:
     assert report.final("BF16 sums").drift == pytest.approx(errors[-1], rel=0.01)
 
 
+def test_gradients_may_be_a_tensor_that_requires_one() -> None:
+    gradients = np.float32([[256.0], [1.0]])
+    report = fp.analysis.accumulation(torch.tensor(gradients, requires_grad=True))
+    assert report.rows == fp.analysis.accumulation(gradients).rows
+
+
 def test_one_micro_batch_is_the_large_batch() -> None:
     model, batches = model_and_batches(count=1)
     report = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())

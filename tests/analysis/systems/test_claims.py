@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
+import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -14,6 +19,7 @@ from fpsim.analysis.systems.claims import claims as running
 from fpsim.analysis.systems.claims.catalogue import CLAIMS, THEMES
 from fpsim.analysis.systems.claims.claim import OPEN, RIGHT, UNSETTLED, Claim, holds
 from fpsim.analysis.systems.claims.report import ClaimResult, ClaimsReport
+from fpsim.analysis.systems.claims.themes.published import _compensated_sum
 from tests.kit.processes import ROOT
 
 SLOW = {  # train a model
@@ -212,3 +218,18 @@ def test_the_command_ends_with_1_where_a_figure_differs(tmp_path: Path, monkeypa
     done = CliRunner().invoke(app, ["claims", "--only", "bytes-by-format", "--out", str(tmp_path), "--workers", "1"])
     assert done.exit_code == 1
     assert "differs here" in done.output
+
+
+def test_reports_can_be_pickled() -> None:
+    report = fp.analysis.claims(["fp8-table", np.int64(12)])
+    assert pickle.loads(pickle.dumps(report)) == report
+    assert copy.deepcopy(report) == report
+
+
+def test_the_sum_of_python_3_12_is_that_of_the_interpreter() -> None:
+    values = [1e-10, 1e-5, 1e-2, 1, -1e-10, -1e-5, -1e-2, -1]
+    assert _compensated_sum([0.1] * 10) == 1.0
+    assert _compensated_sum([1, 1e-10, -0.01, 0.01, 1e-05, -1e-05, -1e-10, -1]) == 8.274037096265818e-18
+    if (3, 12) <= sys.version_info[:2] <= (3, 13):
+        shuffled = [random.Random(seed).sample(values, 8) for seed in range(200)]
+        assert [_compensated_sum(row) for row in shuffled] == [sum(row) for row in shuffled]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from fpsim.scaling.file import save as save_file
 from fpsim.testing import assert_bits_equal
 from tests.kit.forks import fork
 
@@ -394,10 +393,3 @@ def test_differences_whose_squares_underflow_have_a_size() -> None:
 def test_outputs_without_tokens_have_no_divergence() -> None:
     nothing = {(1, "a", "output"): np.zeros((0, 4), np.float32)}
     assert str(A.compare_runs(nothing, nothing)) == "No bit of 1 tensor in 1 step differs."
-
-
-def test_a_log_without_its_keys_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "log.npz"
-    save_file(path, {"t0": np.zeros(3, np.float32)}, {"kind": "tensor log", "keys": [[1, "a"]]})
-    with pytest.raises(ValueError, match=r"log.npz: wanted a tensor log as save\(\) wrote it"):
-        A.TensorLog.load(path)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.scaling.file import save
 
 X = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
 REPORTS: dict[str, Callable[[], Any]] = {
@@ -39,3 +40,10 @@ def test_numbers_of_numpy_are_saved_as_those_of_python(tmp_path: Path) -> None:
     report = fp.analysis.collectives.report(X, "bf16", ["ring"], permutations=number)
     report.save(tmp_path / "report.json")
     assert type(report).load(tmp_path / "report.json") == report
+
+
+def test_a_log_without_its_keys_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.npz"
+    save(path, {"t0": np.zeros(3, np.float32)}, {"kind": "tensor log", "keys": [[1, "a"]]})
+    with pytest.raises(ValueError, match=r"log.npz: wanted a tensor log as save\(\) wrote it"):
+        fp.analysis.TensorLog.load(path)

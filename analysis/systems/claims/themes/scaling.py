@@ -229,7 +229,7 @@ CLAIMS = (
     ),
     Claim(
         "15", "channel-scales", "DeepSeek's weights have a scale for each channel.", "S2",
-        UNEVEN.format(4), CONDITIONAL,
+        UNEVEN.format(4), WRONG,
         "DeepSeek-V3 has 128x128 blocks. A scale for each channel is a sound alternative: it saves rows that blocks "
         "lose where channels differ much.",
         experiment=channel_scales,
@@ -307,9 +307,9 @@ CLAIMS = (
     Claim(
         "22", "old-scales", "Weights are calibrated again every 1000 steps.", "S2",
         "2^18 values of N(0, 1) that grow by 0.1 % a step, in E4M3 with the scale of an earlier step", CONDITIONAL,
-        "V3 computes scales anew in each step; Transformer Engine keeps a history of at most 1024 maxima. Old scales "
-        "are harmless while values don't grow: at this rate scales that are 1000 steps old cost 15 dB, 16 steps old "
-        "none.",
+        "V3 computes scales anew in each step; Transformer Engine's delayed scales follow a history of 1024 maxima by "
+        "default. Old scales are harmless while values don't grow: at this rate scales that are 1000 steps old cost "
+        "15 dB, 16 steps old none.",
         experiment=old_scales,
         expected={
             "saturated, age 1": 0.0, "SQNR, age 1, dB": around(31.57, 0.1), "saturated, age 16": (0.0, 1e-4),
