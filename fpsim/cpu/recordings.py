@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ from fpsim.cpu.report import CpuReport, InstructionRow
 from fpsim.cpu.validation import about_here, chosen
 from fpsim.errors import require_integer
 from fpsim.files import path_of, require_folder, whole_file
-from fpsim.gpu.lab.recording import opened
+from fpsim.gpu.lab.recording import DAMAGED, opened
 from fpsim.gpu.lab.report import difference
 
 FORMAT = "fpsim.cpu 1"  # name and version of the file's format
@@ -135,7 +133,7 @@ def replay(path: str | Path) -> CpuReport:
             if meta.get("format") == FORMAT and all(name in INSTRUCTIONS for name, _ in meta["entries"]):
                 rows = [row for i, (name, counts) in enumerate(meta["entries"]) for row in _rows(data, i, name, counts)]
                 return CpuReport(tuple(rows), about=dict(meta["about"]))
-        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, zipfile.BadZipFile) as reason:
+        except DAMAGED as reason:
             raise ValueError(
                 f"{path} must be a recording of fpsim.cpu.record; it is damaged. Record again."
             ) from reason

@@ -132,8 +132,8 @@ def _row(row: AnyInstruction, kind: str, operands: Operands) -> InstructionRow:
             first = comparison.first if start == 0 else f"from row {start} on, {comparison.first}"
         count, differing = count + comparison.compared, differing + comparison.differing
         other_nans += comparison.other_nans
-        for name, compute in emulation.rivals if start == 0 else ():
-            if difference(results, compute(*part), emulation.fmt).differing:
+        for name, compute in emulation.rivals:
+            if name in same and difference(results, compute(*part), emulation.fmt).differing:
                 same.discard(name)
     return InstructionRow(
         row.name, emulation.words, kind, count, differing, other_nans, first, tuple(sorted(same)), len(emulation.rivals)

@@ -94,7 +94,7 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Callable
     for i, work in enumerate(works):
         left = deadline - time.monotonic()
         if left <= 0 and known:
-            add(Speed(work.part, work.name, error="no time was left; give more minutes"))
+            add(Speed(work.part, work.name, wanted=work.wanted, error="no time was left; give more minutes"))
             continue
         try:
             row = _measured(silicon, work, left / (len(works) - i), known.get(work.beside))

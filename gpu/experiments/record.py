@@ -46,7 +46,7 @@ def record(
     require_minutes(minutes)
     silicon = importlib.import_module(REAL) if hardware is None else hardware
     about = about_of(silicon)
-    chosen = list(PRODUCTS if parts is None else parts)
+    chosen = list(PRODUCTS if parts is None else dict.fromkeys(parts))
     for part in chosen:
         require_word("part", part, tuple(PRODUCTS))
     require_folder(path_of(path).parent)

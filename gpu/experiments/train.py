@@ -102,15 +102,18 @@ def train(
 
     Raises:
       GpuError: a backend needs a GPU, and there is none.
-      ValueError: an unknown case or backend, `minutes` is negative, or `out` cannot be written to.
+      ValueError: an unknown case or backend, `minutes` is negative, steps are not positive, or `out` cannot be written
+        to.
     """
     began = time.monotonic()
     require_minutes(minutes)
-    names = list(CASES) if cases is None else list(cases)
+    names = list(CASES if cases is None else dict.fromkeys(cases))
     for name in names:
         require_word("cases", name, tuple(CASES))
     for backend in backends:
         require_word("backends", backend, public("fpsim.torch.plan").BACKENDS)
+    if steps is not None:
+        positive(steps, "steps")
     needs_gpu = bool(set(backends) & set(BACKENDS))
     if needs_gpu:
         require_device()
@@ -204,7 +207,9 @@ def _logged(
                 return rows, replace(_summed(result, rows), equal=False, difference=difference)
     except Exception as reason:
         return rows, replace(_summed(result, rows), error=said_of(reason))
-    return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
+    missing = "" if rows else "no step was taken: no time was left, or the emulated run has none"
+    equal = True if base is not None and rows else None
+    return rows, replace(_summed(result, rows), equal=equal, error=trainer.stopped or missing)
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:

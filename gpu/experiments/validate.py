@@ -78,7 +78,7 @@ def validate(
     """
     began = time.monotonic()
     require_minutes(minutes)
-    chosen = list(NAMES) if parts is None else list(parts)
+    chosen = list(NAMES if parts is None else dict.fromkeys(parts))
     for part in chosen:
         require_word("part", part, NAMES)
     if isolated and not isinstance(hardware, str | None):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays import TORCH_INTEGERS, integers_of
+from fpsim.errors import require_integer
 from fpsim.gpu.casts.cast import encode
 from fpsim.gpu.device.device import FP8_CAPABILITY, require_capability, require_device
 from fpsim.gpu.hardware import tensors
@@ -183,9 +184,12 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
 
     Raises:
       GpuError: there is no GPU, it has no FP8, or Triton is not installed.
-      ValueError: an unknown target.
+      ValueError: an unknown target, or a chunk that does not divide 2**32.
     """
     known(target, tuple(NAN_FROM), "target")
+    require_integer("chunk", chunk, 1)
+    if (1 << 32) % chunk:
+        raise ValueError(f"chunk must divide 2**32, so that every value is converted; got {chunk}.")
     triton_kernels = _kernels_for("e4m3", f"the conversion to {target}")
     torch = torch_module()
     places = torch.arange(chunk, dtype=torch.int32, device=tensors.DEVICE)

@@ -49,7 +49,7 @@ def about() -> dict[str, str]:
     facts = {
         "gpu": str(torch.cuda.get_device_name()),
         "capability": ".".join(map(str, torch.cuda.get_device_capability())),
-        "multiprocessors": str(torch.cuda.get_device_properties(0).multi_processor_count),
+        "multiprocessors": str(torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count),
         "torch": str(torch.__version__), "cuda": str(torch.version.cuda),
     }  # fmt: skip
     asks: dict[str, Callable[[], Any]] = {

@@ -37,18 +37,21 @@ def tensor(x: Any, kind: str) -> Any:
     """Return codes or floats as a contiguous tensor on the GPU, with the torch dtype of the format `kind`.
 
     x: NumPy array or torch tensor, whose bits are reinterpreted, not converted. kind: "e4m3", "e5m2", "fp16", "bf16",
-    "fp32", "tf32" (float32) or "fp64". Raises TypeError if the elements have another size.
+    "fp32", "tf32" (float32) or "fp64". Raises TypeError for elements of another size, and for floats of another format.
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
     array: Any = x.detach() if is_torch(x) else np.ascontiguousarray(x)
-    size = array.dtype.itemsize
+    size, name = array.dtype.itemsize, getattr(array.dtype, "name", str(array.dtype).removeprefix("torch."))
     if size != dtype.itemsize:
         raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {array.dtype}.")
+    if "float" in name and name != DTYPES[kind]:
+        raise TypeError(f"operands of {kind} must be {DTYPES[kind]} or codes of that format; got {name}. Cast them.")
     if is_torch(x):
         array = array.to(DEVICE)
         return (array if array.dtype == dtype else array.view(dtype)).contiguous()
-    return torch.from_numpy(array.view(TORCH_INTEGERS[size]).copy()).to(DEVICE).view(dtype)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return torch.from_numpy(native.view(TORCH_INTEGERS[size]).copy()).to(DEVICE).view(dtype)
 
 
 def words(x: Any) -> Words:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,9 +94,22 @@ class BenchReport:
 
     @classmethod
     def load(cls, path: str | Path) -> BenchReport:
-        """Return the report in a file that `save` wrote."""
-        read = json.loads(path_of(path).read_text())
-        return cls(tuple(speed_of(row) for row in read["rows"]), read["about"], read["seconds"])
+        """Return the report in a file that `save` wrote; raise a ValueError if the file holds something else."""
+        with reading(path, "BenchReport") as read:
+            return cls(tuple(speed_of(row) for row in read["rows"]), dict(read["about"]), read["seconds"])
+
+
+@contextmanager
+def reading(path: str | Path, report: str) -> Iterator[dict[str, Any]]:
+    """Read the JSON file of a report for a `with` block; report: its class, for the error.
+
+    A ValueError is raised if the file is not JSON, or if the block fails because an entry is missing or wrong.
+    """
+    file = path_of(path)
+    try:
+        yield json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        raise ValueError(f"path must be a report that {report}.save wrote; got {file}, which is none.") from reason
 
 
 def plain(row: Speed) -> dict[str, Any]:

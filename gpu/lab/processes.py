@@ -73,7 +73,8 @@ def side_by_side(
     with TemporaryDirectory() as folder:
         running: list[_Running] = []
         try:
-            running = [_started(name, command, Path(folder), len(names)) for name in names]
+            for name in names:
+                running.append(_started(name, command, Path(folder), len(names)))
             while running:
                 for worker in [
                     worker for worker in running if worker.process.poll() is not None or time.monotonic() > end
@@ -82,8 +83,8 @@ def side_by_side(
                     ended(_ended(worker, f"its process did not end within {most:.0f} s"))
                 time.sleep(PAUSE if running else 0)
         finally:
-            for worker in running:
-                ended(_ended(worker, ""))
+            for result in [_ended(worker, "") for worker in running]:  # all are killed, whatever `ended` raises
+                ended(result)
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:

@@ -18,6 +18,10 @@ from fpsim.gpu.lab.report import difference
 MOST_BYTES = 2_000_000
 ARRAYS = ("a", "b", "c", "scale_a", "scale_b", "bias")
 FORMAT = 1  # version of the file
+# The exceptions that reading a damaged .npz file raises; RuntimeError is zipfile's for features that it lacks
+DAMAGED = (
+    AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 class Replay(NamedTuple):
@@ -116,7 +120,7 @@ def replay(path: str | Path) -> list[Replay]:
             meta = json.loads(data["meta"].tobytes())
             if meta.get("format") == FORMAT:
                 return [_replayed(data, i, entry) for i, entry in enumerate(meta["entries"])]
-        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, zipfile.BadZipFile) as reason:
+        except DAMAGED as reason:
             raise ValueError(
                 f"{path} must be a recording of fpsim.gpu.record; it is damaged. Record it again."
             ) from reason
@@ -141,7 +145,7 @@ def opened(path: str | Path, writer: str) -> Any:
         data = np.load(path_of(path))
     except FileNotFoundError:
         raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as reason:  # NumPy's words are about pickles
+    except DAMAGED as reason:  # NumPy's words are about pickles
         raise ValueError(
             f"{path} must be a recording of {writer}; it is damaged, or no .npz file. Record it again."
         ) from reason

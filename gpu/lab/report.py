@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.casts.cast import decode
-from fpsim.files import path_of, write_whole
+from fpsim.display.wording import plural
+from fpsim.files import write_whole
 from fpsim.formats.named import format as find_format
-from fpsim.gpu.lab.bench_report import Speed, aligned, outcome, plain, speed_of
+from fpsim.gpu.lab.bench_report import Speed, aligned, outcome, plain, reading, speed_of
 from fpsim.gpu.lab.bench_report import table as speed_table
 
 Words = npt.NDArray[Any]
@@ -162,7 +163,7 @@ class ValidationReport:
             lines.append(
                 f"{part}: {equal} of {len(rows)} comparisons equal in every bit"
                 + (f" ({surprises} by another model than expected)" if surprises else "")
-                + f"; {differing} of {compared} elements differ; {errors} errors"
+                + f"; {differing} of {compared} elements differ; {plural(errors, 'error')}"
             )
         if self.speeds:
             lines.append(f"speed: {outcome(self.speeds)}")
@@ -195,10 +196,10 @@ class ValidationReport:
 
     @classmethod
     def load(cls, path: str | Path) -> ValidationReport:
-        """Return the report in a file that `save` wrote."""
-        read = json.loads(path_of(path).read_text())
-        rows = tuple(row_of(row) for row in read["rows"])
-        return cls(rows, read["about"], read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
+        """Return the report in a file that `save` wrote; raise a ValueError if the file holds something else."""
+        with reading(path, "ValidationReport") as read:
+            rows = tuple(row_of(row) for row in read["rows"])
+            return cls(rows, dict(read["about"]), read["seconds"], tuple(map(speed_of, read.get("speeds", ()))))
 
 
 def row_of(plain: dict[str, Any]) -> ValidationRow:
@@ -214,8 +215,9 @@ def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
     first, differing = rows[0], sum(row.differing for row in rows)
     errors = sum(bool(row.error) for row in rows)
     equal = sum(row.equal for row in rows)
-    verdict = "equal" if equal == len(rows) else f"{len(rows) - equal - errors} DIFFER" if differing else ""
-    verdict = ", ".join(filter(None, [verdict, f"{errors} errors" if errors else ""])) or "nothing compared"
+    unequal = sum(bool(row.differing) for row in rows)
+    verdict = "equal" if equal == len(rows) else f"{unequal} DIFFER" if unequal else ""
+    verdict = ", ".join(filter(None, [verdict, plural(errors, "error") if errors else ""])) or "nothing compared"
     models = dict.fromkeys(row.model + ("" if row.expected else " (not expected)") for row in rows if row.model)
     rivals = min((row.rivals for row in rows if row.model), default=0)
     notes = dict.fromkeys(row.note for row in rows if row.note)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.cpu import validation
 from fpsim.cpu.instructions import ROWS
 from fpsim.cpu.report import CpuReport
 from tests.cli_cases import Command
@@ -34,6 +35,15 @@ def test_a_processor_with_the_emulators_bits_is_right_and_every_rival_excluded(e
     assert f"{len(ROWS)} of {len(ROWS)} instructions equal in every bit" in text
     with pytest.raises(AttributeError):
         report.rows = ()  # type: ignore[misc]
+
+
+def test_rivals_are_excluded_by_later_inputs_too(emulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator()
+    whole = fp.cpu.validate(["VADDPH"], values=300)
+    monkeypatch.setattr(validation, "CHUNK", 7)
+    parts = fp.cpu.validate(["VADDPH"], values=300)
+    assert parts.rows == whole.rows
+    assert any(0 < len(row.rivals) < row.others for row in whole.rows)
 
 
 def test_a_changed_bit_is_found_and_said(emulator: Any, tmp_path: Path) -> None:
@@ -164,8 +174,15 @@ def test_other_files_are_refused_in_a_sentence(made: Path, tmp_path: Path) -> No
     }.items():  # fmt: skip
         np.savez(tmp_path / f"{name}.npz", **(arrays | changes))
     np.savez(tmp_path / "missing.npz", meta=arrays["meta"])
+    for name, method in (("method", 99), ("encrypted", 0)):  # what zipfile refuses by other exceptions
+        damaged = bytearray(made.read_bytes())
+        for start in (damaged.index(b"PK\1\2"), damaged.index(b"PK\1\2", damaged.index(b"PK\1\2") + 1)):
+            damaged[start + 8] |= method == 0
+            damaged[start + 10] = method or damaged[start + 10]
+        (tmp_path / f"{name}.npz").write_bytes(damaged)
+    bad = ("list", "words", "short", "wide", "missing", "method", "encrypted")
     for name, words in (
-        *((f"{name}.npz", "it is damaged") for name in ("list", "words", "short", "wide", "missing")),
+        *((f"{name}.npz", "it is damaged") for name in bad),
         ("text.npz", "damaged, or no .npz file"), ("one.npz.npy", "holds a single NumPy array"),
         ("plain.npz", "it has no metadata"), ("old.npz", "its format is 'fpsim.cpu 0'"),
         ("new.npz", "has the instruction 'VNEWPH', which this version does not know"),

@@ -67,6 +67,22 @@ def test_codes_come_back_from_tensors(kind: str) -> None:
 def test_operands_of_another_width_are_refused() -> None:
     with pytest.raises(TypeError, match="operands of fp16 must have 2 bytes per element; got uint8"):
         tensors.tensor(np.zeros(3, np.uint8), "fp16")
+    halves = np.ones(3, np.float16)
+    for x in (halves, torch.from_numpy(halves)):
+        with pytest.raises(TypeError, match="operands of bf16 must be bfloat16 or codes of that format; got float16"):
+            tensors.tensor(x, "bf16")
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_operands_in_the_other_byte_order_keep_their_values() -> None:
+    halves = np.arange(6, dtype=np.float16).reshape(2, 3)
+    assert np.array_equal(tensors.words(tensors.tensor(halves.astype(">f2"), "fp16")), halves.view(np.uint16))
+    assert np.array_equal(tensors.words(tensors.column_major(halves.astype(">f2"), "fp16")), halves.view(np.uint16))
+
+
+def test_sweeps_leave_no_value_out() -> None:
+    with pytest.raises(ValueError, match=r"chunk must divide 2\*\*32, so that every value is converted; got 100"):
+        hardware.sweep("e4m3", chunk=100)
 
 
 # ---- torch._scaled_mm

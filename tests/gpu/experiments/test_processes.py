@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,32 @@ def test_what_a_process_wrote_is_kept_however_it_ends(monkeypatch: pytest.Monkey
     }  # fmt: skip
     assert found["fine"] == Ended("fine", ["one\n", "two\n"], "")
     assert found["dead"].lines == ["one\n", "two\n"]
+
+
+def test_no_process_outlives_a_failed_start_or_a_failing_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, started = time.monotonic(), list[subprocess.Popen[bytes]]()
+    popen = subprocess.Popen
+
+    def kept(*arguments: Any, **options: Any) -> Any:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(processes.subprocess, "Popen", kept)
+    told: list[str] = []
+
+    def ended(one: Ended) -> None:
+        told.append(one.name)
+        raise OSError("no space")
+
+    commands = {"one": [sys.executable, "-c", "import time; time.sleep(60)"], "none": ["/no/such/program"]}
+    with pytest.raises(OSError, match="no space"):
+        side_by_side(["one", "one", "none"], lambda name, file: commands[name], 60, ended)
+    assert told == ["one"]
+    with pytest.raises(OSError, match="no space"):
+        side_by_side(["one", "one"], lambda name, file: commands[name], 0, ended)
+    assert len(started) == 4
+    assert all(process.poll() is not None for process in started)
+    assert time.monotonic() - began < 30
 
 
 def test_an_interrupt_ends_all_and_tells_of_them() -> None:

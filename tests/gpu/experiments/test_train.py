@@ -33,7 +33,7 @@ def test_a_backend_with_the_emulators_bits_is_equal_and_another_is_named(tmp_pat
     assert (same.equal, same.digest, same.error) == (True, base.digest, "")
     assert (other.equal, other.steps) == (False, 1)
     assert "The first operation with another result is blocks.0.attn.qkv, fprop" in other.difference
-    assert "backend='cpu' runs products that torch.mm computes" in without.error
+    assert "torch.mm on a CPU multiplies BF16 and FP16 without scales" in without.error
     assert not report.all_equal
     assert TrainingReport.load(tmp_path / "training.json").rows == report.rows
     text = str(report)
@@ -67,7 +67,8 @@ def test_the_command_of_one_case_writes_its_rows(tmp_path: Path) -> None:
 
 def test_a_run_without_time_ends_after_fewer_steps() -> None:
     report = train(cases=[TINY.name], backends=["emulated"], minutes=0)
-    assert [row.steps for row in report.rows] == [0, 0]
+    assert [(row.steps, row.equal) for row in report.rows] == [(0, None), (0, None)]
+    assert all("no step was taken" in row.error for row in report.rows)
     assert not report.all_equal
 
 
@@ -80,6 +81,7 @@ def test_without_a_gpu_the_command_says_so(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(("keywords", "words"), [
     ({"cases": ["BF17"]}, "cases must be one of"),
     ({"backends": ["tpu"]}, "backends must be one of"),
+    ({"steps": 0, "isolated": True}, "steps must be a positive integer; got 0"),
 ])  # fmt: skip
 def test_bad_input_gets_one_sentence(keywords: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):

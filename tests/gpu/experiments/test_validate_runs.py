@@ -18,6 +18,7 @@ import fpsim as fp
 from fpsim.files import write_whole
 from fpsim.gpu.experiments.train import train
 from fpsim.gpu.experiments.validate import PARTS, main, validate
+from fpsim.gpu.lab.bench_report import BenchReport
 from fpsim.gpu.lab.lab import Lab
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, difference
 from tests.gpu.experiments.fake_hardware import FakeGpu
@@ -201,6 +202,23 @@ def test_reports_come_back_from_json(tmp_path: Path) -> None:
     assert read.about == report.about
     plain = json.loads((tmp_path / "new" / "validation.json").read_text())
     assert plain["rows"][0]["equal"] == plain["rows"][0]["compared"] - 1
+
+
+@pytest.mark.parametrize("report", [ValidationReport, BenchReport])
+@pytest.mark.parametrize("text", ["[]", "{", '{"rows": [{"part": 3}], "about": {}, "seconds": 1}', '{"rows": 3}'])
+def test_files_of_something_else_are_no_reports(report: Any, text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(ValueError, match=f"path must be a report that {report.__name__}.save wrote; got .*file.json"):
+        report.load(tmp_path / "file.json")
+
+
+def test_a_table_counts_rows_that_differ_and_errors() -> None:
+    rows = [ValidationRow("casts", "encode", "a", 4, 1), ValidationRow("casts", "encode", "b"),
+            ValidationRow("casts", "encode", "c", error="no GPU")]  # fmt: skip
+    text = str(ValidationReport(tuple(rows)))
+    assert "1 DIFFER, 1 error" in text
+    assert "2 DIFFER" not in text
+    assert "casts: 0 of 3 comparisons equal in every bit; 1 of 4 elements differ; 1 error\n" in text
 
 
 def test_nans_are_equal_and_counted() -> None:
