@@ -16,6 +16,7 @@ from fpsim.gpu.scaling.scale_kernels import word_of
 from fpsim.runtime.compile import scalar
 
 i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
+NAN_64 = u64(0x7FF8000000000000)  # processors differ in the sign of a NaN
 
 
 @cache
@@ -29,7 +30,7 @@ def values_kernel(width: int, target: int) -> Any:
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
-    nan, sign = u64(0x7FF8000000000000), u64(1 << 63)
+    sign = u64(1 << 63)
 
     @scalar
     def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
@@ -38,7 +39,7 @@ def values_kernel(width: int, target: int) -> Any:
         sign_bit: mask of the sign in a code, which a NaN result keeps. back: the DecodeLayout of the codes.
         """
         value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
-        signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
+        signed = u64(NAN_64 | sign) if word(code & sign_bit) != word(0) else NAN_64
         return f64(value).view(u64) if value == value else signed
 
     bits_of = scalar(value_of(width, True) if target == 32 else exact_bits)
@@ -77,8 +78,9 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
-        """Return (code - zero_point) * scale in float64, as uint64 bits."""
-        return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
+        """Return (code - zero_point) * scale in float64, as uint64 bits; a NaN becomes NAN_64."""
+        value = f64(f64(i64(code - zero_point)) * f64(scale))
+        return f64(value).view(u64) if value == value else NAN_64
 
     bits_of = scalar(integer_value if target == 32 else exact_bits)
 

@@ -257,8 +257,9 @@ def reused() -> dict[str, Array]:
 def affine(points: tuple[Any, int]) -> tuple[Array, Array, Any, fp.Scaling]:
     """Return codes, scales, format and scaling of an array with zero points of a given (dtype, number)."""
     fmt = fp.INT8 if points[0] == np.uint8 else fp.UINT4
-    codes = np.arange(3 * 20).reshape(3, 20) % 16
-    return codes.astype(fmt.storage), spoilt((3, 2)), fmt, fp.Scaling(block=(1, 16), symmetric=False)
+    codes, scales = np.arange(3 * 20).reshape(3, 20) % 16, spoilt((3, 2))
+    scales[0] = np.nan, -np.inf
+    return codes.astype(fmt.storage), scales, fmt, fp.Scaling(block=(1, 16), symmetric=False)
 
 
 def main(file: str, every: str) -> None:
