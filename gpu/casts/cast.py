@@ -173,18 +173,25 @@ def float_array(x: Any) -> GpuArray:
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
-    """Raise a ValueError if an unsigned integer of `codes` is not a code of the format `fmt`.
+    """Raise a ValueError if an integer of `codes` is not a code of the format `fmt`.
 
-    name: the argument that errors name. Arrays of a float dtype are not checked.
+    name: the argument that errors name. Arrays of a float dtype are not checked, nor are integers with as many bits as
+    the format, whose bits are codes whether they are signed or not.
     """
-    if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
+    bits = 8 * codes.words.dtype.itemsize
+    if codes.fmt is not None or bits == fmt.bits:
+        return
+    signed = int(str(getattr(codes.like, "dtype", "")).removeprefix("torch.").startswith("int"))
+    most = min(fmt.bits, bits - signed)
+    if most == bits:
         return
     outside = zeroed(1, np.uint64)
-    largest = codes.words.dtype.type((1 << fmt.bits) - 1)
-    launch(outside_kernel(), codes.like, codes.size, codes.words, largest, outside)
+    launch(
+        outside_kernel(), codes.like, codes.size, codes.words, codes.words.dtype.type((1 << most) - 1), outside
+    )  # fmt: skip
     highest = int(fetched(outside)[0])
     if highest:
-        raise code_outside(name, fmt, highest)
+        raise code_outside(name, fmt, highest - (1 << bits) if signed and highest >> (bits - 1) else highest)
 
 
 def has_outside(integers: GpuArray, lowest: int, highest: int) -> bool:
