@@ -258,7 +258,7 @@ def affine(points: tuple[Any, int]) -> tuple[Array, Array, Any, fp.Scaling]:
     """Return codes, scales, format and scaling of an array with zero points of a given (dtype, number)."""
     fmt = fp.INT8 if points[0] == np.uint8 else fp.UINT4
     codes, scales = np.arange(3 * 20).reshape(3, 20) % 16, spoilt((3, 2))
-    scales[0] = np.nan, -np.inf
+    scales[0] = np.copysign(np.nan, -1), -np.inf
     return codes.astype(fmt.storage), scales, fmt, fp.Scaling(block=(1, 16), symmetric=False)
 
 
