@@ -7,6 +7,7 @@ import ctypes
 import errno
 import glob
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -46,21 +47,34 @@ def path_of(path: object, name: str = "path") -> Path:
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     """Yield a file to write bytes to; it replaces `path` when the `with` block ends, or is removed if the block fails.
 
-    Readers see the old file or the complete new one, even if this process is killed. An OSError names `path`.
+    Readers see the old file or the complete new one, even if this process is killed. An existing file keeps its
+    permissions, and one that is read-only is refused; of a symbolic link, the file to which it leads is replaced. An
+    OSError names `path`.
     """
-    target = path_of(path)
+    named = path_of(path)
+    target = _writable(named)
     sweep(target.parent, f".{glob.escape(target.name)}-????????")
-    with naming(target):
-        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    draft = target.parent / f".{target.name}-{secrets.token_hex(4)}"
+    with naming(named):
+        file = draft.open("xb")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             yield file
-        with naming(target):
-            os.chmod(draft, 0o644)  # only the owner can read mkstemp's files
+        with naming(named):
+            if target.is_file():
+                draft.chmod(target.stat().st_mode & 0o7777)
             os.replace(draft, target)
     except BaseException:
-        Path(draft).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
+
+
+def _writable(named: Path) -> Path:
+    """Return a path without symbolic links; raise a PermissionError, which names `named`, for a read-only file."""
+    target = Path(os.path.realpath(named))
+    if target.is_file() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(named))
+    return target
 
 
 @contextmanager
@@ -99,12 +113,13 @@ def require_file(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file, after checking that it can be written, as its folder exists and takes new files.
 
     Raises:
-      OSError: there is no such folder, it cannot be written to, or `path` is a folder; the error names `path`.
+      OSError: there is no such folder, it cannot be written to, or `path` is a folder or a read-only file; the error
+        names `path`.
     """
     target = path_of(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    with naming(target), tempfile.TemporaryFile(dir=target.parent):
+    with naming(target), tempfile.TemporaryFile(dir=_writable(target).parent):
         return target
 
 
