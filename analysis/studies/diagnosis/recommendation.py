@@ -87,8 +87,22 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
         f"{judged_by(diagnosis)} are {relative(plan.measured)} off, measured with all products at once."
     )
     if not plan.measured <= diagnosis.limit:
-        said.append(f"That is more than the limit of {limit}, but no other measured plan has less.")
+        said.append(f"That is more than the limit of {limit}{_less_elsewhere(diagnosis)}.")
     return said
+
+
+def _less_elsewhere(diagnosis: Diagnosed) -> str:
+    """Return a clause that names the plan or recipe of the least measured error, if that is less than the plan's.
+
+    Errors that are the same in words count as equal.
+    """
+    plan = diagnosis.plan
+    others = [(f"the {other.method} plan", other.joint.value) for other in plan.candidates if other.joint is not None]
+    others += [(f"{row.recipe} for all products", joint_error(diagnosis, row)) for row in diagnosis.sensitivity.joint]
+    name, least = min((other for other in others if not math.isnan(other[1])), key=lambda other: other[1])
+    if least >= plan.measured or relative(least) == relative(plan.measured):
+        return ", but no other measured plan has clearly less"
+    return f"; the least that was measured is {relative(least)}, with {name}"
 
 
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
@@ -117,10 +131,11 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
         said = [f"{head}, and with all of these at once the {judged} are {off}beyond the limit of {limit}."]
     error = diagnosis.plan.measured
     if not error <= diagnosis.limit:
-        said.append(
-            f"With {high} itself the {judged} are {relative(error)} off, beyond the limit of {limit}: where {judged} "
-            "nearly cancel, errors are relative to little, so use larger batches or another limit."
-        )
+        largest = max(verdict.error for verdict in diagnosis.verdicts if verdict.recipe == high)
+        why = f"where {judged} nearly cancel, errors are relative to little, so use larger batches or another limit"
+        if largest > diagnosis.limit:
+            why = f"its products alone are off by up to {relative(largest)}, so use another limit"
+        said.append(f"With {high} itself the {judged} are {relative(error)} off, beyond the limit of {limit}: {why}.")
     return said
 
 
@@ -158,11 +173,13 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
         if ill:
             said.append(_misfit(diagnosis, recipe, ill))
             continue
-        row, chosen = joint[recipe], diagnosis.joint
-        off = relative(joint_error(diagnosis, row))
-        sentence = f"{recipe} fits everywhere too: its {judged_by(diagnosis)} are {off} off"
+        row, chosen, ill = joint[recipe], diagnosis.joint, diagnosis.ill()
+        error, limit = joint_error(diagnosis, row), diagnosis.limit
+        off = f"{relative_above(error, limit)} off{'' if error <= limit else ' (beyond the limit)'}"
+        sentence = f"{recipe} fits everywhere{'' if ill else ' too'}: its {judged_by(diagnosis)} are {off}"
         if chosen is not None:
-            sentence += f", those of {diagnosis.low} {relative(joint_error(diagnosis, chosen))}"
+            where = f" where it fits and {diagnosis.high} elsewhere" if ill else ""
+            sentence += f", those of {diagnosis.low}{where} {relative(joint_error(diagnosis, chosen))}"
             if alike_over_batches(row, chosen, diagnosis.sensitivity.figure):
                 sentence += ", a difference within the spread over these batches"
         said.append(f"{sentence}.")

@@ -14,6 +14,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.analysis.studies.diagnosis import stages
+from fpsim.analysis.studies.diagnosis.recommendation import recommendation_sentences, rival_sentences
 from fpsim.analysis.studies.diagnosis.verdict import relative, relative_above
 from tests.analysis.studies.diagnosis.models import diagnosed, healthy, nn, quiet, shrunk, squared, torch
 
@@ -270,3 +271,36 @@ def test_an_error_just_above_the_limit_is_not_printed_as_the_limit() -> None:
     for value, text in ((0.1026, "10.3 %"), (0.1003, "10.03 %"), (0.2, "20 %"), (0.09, "9 %"), (math.inf, "overflow")):
         assert relative_above(value, 0.1) == text
     assert relative_above(math.nextafter(0.1, 1), 0.1).startswith("10")
+
+
+def test_a_recommendation_beyond_the_limit_names_what_is_less_off(tensor: Any) -> None:
+    """It said that no other measured plan has less, though BF16 for all products had less."""
+    plan, first = tensor.plan, tensor.plan.candidates[0]
+    worse = dataclasses.replace(first, joint=first.joint._replace(value=0.5))
+    made = dataclasses.replace(tensor, plan=dataclasses.replace(plan, candidates=(worse, *plan.candidates[1:])))
+    least = min(row.gradient_error for row in tensor.sensitivity.joint)
+    assert recommendation_sentences(made)[-1] == (
+        f"That is more than the limit of 10 %; the least that was measured is {relative(least)}, with BF16 for all "
+        "products."
+    )
+    alone = dataclasses.replace(made.sensitivity, joint=())
+    made = dataclasses.replace(made, sensitivity=alone, plan=dataclasses.replace(plan, candidates=(worse,)))
+    assert recommendation_sentences(made)[-1].endswith("10 %, but no other measured plan has clearly less.")
+
+
+def test_a_rival_that_fits_everywhere_is_compared_with_what_was_measured(usual: Any) -> None:
+    (said,) = rival_sentences(usual)
+    rival = next(name for name in ("FP8_TENSOR", "DEEPSEEK_V3") if name != usual.low)
+    assert said.startswith(f"{rival} fits everywhere too: its gradients are ")
+    assert f"off, those of {usual.low} " in said
+    first = next(i for i, verdict in enumerate(usual.verdicts) if verdict.recipe == usual.low)
+    ill = dataclasses.replace(usual.verdicts[first], fits=False, why="its fprop is unknown")
+    verdicts = (*usual.verdicts[:first], ill, *usual.verdicts[first + 1 :])
+    (said,) = rival_sentences(dataclasses.replace(usual, verdicts=verdicts, limit=0.04))
+    assert said.startswith(f"{rival} fits everywhere: its gradients are ")
+    assert f"off (beyond the limit), those of {usual.low} where it fits and BF16 elsewhere " in said
+
+
+def test_a_limit_below_the_rounding_of_bf16_is_said_to_be_that() -> None:
+    said = diagnosed(*healthy(128, 128), recipes="FP8_RAW", limit=1e-4).answer
+    assert "off, beyond the limit of 0.01 %: its products alone are off by up to 0.29 %, so use another limit." in said
