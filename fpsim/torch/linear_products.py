@@ -14,7 +14,7 @@ from fpsim.torch.trace import ProductCall, is_watched, show
 
 def _product(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
-    plan: str, once: bool,
+    plan: str, once: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the result y of a linear layer, (tokens, out), and the state of delayed scales after it.
 
@@ -46,7 +46,7 @@ def _product(
 # The products are part of the operators, so that compiled graphs sum in the order of eager mode.
 product_op = operator(
     "fpsim::linear", _product,
-    "(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan, bool once) "
+    "(Tensor x, Tensor weight, Tensor? bias, Tensor? step, Tensor? state, Tensor? live, str plan, bool once=False) "
     "-> (Tensor, Tensor)",
 )  # fmt: skip
 

@@ -48,19 +48,18 @@ def joint_sentences(diagnosis: Diagnosed) -> list[str]:
 def beside_batches(row: SensitivityRow) -> str:
     """Return a clause that compares a row's change of the loss with its standard deviation over batches.
 
-    In a sentence, the clause follows the change: "+0.01, more than its standard deviation over 2 batches (0.001)".
+    In a sentence, the clause follows the change: "+0.01, more than the standard deviation of this change over 2 batches
+    (0.001)".
     """
     if row.loss_change == 0:
         return "no change"
     if math.isnan(row.loss_spread):
         return "on one batch, so that other batches may differ"
     batches = plural(len(row.batches), "batch", "batches")
+    deviation = f"more than the standard deviation of this change over {batches} ({row.loss_spread:.2g})"
     if abs(row.loss_change) <= row.loss_spread:
-        return (
-            f"no more than its standard deviation over {batches} ({row.loss_spread:.2g}), so that its sign may differ "
-            "on other batches"
-        )
-    return f"more than its standard deviation over {batches} ({row.loss_spread:.2g})"
+        return f"no {deviation}, so that its sign may differ on other batches"
+    return deviation
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:

@@ -23,6 +23,7 @@ from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.models.watching.tally import Tally
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
+from fpsim.analysis.studies.differences.layer_product import LayerError, product_of
 from fpsim.analysis.studies.differences.outputs import ModuleOutput, show_output, watching_outputs
 from fpsim.divergence.product import Product
 from fpsim.errors import shown
@@ -36,10 +37,6 @@ from fpsim.train.side_by_side import as_product
 
 QUANTIZED = torch.ops.fpsim.linear.default
 Seen = Callable[[Product], None]
-
-
-class LayerError(ValueError):
-    """The error raised if a layer's product cannot be computed; its message names the layer."""
 
 
 class ModelRun(NamedTuple):
@@ -272,14 +269,15 @@ class _Products(TorchFunctionMode):
         return folded(rows, of)
 
     def _quantized(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
-    ) -> Any:
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str,
+        once: bool = False,
+    ) -> Any:  # fmt: skip
         """Return the output of an already quantised layer under the arithmetic, and its new state of delayed scales.
 
         `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes, for stochastic rounding. `state`:
         delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates. `plan`: the
         layer's casts and products as JSON text, used if the arithmetic does not change the layer. `bias`, `step`,
-        `state` and `live` may be None.
+        `state` and `live` may be None. `once`: unused, as it is False outside of compiled graphs.
         """
         module, today = self._stack[-1] if self._stack else None, plan_from(plan)
         recipe = module.recipe if isinstance(module, QuantLinear) and not today.is_float32 else None
@@ -287,10 +285,12 @@ class _Products(TorchFunctionMode):
         self._count(layer, weight, x.numel() * weight.shape[0])
         new = self._plan(layer, layer, x.dtype, recipe)
         if new is None:
-            return QUANTIZED(x, weight, bias, step, state, live, today._replace(name=layer).text)
+            text = today._replace(name=layer).text
+            return product_of(layer, QUANTIZED, x, weight, bias, step, state, live, text)
         if recipe is not None and plan_of(recipe, today.name, today.backend).text != plan:
             raise LayerError(f"layer {layer!r} follows several recipes, which a chip cannot replace. Pass recipe=.")
-        return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
+        states = (*self._states(new, step, state), live if new.delayed else None)
+        return product_of(layer, QUANTIZED, x, weight, bias, *states, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
         """Add a layer's multiplications by a weight to `tally`, as covered by the comparison.
@@ -319,11 +319,8 @@ class _Products(TorchFunctionMode):
         if plan is None:
             self.by_torch.add(layer)
             return by_torch(x, weight, bias, layer)
-        try:
-            y, _ = product_op(x, weight, bias, *self._states(plan, None, None), None, plan.text)
-        except (ValueError, TypeError) as reason:
-            raise LayerError(f"layer {layer!r}: {reason}") from reason
-        output: torch.Tensor = y
+        output: torch.Tensor
+        output, _ = product_of(layer, product_op, x, weight, bias, *self._states(plan, None, None), None, plan.text)
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:

@@ -196,9 +196,10 @@ def test_what_differs_between_batches_is_not_called_noise() -> None:
         return beside_batches(SensitivityRow.of("*", "*", "FP8", (1, 1), batches))
 
     assert said(-0.25, 0.75) == (
-        "no more than its standard deviation over 2 batches (0.71), so that its sign may differ on other batches"
+        "no more than the standard deviation of this change over 2 batches (0.71), so that its sign may differ on "
+        "other batches"
     )
-    assert said(0.25, 0.75, 0.5) == "more than its standard deviation over 3 batches (0.25)"
+    assert said(0.25, 0.75, 0.5) == "more than the standard deviation of this change over 3 batches (0.25)"
     assert said(0.0, 0.0) == "no change"
 
 

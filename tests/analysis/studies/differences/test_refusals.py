@@ -33,6 +33,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"model": torch.nn.Sequential(torch.nn.Linear(24, 16)), "batch": torch.ones(32, 24), "first": "H100 cuBLAS"},
         "layer '0': cuBLAS takes FP8 only where N and K",
     ),
+    "what DeepGEMM refuses": (
+        {"second": "deepgemm('1d2d')", "recipe": "BF16"},
+        r"takes FP8 .*; got hopper_bf16_f32\. Take another schedule, or a recipe= whose operands this one takes\.$",
+    ),
     "a batch of another width": ({"batch": rows(4, 8)}, r"batch must be .*; got a tensor of float32, shape \(4, 8\)"),
     "too many arguments": ({"batch": (rows(), rows())}, "batch must be an input of the model; got .* raises: .*arg"),
     "an empty batch": ({"batch": rows(0)}, "batch must lead to products of numbers; got one .* empty or NaN"),
