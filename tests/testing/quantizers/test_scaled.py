@@ -331,3 +331,22 @@ def test_a_scale_without_the_last_element_of_the_matrix_is_found(scaling: str) -
 
     report = fp.testing.check_quantizer(fn, "e2m1", scaling=scaling, raises=False)
     assert report.differ > 0
+
+
+@pytest.mark.parametrize("scaling", ["NVFP4_46", "TE_NVFP4", "IF4"])
+def test_a_rounded_input_is_named_for_scalings_that_choose_between_encodings(scaling: str) -> None:
+    def fn(x: Any) -> Any:
+        q = fp.encode_scaled(fp.quantize(x, "bf16").astype(np.float32), "e2m1", scaling)
+        return q.codes, q.scales
+
+    report = fp.testing.check_quantizer(fn, "e2m1", scaling=scaling, raises=False)
+    assert (report.causes, report.unexplained) == (("rounds the input to BF16 first",), 0)
+
+
+def test_a_fault_of_one_kind_of_matrix_is_not_explained_by_faults_that_change_nothing() -> None:
+    def fn(x: Any) -> Any:
+        q = fp.encode_scaled(np.clip(x, -3e38, 3e38), "e2m1", "IF4")
+        return q.codes, q.scales
+
+    report = fp.testing.check_quantizer(fn, "e2m1", scaling="IF4", raises=False)
+    assert report.causes == ("treats matrices with an Inf as no recipe that was tried does",)

@@ -61,7 +61,7 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
             "very large values": plain * 2.0**120,
             "subnormal values": plain * 2.0**-140,
             "a largest magnitude of a few subnormals": np.rint(plain * 3) * 2.0**-149,
-            LAST: _largest_last(spread, scaling),
+            LAST: _largest_last(plain, scaling),
         }  # fmt: skip
         if not scaling.symmetric and isinstance(fmt, IntegerFormat):
             matrices["zero points at ties"] = _at_zero_point_ties(plain.shape, scaling, fmt, rng)

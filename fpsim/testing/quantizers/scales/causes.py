@@ -101,7 +101,7 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
     """
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
-    nearest = identified(results.all, results.differences, not scaling.symmetric)
+    nearest = identified(results.all, results.differences, not scaling.symmetric, scaling)
     rivals = tuple(repr(rival) for rival in nearest.rivals if rival != scaling)
     fields = {"excluded": nearest.excluded, "rivals": rivals[:LISTED], "unexplained": nearest.differ if wrong else 0}
     if not wrong:
@@ -143,7 +143,7 @@ def _usual_fault(results: ScaledResults) -> dict[str, Any]:
     """
     scaling = results.scaling
     for unusual, kept in results.usual():
-        nearest = identified(kept, results.differences, not scaling.symmetric)
+        nearest = identified(kept, results.differences, not scaling.symmetric, scaling)
         if nearest.exact:
             nearest = replace(nearest, scaling=_nearest(kept, nearest.scaling, scaling, results.differences), names=())
         wrong = [name for name in unusual if results.counts.get(name)]

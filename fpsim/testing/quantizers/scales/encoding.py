@@ -11,7 +11,7 @@ from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
-from fpsim.scaling.scaled import encode_scaled
+from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.rounder import Words
 from fpsim.testing.quantizers.scales.tiles import spread_tiles
@@ -153,9 +153,8 @@ def of_changed_input(change: Callable[..., Array], *more: Any) -> FaultFunction:
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
-        x = change(case.x, *more)
-        scales = recipe.scales(x)
-        return FaultOutcome(lambda: recipe.values(x, scales), scales)
+        q = encode_scaled(change(case.x, *more), recipe.fmt, recipe.scaling, **recipe.cast)
+        return FaultOutcome(lambda: _values_of_codes(q, recipe.fmt), np.asarray(q.scales))
 
     return fault
 
@@ -172,11 +171,16 @@ def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[s
     infinite = np.isinf(scales)  # which encode_scaled refuses as scales
     finite = np.where(infinite, np.float32(1), scales)
     q = encode_scaled(x, recipe.fmt, recipe.scaling, scales=finite, **{**recipe.cast, **cast})
-    values = recipe.fmt.table()[q.codes] if isinstance(recipe.fmt, Format) else q.codes.astype(np.float64)
+    values = _values_of_codes(q, recipe.fmt)
     if not infinite.any():
-        return np.asarray(values)
+        return values
     zeros = np.copysign(0.0, x) if isinstance(recipe.fmt, Format) else np.zeros(x.shape)
     return np.where(spread_over(infinite, x, recipe), np.where(np.isfinite(x), zeros, np.nan), values)
+
+
+def _values_of_codes(q: Scaled, fmt: Element) -> Array:
+    """Return the float64 values of the codes of a scaled array, without their scales; fmt: the element format."""
+    return np.asarray(fmt.table()[q.codes] if isinstance(fmt, Format) else q.codes.astype(np.float64))
 
 
 def flushed(x: Array) -> Array:

@@ -187,11 +187,13 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
     return [np.asarray(matrix, np.float32) for matrix in matrices]
 
 
-def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
+def identified(
+    results: Results, differences: RecipeDifferences, affine: bool, promised: Scaling | None = None
+) -> ScalingIdentity:  # fmt: skip
     """Return the recipe whose codes and scales differ from the returned ones in the fewest places.
 
     results: pairs of a matrix and what the quantizer returned for it. differences: cache of the differences between
-    recipes and these results. affine: whether the results have zero points.
+    recipes and these results. affine: whether the results have zero points. promised: a recipe that is tried too.
     """
     seen: dict[Scaling, CountedDifference] = {}
     first = results[1:2] or results  # a matrix at which most recipes differ
@@ -206,7 +208,7 @@ def identified(results: Results, differences: RecipeDifferences, affine: bool) -
             seen[scaling] = differences.of(telling, scaling, least[-1] if len(least) == CARRIED else None)
             least[:] = sorted([*least, seen[scaling].wrong])[:CARRIED]
 
-    for scaling in sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]:
+    for scaling in [*filter(None, [promised]), *sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]]:
         score(scaling)
     best = sorted(seen, key=lambda scaling: seen[scaling].wrong)[:CARRIED]
     for _ in range(len(CHOICES)):  # change one field at a time, from the best so far
