@@ -129,11 +129,12 @@ def _by_chains(
     """
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
-    first = -0.0 if sums.plan.promoted and chain.first_as_is else 0.0
+    as_is = sums.plan.promoted and chain.first_as_is
 
     def partial(s: int) -> Matrix:
-        total = sums.backend.full(shape, first, dtype, work if s == 0 else None)
-        add_slice(total, sums.plan.slices[s], sums)
+        of = sums.plan.slices[s]
+        total = sums.backend.full(shape, -0.0 if as_is and of.terms else 0.0, dtype, work if s == 0 else None)
+        add_slice(total, of, sums)
         return total
 
     return partial

@@ -246,6 +246,11 @@ class Schedule:
             if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise TypeError(f"options must be a tuple of pairs (name, number); got {shown(self.options)}.")
         require_word("evidence", self.evidence, get_args(Evidence))
+        if isinstance(self.sums, Lanes) and self.slicing.count > 1 and self.slicing.rule in ("interleaved", "rounds"):
+            raise ValueError(
+                "lanes add slices of consecutive terms, which no library deals out in turn; got the rule "
+                f"{self.slicing.rule!r}. Take 'even', 'ceiling', 'floor', 'cutlass' or 'listed'."
+            )
 
     def __repr__(self) -> str:
         return self.name

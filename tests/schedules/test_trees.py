@@ -12,6 +12,7 @@ import fpsim as fp
 from fpsim.schedules import Schedule, tree
 from fpsim.schedules.trees.nodes import Steps, Sum, add_steps, extent
 from fpsim.sums.accumulators import Accumulator
+from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn, sweep
 from tests.oracles.trees import evaluate
 from tests.schedules.tree_cases import RUN, schedules_of
@@ -149,6 +150,39 @@ def test_slices_without_terms_count_where_merges_pair_them(k: int) -> None:
     a, b = codes(fp.E4M3, (64, k), 1), codes(fp.E4M3, (64, k), 2)
     whole = fp.matmul(a, b.T, accumulate=unit, schedule=schedule, strict=False)
     assert same(values(evaluate(tree(schedule, k, accumulate=unit), a, b, unit=unit)), whole.diagonal())
+
+
+@in_turn("merge", ["output", "in_place"])
+def test_rounded_slices_of_multiply_adds_have_their_own_terms(merge: Any) -> None:
+    """The first slice was the sum of all of K."""
+    a, b = np.arange(1, 60, dtype=np.float32)[np.newaxis], np.ones((59, 2), np.float32)
+    schedule, unit = Schedule("own", slicing=s.Slicing(2, merge=merge)), "cdna1_f32_f32"
+    want = fp.matmul(a, b, accumulate=unit, schedule=schedule, out_fmt="bf16")
+    by_tree = tree(schedule, 59, accumulate=unit, out_fmt="bf16")
+    assert_bits_equal(fp.matmul(a, b, accumulate=unit, schedule=by_tree), want)
+    assert abs(float(want[0, 0]) - a.sum()) < 8
+
+
+@in_turn(
+    "sums, unit, tiny",
+    [(s.Chain(), "cdna1_f32_f32", 2.0**-100), (s.Chain(4, first_as_is=True), "arm_bf16_f32", 2.0**-20)],
+)  # fmt: skip
+def test_slices_without_terms_are_plus_zero(sums: Any, unit: str, tiny: float) -> None:
+    """Three of four slices of 2 terms are empty; the sum of the other is rounded to -0, and -0 + +0 is +0."""
+    fmt = fp.unit(unit).a.fmt
+    a, b = (fp.cast(np.full(shape, x), fmt) for shape, x in (((1, 2), tiny), ((2, 3), -(2.0**-100))))
+    schedule = Schedule("own", sums=sums, slicing=s.Slicing(4, 1, "rounds", merge="output"))
+    got = fp.matmul(a, b, accumulate=unit, schedule=schedule, out_fmt="e4m3")
+    assert not np.signbit(got.astype(np.float32)).any()
+    by_tree = tree(schedule, 2, accumulate=unit, out_fmt="e4m3")
+    assert_bits_equal(fp.matmul(a, b, accumulate=unit, schedule=by_tree), got)
+
+
+def test_lanes_of_slices_that_are_dealt_out_are_refused() -> None:
+    """Only the first run of each slice was added."""
+    with pytest.raises(ValueError, match="lanes add slices of consecutive terms"):
+        Schedule("own", sums=s.Lanes(2), slicing=s.Slicing(3, 4, "interleaved"))
+    assert Schedule("own", sums=s.Lanes(2), slicing=s.Slicing(1, 4, "interleaved")).slicing.count == 1
 
 
 def test_a_butterfly_of_lanes_starts_at_its_lanes() -> None:

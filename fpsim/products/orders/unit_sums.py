@@ -96,7 +96,8 @@ def unit_sums(root: Node, sums: UnitSums) -> Array:
     table, product = table_of(root), sums.product
     formats = product.unit.a.carrier, product.unit.b.carrier
     if accumulator_of(root) == FLOAT32_CHAIN and 0 not in product.a.shape + product.b.shape:
-        return accumulated(FLOAT32_CHAIN, SumProblem(product.a, product.b, NOTHING, formats)).view(f32)
+        terms = slice(extent(root).stop)  # of this sum, which may be one of several
+        return accumulated(FLOAT32_CHAIN, SumProblem(product.a[:, terms], product.b[terms], NOTHING, formats)).view(f32)
     total = FP64 if product.unit.d.fmt == FP64 else FP32
     if table is not None and table.fmt == total and table.rows.size:
         return product_sums(table, product.a, product.b, formats)

@@ -160,12 +160,9 @@ def _add_run(
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
     """Return the sum of the slices of K as a node, merged as `Slicing.merge` of the schedule says.
 
-    parts: the sum of each slice. Those without terms are left out, except for the merge "from_both_ends", whose order
-    depends on their number. fmt: format of the output, to which some merges round.
+    parts: the sum of each slice, +0 for one without terms. fmt: format of the output, to which some merges round.
     """
     merge, nothing = schedule.slicing.merge, zero(FP32)
-    if merge != "from_both_ends":
-        parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
     if merge == "output":
