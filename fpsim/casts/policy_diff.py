@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,7 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
     return options
 
 
+@lru_cache(maxsize=4)  # up to 2 MB each; several policies are often compared in one format
 def _inputs(fmt: Format) -> npt.NDArray[np.float64]:
     """Return float64 inputs, in ascending order, that show every result of a deterministic cast to `fmt`.
 
@@ -133,4 +135,5 @@ def _inputs(fmt: Format) -> npt.NDArray[np.float64]:
     between = np.where((low < candidates) & (candidates < high), candidates, low)
     inputs = np.empty(2 * points.size)
     inputs[0::2], inputs[1::2] = points, np.append(between, np.nan)
+    inputs.flags.writeable = False  # callers share the array
     return inputs
