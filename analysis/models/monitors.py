@@ -157,10 +157,10 @@ class Monitors:
         if not rows:
             return "no step of an optimizer was seen"
         last = rows[-1]
+        lost = f", and {percent(last['lost_updates'])} of the updates were rounded away"
         return (
             f"{plural(len(rows), 'step')}; in the last, the gradient norm is {last['gradient_norm']:.3g}, update / "
-            f"weight norm {last['update_ratio']:.2g}, and {percent(last['lost_updates'])} of the updates were rounded "
-            "away"
+            f"weight norm {last['update_ratio']:.2g}{'' if math.isnan(last['lost_updates']) else lost}"
         )
 
 

@@ -176,3 +176,12 @@ def test_numbers_of_numpy_are_saved_and_operands_are_drawn_without_formats(tmp_p
     assert fp.analysis.Recording.load(tmp_path / "r.npz").steps == (2,)
     pytest.importorskip("matplotlib")
     assert r.plot().get_title(loc="left") == "24 of 26 operands, the first"
+
+
+def test_no_share_of_lost_updates_is_stated_without_a_gradient() -> None:
+    from fpsim.analysis.models.monitors import Monitors, Update
+    from fpsim.analysis.models.step_figures import figures_of
+
+    monitors = Monitors((Update(1, "w", 0.0, 4.0, 1.0, 0, 0),))
+    assert str(monitors) == "1 step; in the last, the gradient norm is 0, update / weight norm 0.5"
+    assert str(figures_of(1, [], monitors)) == "step 1: gradient norm 0, update / weight norm 0.5"
