@@ -1,6 +1,6 @@
 """`python -m fpsim` is the command line."""
 
-from fpsim.cli.main import main
+from _fpsim_command import main
 
 if __name__ == "__main__":
     main()

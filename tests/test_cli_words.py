@@ -147,9 +147,16 @@ main(sys.argv[1:])
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupt_while_fpsim_is_imported_is_said_in_a_line() -> None:
-    finder = "type('_', (), {'find_spec': lambda name, *_: signal.raise_signal(2) if name == 'fpsim' else None})"
-    program = f"import signal, sys\nsys.meta_path.insert(0, {finder})\nimport _fpsim_command\n_fpsim_command.main()"
+@pytest.mark.parametrize(
+    ("module", "run"),
+    [
+        ("fpsim", "import _fpsim_command; _fpsim_command.main()"),
+        ("fpsim.cli.main", "import runpy; runpy.run_module('fpsim', run_name='__main__')"),
+    ],
+)
+def test_an_interrupt_while_fpsim_is_imported_is_said_in_a_line(module: str, run: str) -> None:
+    finder = f"type('_', (), {{'find_spec': lambda name, *_: signal.raise_signal(2) if name == {module!r} else None}})"
+    program = f"import signal, sys\nsys.meta_path.insert(0, {finder})\n{run}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (130, "fpsim: Interrupted.\n")
 
