@@ -197,7 +197,7 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
     if id(value) in above:  # a function that captures itself
         return ["again"]
     above |= {id(value)}
-    own: list[str] = []
+    texts: list[str] = []
     if isinstance(value, functools.partial):
         inner = [value.func, *value.args, *_items(value.keywords)]
     elif isinstance(value, MethodType):
@@ -206,16 +206,14 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
         return [value.dtype.str, str(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     elif isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]  # an empty cell
-        own, inner = (
-            [_text(value)],
-            [*(value.__defaults__ or ()), *_items(value.__kwdefaults__), *cells, *_wrapped(value)],
-        )
+        texts = [_text(value)]
+        inner = [*(value.__defaults__ or ()), *_items(value.__kwdefaults__), *cells, *_wrapped(value)]
     else:
-        own, inner = [words_or_class(value)], _wrapped(value)
+        texts, inner = [words_or_class(value)], _wrapped(value)
         if not inner and callable(value) and not isinstance(value, type):
             call = getattr(type(value), "forward", type(value).__call__)  # forward: of a torch.nn.Module
             inner = [call, *_items(getattr(value, "__dict__", None))] if isinstance(call, FunctionType) else []
-    return [*own, *itertools.chain.from_iterable(_texts(part, above) for part in inner)]
+    return [*texts, *itertools.chain.from_iterable(_texts(part, above) for part in inner)]
 
 
 def _items(named: Mapping[str, Any] | None) -> list[Any]:
