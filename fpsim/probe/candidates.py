@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import dropwhile, islice
@@ -256,24 +256,33 @@ def spine(branch: Branch) -> list[int]:
     return [branch.size, *reversed(sizes)] if sizes else []
 
 
-def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
+def by_accumulators(out: Format, order: Order | None, operands: Sequence[Format]) -> Iterator[AdderCandidate]:
     """Yield accumulators as candidates: those with sums in a format of at least the precision of `out` come first.
 
     The formats are `out`, the format of the results, and those of SUM_FORMATS. If `order`, an order of additions, has
     partial sums, their numbers of terms are the chunks of `fp.Chunked` candidates. Last come `fp.Chunked` with sums in
-    BF16 or FP16 within a chunk, and FP32 between chunks. of_products: True to include fused multiply-adds.
+    BF16 or FP16 within a chunk, and FP32 between chunks. operands: the format of the terms, or of both factors; for
+    products of FP64 only sums in FP64 and exact sums are yielded, as others cannot add them.
     """
+    wide = len(operands) > 1 and FP64 in operands
+    for how in _accumulators(out, order, len(operands) > 1):
+        if not wide or isinstance(how, Exact) or how.fmt == how.result_format == FP64:
+            yield AdderCandidate(how, None, out)
+
+
+def _accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[Accumulator]:
+    """Yield the accumulators that `by_accumulators` lists; of_products: True to include fused multiply-adds."""
     chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
     for fmt in dict.fromkeys((out, *SUM_FORMATS)):
         if fmt.precision < out.precision:
             continue
         for make in (Sequential, Pairwise, Exact, *([FusedMultiplyAdd] if of_products else [])):
-            yield AdderCandidate(make(fmt), None, out)
+            yield make(fmt)
         for chunk in sorted(chunks):
-            yield AdderCandidate(Chunked(fmt, chunk), None, out)
+            yield Chunked(fmt, chunk)
     for chunk in sorted(chunks):
         for inner in (BF16, FP16):
-            yield AdderCandidate(Chunked(inner, chunk, FP32), None, out)
+            yield Chunked(inner, chunk, FP32)
 
 
 @lru_cache(maxsize=256)

@@ -301,7 +301,7 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
         if len(box.operands) == 2:
             candidates += by_units(box.operands[0], box.operands[1], box.fmt, order, box.scale, box.block, refused)
         if not refused and not box.scale and box.fmt in DTYPES:
-            candidates += by_accumulators(box.fmt, order, len(box.operands) == 2)
+            candidates += by_accumulators(box.fmt, order, [operand.fmt for operand in box.operands])
         for candidate in dict.fromkeys(candidates):
             how = candidate.tree(box.n, box.arguments.columns)
             if order is None or (may_have(how, order) and order_of(how) == order):

@@ -107,7 +107,7 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
     if text == FLAT.name:
         return FLAT
     call: ast.expr | None = None
-    with contextlib.suppress(SyntaxError, ValueError, TypeError):
+    with contextlib.suppress(SyntaxError, ValueError, TypeError, MemoryError, RecursionError):  # the last: deep nesting
         call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError(f"{wanted} is needed; got {shown(text)}.")
@@ -117,6 +117,8 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
         )  # fmt: skip
     values = [_value(node, text) for node in call.args]
     keywords = {word.arg or "": _value(word.value, text) for word in call.keywords}
+    if len(keywords) < len(call.keywords):
+        raise ValueError(f"{wanted} is needed; got {shown(text)}, which repeats a keyword.")
     try:
         return MAKERS[call.func.id](*values, **keywords)
     except TypeError as reason:

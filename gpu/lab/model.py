@@ -116,7 +116,7 @@ def _called(words: str) -> Schedule:
             return schedules.FLAT
         positional = [ast.literal_eval(value) for value in call.args]
         named = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg is not None}
-    except SyntaxError:
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: deep nesting
         raise refusal from None
     made: Schedule = getattr(schedules, name.id)(*positional, **named)
     return made

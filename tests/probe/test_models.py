@@ -181,6 +181,14 @@ def test_products_by_the_model_of_a_dot_are_those_of_each_column() -> None:
     assert model.matmul(a, b[:, :0]).shape == (3, 0)
 
 
+@in_turn("out", [np.float32, np.float16])
+def test_products_of_float64_may_give_narrower_results(out: Any) -> None:
+    """Accumulators in the results' format cannot add such products."""
+    model = fp.probe.dot(lambda a, b: out(np.cumsum(a * b)[-1]), 6, np.float64)
+    assert (model.accumulator, model.out.dtype) == (fp.FP64, np.dtype(out))
+    assert fp.probe.matmul(lambda a, b: (a @ b).astype(out), 6, a=np.float64).found
+
+
 def test_a_chain_in_another_order_is_not_said_to_go_from_the_last_term() -> None:
     model = fp.probe.sum(lambda x: (((x[0] + x[1]) + x[4]) + x[3]) + x[2], 5)
     assert str(model).endswith("One chain adds its terms one step after the other, in another order than theirs.")

@@ -304,6 +304,14 @@ def test_scales_as_arrays_are_those_of_scaled_operands(schedule: Schedule | None
             assert_bits_equal(fp.matmul(a.codes, b, **words, scale_a=a.scales), want)
 
 
+@pytest.mark.parametrize(
+    "text", ["-" * 50_000 + "1", "[" * 900 + "]" * 900, "Chunked(FP16, chunk=3, chunk=64)", "cublas('\0')"]
+)
+def test_texts_that_are_no_call_are_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"a schedule or an accumulator .* is needed; got|chip must be"):
+        parsed(text)
+
+
 def test_deepgemm_on_blackwell_is_one_chain_of_a_block_scaled_unit() -> None:
     unit = fp.unit("blackwell_mxfp8_e4m3_f32")
     p = random_product(unit, normal, (3, 416, 9))._replace(c=None)
