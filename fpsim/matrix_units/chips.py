@@ -101,8 +101,8 @@ BETWEEN = r"[\s_-]+"  # between the words of a name
 WITH_LIBRARY = re.compile(f"(.+?){BETWEEN}({'|'.join(LIBRARIES).replace(' ', BETWEEN)})", re.IGNORECASE)
 # Words of full names, such as "NVIDIA H100 80GB HBM3", that state the maker and the form of a card.
 FORM = re.compile(
-    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl\d*|sxm\d?|hbm\d?e?|"
-    r"\d+gb?|dgx|hgx"
+    r"nvidia|amd|geforce|tesla|instinct|laptop|gpu|generation|edition|server|workstation|sff|super|ti|oam|pcie|nvl\d*|sxm\d?|ac|"
+    r"hbm\d?e?|3e|\d+gb?|dgx|hgx|mig|\d+g\.\d+gb(\+me)?"
 )
 
 
@@ -121,7 +121,7 @@ class NamedChip(NamedTuple):
 
     @property
     def multiprocessors(self) -> int | None:
-        """Number of streaming multiprocessors of the product that `name` means; None if not known.
+        """Number of streaming multiprocessors of the product that `name` means; None if not known, as of a part (MIG).
 
         Example:
           >>> from fpsim.matrix_units.chips import resolve
@@ -129,6 +129,8 @@ class NamedChip(NamedTuple):
           [132, 114, 78, 132, None]
         """
         words = set(re.split(BETWEEN, self.name.lower()))
+        if "mig" in words:
+            return None
         return next((count for some, count in FEWER.items() if words.issuperset(some)), self.chip.multiprocessors)
 
 
@@ -195,7 +197,9 @@ def find(name: object) -> NamedChip | None:
     if not isinstance(name, str):
         return None
     written, library = _parts(name)
-    chip = _by_key(tuple(CHIPS.values())).get(_key(written))
+    by_key = _by_key(tuple(CHIPS.values()))
+    chips = {by_key.get(_key(part)) for part in written.split("/")}  # "AMD Instinct MI250X/MI250" is one chip
+    chip = chips.pop() if len(chips) == 1 else None
     return None if chip is None else NamedChip(chip, library, written)
 
 

@@ -37,12 +37,25 @@ from tests.kit.sweeps import in_turn
         (("Quadro RTX 8000", "Quadro RTX 6000"), "turing"),
         (("Tesla V100-SXM2-32GB", "TITAN V", "Quadro GV100"), "volta"),
         (("gfx942", "AMD Instinct MI300A"), "cdna3"),
-        (("gfx90a", "AMD Instinct MI250X", "MI210", "MI250"), "cdna2"),
+        (("gfx90a", "AMD Instinct MI250X", "MI210", "MI250", "AMD Instinct MI250X/MI250"), "cdna2"),
+        (("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H200 MIG 1g.18gb+me", "NVIDIA H20-3e"), "hopper"),
+        (("NVIDIA B300 SXM6 AC",), "blackwell"),
         (("gfx908", "MI100"), "cdna1"),
     ],
 )
 def test_chips_are_found_as_they_are_sold(words: tuple[str, ...], arch: str | None) -> None:
     assert {resolve(word).chip.arch for word in words} == ({arch} if arch else {"ampere", "volta"})
+
+
+def test_the_multiprocessors_of_a_part_of_a_gpu_are_not_known() -> None:
+    assert resolve("NVIDIA H100 80GB HBM3 MIG 3g.40gb").multiprocessors is None
+    choice = fp.schedules.cublas_choice("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 64, 64, 64)
+    assert "has an unknown number" in str(choice.reason)
+
+
+@pytest.mark.parametrize("name", ["H100/MI300", "MI250X/", "/"])
+def test_a_name_of_several_chips_names_none(name: str) -> None:
+    assert find(name) is None
 
 
 def test_no_two_chips_bear_one_name() -> None:

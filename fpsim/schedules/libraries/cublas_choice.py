@@ -178,7 +178,8 @@ def cublas_choice(
         if count != known.multiprocessors:
             return CublasChoice(
                 None,
-                f"cuBLAS's choices were recorded with {known.multiprocessors} multiprocessors, and {chip} has {count}. "
+                f"cuBLAS's choices were recorded with {known.multiprocessors} multiprocessors, and {chip} has "
+                f"{count or 'an unknown number'}. "
                 "Pass fields=, which fp.gpu.hardware.lt_fields reads on the GPU.",
             )
         for row in RECORDED:
