@@ -22,7 +22,7 @@ SUM_BITS = 31  # bits of a 32-bit accumulator without the sign
 def slice_bits(k: int) -> int:
     """Return the number of bits, without the sign, of the slices (integers) into which `ozaki_matmul` cuts numbers.
 
-    It is the largest number, up to 7, with which sums of k products of two slices fit in 32 bits.
+    It is min(7, (31 - ceil(log2(k))) // 2), as in ozIMMU: sums of k products of two slices fit in 32 bits.
 
     Raises:
       ValueError: k exceeds 2**29, so that even slices of one bit are too wide.

@@ -45,6 +45,13 @@ class Group(NamedTuple):
         return tuple(pair for band in self.bands for pair in band)
 
 
+def _has_pairs(group: Any) -> bool:
+    """Return whether `group` is a Group whose `bands` are a tuple of one or more tuples of one or more tuples."""
+    bands = group.bands if isinstance(group, Group) else None
+    filled = isinstance(bands, tuple) and bands and all(isinstance(band, tuple) and band for band in bands)
+    return bool(filled) and all(isinstance(pair, tuple) for band in bands or () for pair in band)
+
+
 @reloadable
 @dataclass(frozen=True)
 class Split:
@@ -116,9 +123,10 @@ class Split:
           ValueError: `groups` is no such tuple, or a group with several bands has no interval.
           TypeError, ValueError: an interval is not a positive integer, or a log2_scale no integer in -149 .. 127.
         """
-        if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
+        if not isinstance(self.groups, tuple) or not self.groups or not all(map(_has_pairs, self.groups)):
             raise ValueError(
-                f"groups must be a tuple of fp.splits.Group with pairs of parts; got {shown(self.groups)}."
+                "groups must be a tuple of fp.splits.Group, whose bands are tuples of pairs such as (((0, 0),),); got "
+                f"{shown(self.groups)}."
             )
         for group in self.groups:
             for pair in group.pairs:

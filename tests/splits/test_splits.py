@@ -172,6 +172,20 @@ def test_values_beyond_the_range_go_as_the_recipe_says() -> None:
         (lambda x: fp.splits.OOTOMO_FP16X2.replace(parts=9), "parts must be 2 to 8; got 9"),
         (lambda x: fp.splits.OOTOMO_FP16X2.replace(rounding="stochastic"), "rounding must be deterministic"),
         (lambda x: fp.splits.CUTLASS_BF16X9.replace(groups=(Group((((0, 0),), ((1, 0),))),)), "needs an interval of 1"),
+        *(
+            (
+                lambda x, groups=groups: fp.splits.OOTOMO_FP16X2.replace(groups=groups),
+                "groups must be a tuple of fp.splits",
+            )
+            for groups in (
+                5,
+                [Group((((0, 0),),))],
+                (Group(((0, 0),)),),
+                (Group([[(0, 0)]]),),
+                (Group(3),),
+                (Group(((),)),),
+            )  # type: ignore[arg-type]
+        ),
     ],
 )
 def test_bad_input_is_said(call: Any, words: str) -> None:
