@@ -15,6 +15,7 @@ from fpsim.analysis.tensors.verifying.configuration import only_scheme
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.states import bitsandbytes_findings, hqq_findings, torchao_findings
 from fpsim.analysis.tensors.verifying.values import floats
+from fpsim.errors import shown
 
 # quant_method -> the beginnings of the names of the layouts that it stands for.
 METHODS = {
@@ -36,6 +37,18 @@ FORMATS = {
 }  # fmt: skip
 WIDTHS = {"E4M3": 8, "E5M2": 8, "MXFP8": 8, "MXFP4": 4, "NVFP4": 4}  # bits of a code
 GGUF = "gguf:"
+
+
+def method_findings(by_file: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield a note for each method of quantisation that a configuration names and that fpsim does not know.
+
+    by_file: name of a configuration's file -> its settings, field -> value.
+    """
+    for file, settings in by_file.items():
+        method = settings.get("quant_method")
+        if isinstance(method, str) and method not in METHODS:
+            unknown = f"{file} says quant_method {shown(method)}, which fpsim does not know"
+            yield Finding("", "unknown quant_method", f"{unknown}: its settings were not checked.", False)
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from fpsim.analysis.tensors.verifying.levels import level_findings
 from fpsim.analysis.tensors.verifying.missing import missing_findings
 from fpsim.analysis.tensors.verifying.reference import reference_findings
 from fpsim.analysis.tensors.verifying.report import Finding, LayoutReport
-from fpsim.analysis.tensors.verifying.settings import GGUF, settings_findings, shape_findings
+from fpsim.analysis.tensors.verifying.settings import GGUF, method_findings, settings_findings, shape_findings
 from fpsim.analysis.tensors.verifying.statistics import (
     awq_findings,
     flat_findings,
@@ -98,8 +98,10 @@ def _findings(
     findings: list[Finding] = []
     for settings in {id(one.parts.settings): one.parts.settings for one in quantised}.values():
         findings += configuration_findings(settings)
+    by_file = settings_by_file(path if path.is_dir() else path.parent)
+    findings += method_findings(by_file)
     if quantised:
-        findings += disagreement_findings(settings_by_file(path if path.is_dir() else path.parent))
+        findings += disagreement_findings(by_file)
     for one in quantised:
         findings += _of_weight(one, metadata)
     findings += input_findings(stored, quantised)

@@ -142,3 +142,16 @@ def test_scales_of_zero_over_codes_of_zero_pass(tmp_path: Path) -> None:
         arrays["weight_scale"][5] = 0
 
     assert fp.analysis.verify(copied("ct_fp8_channel", tmp_path, change)).ok
+
+
+def test_an_unknown_method_of_quantisation_is_told_of(tmp_path: Path) -> None:
+    report = fp.analysis.verify(copied("fp8_block_deepseek_v3", tmp_path, quant_method="fancy"))
+    assert report.ok
+    assert report.notes[0] == (
+        "config.json says quant_method 'fancy', which fpsim does not know: its settings were not checked."
+    )
+    (tmp_path / "plain").mkdir()
+    np.savez(tmp_path / "plain" / "w.npz", w=np.ones((4, 4), np.float32))
+    (tmp_path / "plain" / "config.json").write_text('{"quantization_config": {"quant_method": "fancy"}}')
+    (note,) = fp.analysis.verify(tmp_path / "plain" / "w.npz").notes
+    assert note.startswith("config.json says quant_method 'fancy'")
