@@ -76,6 +76,19 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     ] == "keep='down'"  # fmt: skip
 
 
+def test_float64_weights_that_float32_loses_are_refused(tmp_path: Path) -> None:
+    """They became zeros, of which the report said that they have no error."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64, dtype=torch.float64))
+    with torch.no_grad():
+        model[0].weight *= 1e-200
+    said = r"must be in the range of float32; 0\.weight holds values of up to 1\.2\de-201\. Scale it up, or pass keep="
+    with pytest.raises(ValueError, match=said):
+        fp.torch.export(model, layout="gguf:Q8_0", out=tmp_path / "m.gguf", keep=())
+    with torch.no_grad():
+        model[0].weight.zero_()
+    fp.torch.export(model, layout="gguf:Q8_0", out=tmp_path / "m.gguf", keep=())
+
+
 @pytest.mark.parametrize("layout", ["awq", "gptq", "bitsandbytes:int8", "gguf:Q4_1", "gguf:Q8_0"])
 def test_weights_beyond_float16_are_refused(layout: str, tmp_path: Path) -> None:
     weight = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)

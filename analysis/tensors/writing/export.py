@@ -30,7 +30,7 @@ from fpsim.analysis.tensors.writing.container import (
     safetensors_header,
 )
 from fpsim.analysis.tensors.writing.losses import losses
-from fpsim.analysis.tensors.writing.misfits import keep_advice, misfit, refuse_misfits
+from fpsim.analysis.tensors.writing.misfits import keep_advice, misfit, refuse_misfits, refuse_tiny
 from fpsim.analysis.tensors.writing.report import ExportReport
 from fpsim.analysis.tensors.writing.weights import (
     HALVES,
@@ -136,6 +136,8 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
     dtype = one.dtype if one.dtype in HALVES else "float32"
     amax = cache(lambda: max(amax_of(other) for other in shared))
     advice = keep_advice([one.name], job.quantised, job.patterns)
+    if one.dtype == "float64":
+        refuse_tiny(one, advice)
     bands = partial(_finite, one.name, advice, bands_of(one, turned))
     return WeightToWrite(one.name, tuple(shape), dtype, bands, amax, job.inputs.get(one.name))
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
+
+from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.writing import hqq, packed
 from fpsim.analysis.tensors.writing.catalogue import LAYOUTS_WRITTEN
-from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite
+from fpsim.analysis.tensors.writing.weights import BAND, LayoutOptions, WeightToWrite
 from fpsim.display.wording import plural
 
 GROUP_SIZES = (128, 64, 32, 16, 8)  # to suggest, the first that fits
@@ -109,3 +112,17 @@ def _fault(layout: str, weight: WeightToWrite, options: LayoutOptions) -> str:
     if n * k // group % per_byte:
         return f"packs the codes of {per_byte} groups together; {whose} {n * k // group} groups of {group}"
     return ""
+
+
+def refuse_tiny(one: Tensor, advice: str) -> None:
+    """Raise a ValueError if all values of a float64 weight are below float32's normal range, and one is not 0.
+
+    Their conversion to float32 would change or lose them before the layout's error is measured. advice: the argument
+    that leaves the weight unquantised, for the message.
+    """
+    amax = max((float(np.abs(piece).max(initial=0.0)) for piece in one.chunks(BAND)), default=0.0)
+    if 0 < amax < 2.0**-126:
+        raise ValueError(
+            f"weights to export must be in the range of float32; {one.name} holds values of up to {amax:.3g}. Scale it "
+            f"up, or pass {advice}."
+        )
