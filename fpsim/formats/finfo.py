@@ -22,7 +22,8 @@ class FloatInfo:
       fmt, bits, dtype: the format, the width of a code, and the NumPy or ml_dtypes dtype or None.
       max, min: largest and lowest finite value.
       smallest_normal, smallest_subnormal, tiny: smallest positive values; tiny is another name of smallest_normal.
-      eps, epsneg: distance from 1 to the next larger and the next smaller value.
+      eps, epsneg: distance from 1 to the next larger and the next smaller value, whether or not the largest value
+        exceeds 1.
       machep, negep: log2 of eps and of epsneg.
       nmant, nexp, iexp: bits of the mantissa, and bits of the exponent field under two names.
       minexp, maxexp: exponents of the smallest normal value and of the smallest power of two that overflows.
@@ -108,18 +109,20 @@ def finfo(fmt: str | Format | TableFormat | npt.DTypeLike) -> FloatInfo | TableI
         epsneg = 1 - values[at - 1] if at > 0 else math.nan
         return TableInfo(table, table.bits, None, eps, epsneg, table.max, table.min, table.smallest)
     spec = find_format(fmt)
-    epsneg = max(spec.eps / 2, math.ldexp(1.0, spec.min_exponent - spec.mantissa_bits) if spec.has_zero else 0.0)
-    precision = int(-math.log10(spec.eps))
-    same = ("bits", "dtype", "eps", "max", "min", "smallest_normal", "smallest_subnormal")
+    step = math.ldexp(1.0, spec.min_exponent - spec.mantissa_bits) if spec.has_zero else 0.0  # of subnormals
+    eps, epsneg = max(spec.eps, step), max(spec.eps / 2, step)
+    precision = max(int(-math.log10(eps)), 0)
+    same = ("bits", "dtype", "max", "min", "smallest_normal", "smallest_subnormal")
     return FloatInfo(
         fmt=spec,
         **{name: getattr(spec, name) for name in same},
+        eps=eps,
         epsneg=epsneg,
         tiny=spec.smallest_normal,
         nmant=spec.mantissa_bits,
         nexp=spec.exponent_bits,
         iexp=spec.exponent_bits,
-        machep=-spec.mantissa_bits,
+        machep=round(math.log2(eps)),
         negep=round(math.log2(epsneg)),
         minexp=spec.min_exponent,
         maxexp=math.frexp(spec.max)[1],

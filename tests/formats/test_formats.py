@@ -116,6 +116,11 @@ def test_finfo_has_the_numbers_of_numpy_and_ml_dtypes(fmt: fp.Format, fact: str)
     assert getattr(fp.finfo(fmt), fact) == float(getattr(witness(fmt), fact))
 
 
+def test_finfo_measures_from_1_where_1_is_subnormal() -> None:
+    info = fp.finfo(fp.Format("coarse", 3, 4, bias=-1))  # subnormals in steps of 2**-2
+    assert (info.eps, info.epsneg, info.machep, info.negep, info.precision) == (0.25, 0.25, -2, -2, 0)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_finfo_counts_decimal_digits_as_numpy_does(dtype: type) -> None:
     assert fp.finfo(dtype).precision == np.finfo(dtype).precision
