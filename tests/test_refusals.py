@@ -215,6 +215,8 @@ def test_complex_numbers_are_refused_without_losing_their_imaginary_part(call: C
         ),
         (lambda: loose.encode(fp.E4M3, X), "Values come before their format"),
         (lambda: loose.quantize("e4m3", X), "Values come before their format"),
+        (lambda: loose.quantize(X, np.float32(1)), "Values come before their format"),
+        (lambda: loose.decode([1], "e4m3", np.float32(1)), "dtype must be a float dtype"),
         (lambda: loose.cast("e4m3", [1.0]), "got [1.0]. Values come before their format"),
         (lambda: loose.decode("e4m3", fp.encode(X, "e4m3")), "Values come before their format"),
         (lambda: loose.explain("e4m3", 0.3), "got 0.3. Values come before their format"),

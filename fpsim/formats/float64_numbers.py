@@ -49,8 +49,10 @@ def real_numbers(name: str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
     try:
         array = np.asarray(x)
         objects = array.flat if array.dtype.kind == "O" else ()
-        if array.dtype.kind in "SUTcmM" or any(isinstance(y, (str, type(None))) for y in objects):
-            raise TypeError  # NumPy would read texts and dates as numbers, None as NaN, and drop imaginary parts
+        # NumPy would read texts, dates and records as numbers, None as NaN, and drop imaginary parts and masks
+        lossy = isinstance(x, np.ma.MaskedArray) or array.dtype.names is not None or array.dtype.kind in "SUTcmM"
+        if lossy or any(isinstance(y, (str, type(None))) for y in objects):
+            raise TypeError
         return np.asarray(array, np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise TypeError(f"{name} must be a number or an array of real numbers; got {shown(x)}.") from None

@@ -56,6 +56,8 @@ class TableFormat:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
             raise ValueError(f"name must be a text that is not empty, of one line; got {shown(self.name)}.")
+        if not isinstance(self.source, str) or not self.source.isprintable():
+            raise ValueError(f"{self.name}: source must be a text of one line; got {shown(self.source)}.")
         require_word("ties", self.ties, TIES)
         object.__setattr__(self, "values", self._checked_values())
         if self.beyond is None:

@@ -67,6 +67,10 @@ class Scaled(ScaledArrays[Array]):
             if type(array) is not np.ndarray and (array is not None or name in ("codes", "scales")):
                 object.__setattr__(self, name, as_array(array, name))
         super().__post_init__()
+        if self.tensor_scale is not None:
+            if not isinstance(self.tensor_scale, (float, np.floating)):
+                raise TypeError(f"tensor_scale must be a float or None; got {shown(self.tensor_scale)}.")
+            object.__setattr__(self, "tensor_scale", np.float32(self.tensor_scale))
         codes, fmt = self.codes, self.fmt
         lowest, highest = (fmt.lowest, fmt.highest) if isinstance(fmt, IntegerFormat) else (0, (1 << fmt.bits) - 1)
         if codes.size and fmt.bits < 8 * codes.itemsize and not lowest <= codes.min() <= codes.max() <= highest:

@@ -162,7 +162,13 @@ def test_ulp_beyond_the_ends_is_that_of_the_last_binade() -> None:
     assert fp.E4M3.ulp(np.ones((2, 3), np.float32)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("x", [None, "1.5", [1.0, None], 10**400, 1j, np.datetime64(0, "s")])
+@pytest.mark.parametrize(
+    "x",
+    [
+        None, "1.5", [1.0, None], 10**400, 1j, np.datetime64(0, "s"), np.zeros(2, [("a", "f4")]),
+        np.ma.masked_array([1.0, 2.0], [False, True]),
+    ],
+)  # fmt: skip
 def test_ulp_of_what_is_no_number_is_refused(x: Any) -> None:
     with pytest.raises(TypeError, match="x must be a number or an array of real numbers; got"):
         fp.E4M3.ulp(x)

@@ -71,6 +71,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 1.0)), "t: each value has one code; got 1.0 twice"),
     (lambda: fp.TableFormat("t", (math.inf, -math.inf, math.nan, 1.0)), "t: there must be two finite values"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 3.0), ties="up"), "ties must be one of away, toward_zero, down, even"),
+    (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 3.0), source=None), "t: source must be a text of one line; got None"),  # type: ignore[arg-type]
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 3.0), beyond=4.0), "t: beyond must be a number above the largest"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, math.inf), beyond=2.0), "t: beyond must be a number above"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, math.inf), beyond=10**400), "t: beyond must be a number above"),

@@ -59,6 +59,7 @@ def test_a_scale_format_without_1_serves_where_no_rule_asks_for_it() -> None:
         (lambda: fp.encode_scaled(X, "uint8"), r"UINT8 needs a zero point; use scaling.replace\(symmetric=False\)"),
         (lambda: fp.encode_scaled(X, "e4m3", fp.Scaling(symmetric=False)), "symmetric=False needs an integer format"),
         (lambda: fp.encode_scaled(X, "e4m3", scales=[1.0, 2, 3]), r"scales must be one per tile, shape \(2, 1\)"),
+        (lambda: fp.encode_scaled(X, np.int8(1)), "Values come before their format"),
         (lambda: fp.encode_scaled(X, "e4m3", scales=0.0), r"scales must be positive and finite in float32; got 0\.0"),
         (lambda: fp.encode_scaled(X, "logfmt-8", scales=1.0), "LogFMT finds its own levels; got scales"),
         (lambda: fp.encode_scaled(X, "logfmt-8", rounding="up"), "LogFMT takes the nearest level; got another"),
@@ -97,3 +98,11 @@ def test_numbers_of_numpy_give_no_warning() -> None:
 def test_a_scale_that_float32_rounds_to_zero_is_named() -> None:
     with pytest.raises(ValueError, match=r"^scales must be positive and finite in float32; got 1e-60\.$"):
         fp.encode_scaled(np.ones((1, 4)), fp.E4M3, fp.scalings.MX, scales=1e-60)
+
+
+def test_the_scale_of_the_array_is_a_float() -> None:
+    q = fp.encode_scaled(X, "e2m1", fp.scalings.NVFP4)
+    assert type(dataclasses.replace(q, tensor_scale=0.5).tensor_scale) is np.float32
+    for wrong in ("0.5", np.ones(1, np.float32), True, 1):
+        with pytest.raises(TypeError, match="tensor_scale must be a float or None; got"):
+            dataclasses.replace(q, tensor_scale=wrong)
