@@ -205,7 +205,7 @@ def compare(
     ]  # fmt: skip
     ways, left_out = [], []
     for element in dict.fromkeys(elements):
-        for recipe in recipes:
+        for recipe in dict.fromkeys(recipes):
             if needs_tiles(element) and not isinstance(recipe, Scaling):
                 left_out.append(f"{element.name} with scaling {scaling_name(recipe)}: it needs scales per tile.")
                 continue
@@ -230,6 +230,7 @@ def compare(
 
 def scaling_name(scaling: Scaling | str | float | None) -> str:
     """Return the name of a scaling in tables: "none" for None, "amax", or the repr of a number or an fp.Scaling."""
+    scaling = scaling.item() if isinstance(scaling, np.generic) else scaling
     return "none" if scaling is None else scaling if isinstance(scaling, str) else repr(scaling)
 
 

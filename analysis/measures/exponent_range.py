@@ -235,8 +235,8 @@ def range(x: npt.ArrayLike, *, axis: int | None = None, block: tuple[int, ...] |
     Args:
       x: float16, bfloat16, float32, float64 or any ml_dtypes float array of any shape; no copy of x is allocated.
       axis: an axis; the range of each index along it is also measured, and returned as the report's `parts`.
-      block: the shape of blocks in the last axes, as in `fp.Scaling`, where -1 is a whole axis; the range of each block
-        is also measured, and returned as `parts`.
+      block: the shape of blocks in the last axes, as in `fp.Scaling`, where -1 is a whole axis, and a first size of -1
+        covers all earlier axes as well; the range of each block is also measured, and returned as `parts`.
     Returns:
       A RangeReport: counts by magnitude from 2**-1074 on, counts of zeros, infinities and NaNs, extremes and quantiles.
     Raises:

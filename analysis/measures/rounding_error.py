@@ -67,8 +67,8 @@ def error(
         format that this function accepts. Codes and scales are allocated during the call, about a quarter of the bytes
         of x in float32. Results are float32, also for float64 x.
       axis: an axis; the error of each index along it is also measured, and returned as the report's `parts`.
-      block: the shape of blocks in the last axes, as in `fp.Scaling`, where -1 is a whole axis; the error of each block
-        is also measured, and returned as `parts`.
+      block: the shape of blocks in the last axes, as in `fp.Scaling`, where -1 is a whole axis, and a first size of -1
+        covers all earlier axes as well; the error of each block is also measured, and returned as `parts`.
       rounding, overflow, subnormals, seed, random_bits: as for `fpsim.encode` with overflow "nonfinite" by default, or
         with a scaling as for `fpsim.encode_scaled`.
 

@@ -165,3 +165,10 @@ def test_a_comparison_shows_itself() -> None:
 @pytest.mark.parametrize("x", [np.zeros((0, 3), np.float32), np.full(3, np.nan, np.float32), np.full(3, 1e-200)])
 def test_combinations_without_a_known_sqnr_are_not_called_beaten(x: Any) -> None:
     assert str(fp.analysis.compare(x, ["e4m3", "bf16"], scalings=[None])) == "2 combinations without a known SQNR"
+
+
+def test_scales_are_compared_once_under_the_names_of_plain_numbers() -> None:
+    x = np.ones((2, 4), np.float32)
+    scalings: list[Any] = [None, None, np.float32(0.5), 0.5, "MX", fp.scalings.MX]
+    rows = fp.analysis.compare(x, "e4m3", scalings=scalings).rows
+    assert [row.scaling for row in rows] == ["none", "0.5", "fp.scalings.MX"]
