@@ -35,7 +35,7 @@ class Scaling:
     docs/scaling.md states what each field does, step by step.
 
     Args:
-      block: size of a tile along the last axes, -1 for a whole axis; a first size of -1 covers all earlier axes as well.
+      block: size of a tile along the last axes, -1 for a whole axis; a first size of -1 covers earlier axes as well.
       scale_format: format of the scales; it must have a NaN, and float32 must hold its values.
       scale_rule: how the scale follows from amax and max, the elements' largest value; emax = floor(log2(max)).
         "amax": amax / max, rounded by `scale_rounding`. "rceil": amax / max, rounded up. "nearest": amax / max, rounded
