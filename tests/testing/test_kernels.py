@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -211,3 +212,28 @@ def test_sums_of_negative_zeros_are_compared() -> None:
     report = check_kernel(kernel, **promise, raises=False)
     assert not report.ok
     assert "only with 'zeros' inputs" in report.explanation
+
+
+BLOCKED = {"a": "e4m3", "accumulate": "blackwell_mxfp8_e4m3_f32", "scale_a": "block", "scale_b": "block"}
+LARGEST = np.float32(np.finfo(np.float32).max)
+OF_RESULTS: dict[str, Callable[[Any], Any]] = {
+    "gives 0 for NaN": lambda x: np.where(np.isnan(x), np.float32(0), x),
+    "limits results to finite values": lambda x: np.clip(x, -LARGEST, LARGEST),
+    "turns subnormal results into zeros": lambda x: np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x),
+}
+
+
+@pytest.mark.parametrize("fault", OF_RESULTS)
+def test_block_scales_that_are_nan_large_or_small_are_checked(fault: str) -> None:
+    def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        result = fp.matmul(a, b, accumulate=BLOCKED["accumulate"], scale_a=scale_a, scale_b=scale_b)
+        return OF_RESULTS[fault](result)
+
+    assert fp.testing.check_kernel(kernel, **BLOCKED, raises=False, certificate=False).causes == (fault,)
+
+
+def test_terms_beyond_whole_blocks_are_no_rivals_of_block_scaled_kernels() -> None:
+    def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=BLOCKED["accumulate"], scale_a=scale_a, scale_b=scale_b)
+
+    assert fp.testing.check_kernel(kernel, **BLOCKED).rivals == ("loses the signs of zeros",)

@@ -62,6 +62,15 @@ SHOWS = {
 }
 
 
+# Format of block scales -> the smallest code, and the first that is too large; the same for some kinds of inputs.
+BLOCK_SCALES = {"ue8m0": (124, 131), "ue4m3": (0x28, 0x50)}
+UNUSUAL_SCALES = {
+    "ue8m0": {"large": (150, 195), **dict.fromkeys(("subnormal", "vanishing", "faint"), (50, 72))},
+    "ue4m3": {"large": (0x70, 0x7C), **dict.fromkeys(("subnormal", "vanishing", "faint"), (0, 0x10))},
+}
+SPECIAL_SCALES = {"ue8m0": (0xFF, 0xFE, 0x00), "ue4m3": (0x7F, 0x7E, 0x00)}  # NaN, the largest, the smallest
+
+
 @renamed_arguments(out_format="out_fmt")
 @with_kernel_keywords
 def discriminating_inputs(
@@ -139,7 +148,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
         x, y = _held(a, x), _held(b, y)
     else:
         x, y = drawn(kind, ProbedCall("matmul", k, (a, b), (m, n)), seed)
-    scale_a, scale_b = (_scales(promise, side, shape, seed) for side in (0, 1))
+    scale_a, scale_b = (_scales(promise, side, shape, seed, kind) for side in (0, 1))
     bias = (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 6, n)).astype(np.float32) if promise.bias else None
     with np.errstate(all="ignore"):
         return KernelInputs(kind, SHOWS[kind], a.passed(x), b.passed(y), scale_a, scale_b, bias)
@@ -151,12 +160,12 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 
 
-def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
+def _scales(promise: Promise, side: int, shape: Shape, seed: int, kind: str) -> Array | None:
     """Return random scales of a (side 0) or b (side 1) of a product of `shape` (M, N, K); None if `promise` has none.
 
     `promise` names their layout, such as "row" for (M, 1) of a and (1, N) of b. They are float32; for the layout
     "block" they are codes in the dtype of the unit's scale format, (M, K / block) or (K / block, N). seed: seed of the
-    draws.
+    draws. kind: kind of the inputs, a key of SHOWS, by which block scales are ordinary, large, small or special.
     """
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
@@ -166,14 +175,30 @@ def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | Non
         unit = promise.unit
         assert unit is not None
         assert unit.scale is not None
-        rng = np.random.default_rng([seed, side, lines, k])
-        low, high = (124, 131) if unit.scale == "ue8m0" else (0x28, 0x50)
-        codes = rng.integers(low, high, (lines, k // unit.block)).astype(np.uint8)
+        codes = _block_scales(np.random.default_rng([seed, side, lines, k]), unit.scale, (lines, k // unit.block), kind)
         codes = codes if side == 0 else np.ascontiguousarray(codes.T)
         return codes.view(DTYPES[SCALE_FORMATS[unit.scale]])
     along = -(-k // BLOCK)
     of_a = {"tensor": (1, 1), "row": (lines, 1), "1x128": (lines, along), "128x128": (-(-lines // BLOCK), along)}[word]
     return drawn_scales(of_a if side == 0 else of_a[::-1], seed + side)
+
+
+def _block_scales(rng: np.random.Generator, scale: str, shape: tuple[int, int], kind: str) -> Array:
+    """Return random codes of block scales, uint8 (rows or columns, blocks), of the format `scale` in SCALE_FORMATS.
+
+    kind: kind of the inputs, a key of SHOWS. "large": products of two scales leave the range of float32, if the scale
+    format allows it. "subnormal", "vanishing", "faint": products are next to its smallest numbers, or 0. "special": in
+    every fourth row one scale is NaN, the largest or the smallest one.
+    """
+    ordinary, unusual = BLOCK_SCALES[scale], UNUSUAL_SCALES[scale]
+    if kind in unusual:  # rows of different magnitude
+        codes = rng.integers(*unusual[kind], (shape[0], 1), dtype=np.uint8) + rng.integers(0, 4, shape, dtype=np.uint8)
+    else:
+        codes = rng.integers(*ordinary, shape, dtype=np.uint8)
+    if kind == "special" and codes.size:
+        rows = np.arange(1, shape[0], 4)
+        codes[rows, rng.integers(0, shape[1], rows.size)] = np.resize(SPECIAL_SCALES[scale], rows.size)
+    return codes
 
 
 Pair = tuple[Array, Array]

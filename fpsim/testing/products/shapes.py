@@ -112,13 +112,14 @@ def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
     Every kind of inputs is made for the main K. It has four partial sums and an incomplete one, but at most 2048 terms
     if `block` is 0. The further K, ascending, are 1 and numbers next to multiples of a step and a partial sum. step:
     terms of an instruction. interval: terms of a partial sum; 0 counts as 4 steps, or 64 if that is more. block: all K
-    are multiples of it, if not 0.
+    are multiples of it, if not 0, and main K is an odd multiple.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
     wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
     if block:
         rounded = {-(-k // block) * block for k in wanted if k > 0}
-        return -(-main // block) * block, sorted(rounded)
+        blocks = -(-main // block) | 1  # an odd number, as tiles of a kernel often have 2, 4 or 8 blocks
+        return blocks * block, sorted(rounded)
     main = min(main, LONGEST)
     return main, sorted(k for k in wanted if 0 < k < main)

@@ -154,11 +154,19 @@ class Emulator:
         return replace(x, a=a, b=b)
 
     def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
-        """Return whether a variant's only change is one of scales or bias that leaves all inputs in `some` as they are.
+        """Return whether a variant's only change cannot change anything, so that no input could exclude it.
 
-        An example is rounding scales to BF16 that are BF16 values. If scales vary along K, return False.
+        Such changes are of scales or bias, if they leave all inputs in `some` as they are (an example is rounding
+        scales to BF16 that are BF16 values). With block scales, such changes are also of terms if they do not change
+        whole blocks, or cannot be computed. If scales vary along K, changes of scales count as changes.
         """
-        if variant != Variant(scales=variant.scales) or self.promise.along_k:
+        promise = self.promise
+        if variant == Variant(terms=variant.terms) and variant.terms is not None:
+            if promise.scale_a != "block":
+                return False
+            orders = [(terms, k) for k in {x.shape[2] for x in some} for terms in variant.terms.apply(k)]
+            return all(terms.size != k or np.array_equal(terms, np.arange(k)) for terms, k in orders)
+        if variant != Variant(scales=variant.scales) or promise.along_k:
             return False
         try:
             changed = ((x, self._inputs_of(variant, x)[0]) for x in some)
