@@ -284,6 +284,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             else:
                 spacing = ulp_64(before, lowest, highest, precision)
                 ulp_count = quotient(distance, product(spacing, scales[i]) if scaled else spacing)
+            ulp_count = ulp_count if (not rare) or judged else 0.0  # in a tile whose scale is NaN, it is NaN
             ulps += ulp_count
             max_ulp = max(max_ulp, in_order(ulp_count))
             if width == 32:
@@ -309,9 +310,8 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
                 max_relative = max(max_relative, in_order(relative))
                 normal_noise += square
         sums[SIGNAL], sums[PRODUCT], sums[ERROR], sums[ULPS], sums[RELATIVE] = signal, inner, errors, ulps, relatives
-        sums[NORMAL_NOISE], sums[SUBNORMAL_NOISE], sums[LOST], sums[CLIPPED] = (
-            normal_noise, subnormal_noise, lost, clipped,
-        )  # fmt: skip
+        sums[NORMAL_NOISE], sums[SUBNORMAL_NOISE] = normal_noise, subnormal_noise
+        sums[LOST], sums[CLIPPED] = lost, clipped
         maxima[MAX_ULP] = max(maxima[MAX_ULP], i64(max_ulp).view(f64))
         maxima[MAX_RELATIVE] = i64(max_relative).view(f64)
         counts[EXACT] += equal

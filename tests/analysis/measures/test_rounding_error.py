@@ -371,3 +371,13 @@ def test_arrays_without_values_to_judge_give_unknown_figures(x: Any) -> None:
     rows = fp.analysis.compare(x.astype(np.float32), ["e4m3", "int8"], scalings=[None, fp.scalings.TILE_1X128])
     assert all(math.isnan(row.report.gain) for row in rows)
     assert fp.analysis.range(x).amax == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("fmt", ["e4m3", "int8"])
+def test_a_tile_of_nan_leaves_the_errors_in_ulps_of_others(dtype: Any, fmt: str) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 32)).astype(dtype)
+    whole = fp.analysis.error(x[1:], fmt, scaling=fp.scalings.MX)
+    x[0, 5] = np.nan
+    report = fp.analysis.error(x, fmt, scaling=fp.scalings.MX)
+    assert (report.max_ulp, report.mean_ulp) == (whole.max_ulp, pytest.approx(whole.mean_ulp, rel=1e-12))
