@@ -9,6 +9,7 @@ import pytest
 
 import fpsim as fp
 from fpsim.schedules import Comparison, Schedule, tree
+from fpsim.schedules.trees import boxes
 from fpsim.schedules.trees.boxes import model_of
 from fpsim.schedules.trees.nodes import Extent
 from tests.kit.processes import python
@@ -125,6 +126,11 @@ def test_an_explanation_tells_slices_and_lost_terms() -> None:
     [(s.cublas(family="cutlass", stages=13, split_k=2, merge=0), (7, 9, 300), {"out_fmt": "fp16"},
       "the running sum is rounded to the output, FP16"),
      (s.cublas(family="cutlass", stages=13), (7, 9, 300), {}, "The 44 terms by which K exceeds a multiple of 64"),
+     (s.cublas(family="cutlass", stages=13), (7, 9, 65), {},
+      "The 1 term by which K exceeds a multiple of 64 comes first, in an instruction of its own, which is not full."),
+     (s.segments(60, 40, odd_first=True), (7, 9, 100), {}, "over k, the second term of each pair before the first."),
+     (s.segments(60, 40, odd_first=True), (7, 9, 100), {}, "K is cut into 2 slices: terms 0..59, 60..99."),
+     (s.segments(100), (7, 9, 100), {}, "Source: not stated (inferred)."),
      (s.cublas(family="gemv", option=10), (1, 8, 1024), {}, "32 lanes share an output and take 4 terms in turn"),
      (s.cublas(family="dot", split_k=4), (1, 1, 2048), {}, "keeps 2 chains"),
      (s.deepgemm(), (8, 8, 512), {}, "joins a float32 total that starts at +0 as fma(scale_a * scale_b, p, total)"),
@@ -168,6 +174,19 @@ def test_boxes_name_the_levels_of_a_butterfly() -> None:
         return next(box.text for box in root.all() if "butterfly" in box.text)
 
     assert [text(width).partition(": ")[2] for width in (2, 4, 8, 16)] == ["1", "2, 1", "4, 2, 1", "8, 4, …, 1"]
+
+
+def test_only_boxes_that_may_be_drawn_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = [0], boxes.Box
+
+    def counted(*arguments: Any, **options: Any) -> boxes.Box:
+        made[0] += 1
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(boxes, "Box", counted)
+    for how in (s.FLAT, s.cutlass_2xacc(128), s.cublas(family="gemm_sn")):
+        model_of(tree(how, 1 << 20))
+    assert made[0] < 20_000  # the trees have 8,192 to 32,768 sums or additions
 
 
 def test_explaining_loads_neither_matplotlib_nor_numba() -> None:

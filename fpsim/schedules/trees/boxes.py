@@ -166,7 +166,7 @@ def _some(items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Bo
     shown: (number of first items, number of last items) to keep. make: function from an item to its box. If only one
     item would be left out, all items get boxes.
     """
-    first, last = shown
+    first, last = min(shown[0], SLOTS + 1), shown[1]  # more boxes do not fit side by side
     hidden = len(items) - first - last
     if hidden <= 1:
         return [make(item) for item in items]
@@ -184,7 +184,7 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
     order of the inputs: as many first and last ones as these numbers say, and one box for those between.
     """
     count = len(node.inputs)
-    if count > detail.nodes[0] + detail.nodes[1]:
+    if count > min(sum(detail.nodes), SLOTS):
         return _some(node.inputs, detail.nodes, lambda item: _any(item, detail))
     bits = max(count - 1, 0).bit_length()
     order = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)] if bits else [0]
@@ -203,7 +203,7 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
         words = f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
         return [Box("step", words, tick=_listed(runs))]
     if count > 256:  # no need to write them all out
-        first = min(first, SLOTS)  # more boxes do not fit side by side
+        first = min(first, SLOTS + 1)
         tail: list[Any] = []
         for run in reversed(runs):
             if len(tail) < last:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.display.optional import Axes
@@ -124,7 +124,10 @@ def explain(
     additions = tree(
         schedule, k, n=n, accumulate=unit, out_fmt=fmt
     )  # raises a ValueError where there are too many parts
-    plan = plan_of(schedule, unit, k)
+    in_order = schedule  # whose slices are the same, without pairs of terms that are turned round
+    if isinstance(schedule.sums, Chain) and schedule.sums.odd_first:
+        in_order = replace(schedule, sums=replace(schedule.sums, odd_first=False))
+    plan = plan_of(in_order, unit, k)
     lines = [f"{schedule}, a {m} x {n} product of K = {k} on {unit.name}."]
     if isinstance(schedule.sums, Lanes):
         lines += _lanes(schedule.sums, plan, n)
@@ -137,7 +140,7 @@ def explain(
     of_unit = (
         "" if unit.evidence == "hardware" or isinstance(schedule.sums, Lanes) else f"; the unit is {unit.evidence}"
     )
-    lines.append(f"Source: {schedule.source} ({EVIDENCE[schedule.evidence]}{of_unit}).")
+    lines.append(f"Source: {schedule.source or 'not stated'} ({EVIDENCE[schedule.evidence]}{of_unit}).")
     return Explanation(schedule, unit, m, n, k, "\n".join(lines), additions)
 
 
@@ -152,9 +155,12 @@ def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUn
         whole = "All of K is" if len(plan.slices) == 1 else "A slice is"
         # the residue has instructions of its own
         instructions = sum(-(-part // plan.step) for part in (longest.residue, longest.terms - longest.residue))
-        yield f"{whole} one chain from +0: {_count(instructions, 'instruction')} over ascending k."
+        goes = "over ascending k" if not chain.odd_first else "over k, the second term of each pair before the first"
+        yield f"{whole} one chain from +0: {_count(instructions, 'instruction')} {goes}."
     else:
         yield _promotion(schedule, chain, plan, unit, longest)
+        if chain.odd_first:
+            yield "The second term of each pair comes before the first."
     if chain.residue and any(of.terms % chain.residue for of in plan.slices):
         yield _residue(chain, plan)
 
@@ -186,12 +192,14 @@ def _residue(chain: Chain, plan: SchedulePlan) -> str:
     """
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
-    short = any(of.residue for of in plan.slices)
-    place = (
-        "in instructions of their own, the last of which is not full" if short else "which leaves the order as it is"
-    )
+    terms, come, their = ("term", "comes", "its") if rests == [1] else ("terms", "come", "their")
+    place = "which leaves the order as it is"
+    if any(of.residue for of in plan.slices):
+        place = f"in instructions of {their} own, the last of which is not full"
+        if rests[-1] < plan.step:
+            place = f"in an instruction of {their} own, which is not full"
     of_slices = "a slice" if len(plan.slices) > 1 else "K"
-    return f"The {counts} terms by which {of_slices} exceeds a multiple of {chain.residue} come first, {place}."
+    return f"The {counts} {terms} by which {of_slices} exceeds a multiple of {chain.residue} {come} first, {place}."
 
 
 def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
@@ -214,7 +222,7 @@ def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
     if lanes.count == 1:
         taken = "One thread adds all terms"
     elif lanes.run == 0:
-        taken = f"{lanes.count} threads share an output, each with {plan.run} terms side by side"
+        taken = f"{lanes.count} threads share an output, each with {_count(plan.run, 'term')} side by side"
     else:
         taken = f"{lanes.count} lanes share an output and take {_count(plan.run, 'term')} in turn"
     chunk = f", in chunks of {lanes.chunk} terms that are added up from +0" if lanes.chunk else ""
