@@ -24,6 +24,7 @@ from fpsim.torch.operators import (
     FLOAT_DTYPES,
     Tensor,
     array_of,
+    copy_op,
     decode_op,
     dtype_of,
     encode_op,
@@ -128,6 +129,8 @@ def fake_quantize(
         raise ValueError("backward_scaling and backward_rounding need a backward_fmt; got None. Pass fp.E5M2, say.")
     backward_seed, held = seed_tensor(how["backward_seed"], rounding, "backward_seed"), _scales(x, scales)
     refuse_meta(x, seed=seed, backward_seed=backward_seed)
+    if torch.compiler.is_compiling():  # the graph may change both later, and the backward pass reads them
+        held, backward_seed = (None if tensor is None else copy_op(tensor) for tensor in (held, backward_seed))
     values: Tensor = fake_quantize_op(x, spec, seed, held, backward, backward_seed)
     return values if x.dtype.itemsize == 1 else values.to(x.dtype)
 

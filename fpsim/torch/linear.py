@@ -13,6 +13,7 @@ from fpsim.torch.linear_products import product_op
 from fpsim.torch.operators import (
     Tensor,
     checksum_of,
+    copy_op,
     in_backward_pass,
     refuse_meta,
     refuse_tangent,
@@ -214,7 +215,7 @@ class QuantLinear(torch.nn.Linear):
         """
         if self.steps is None and self.scales is None:
             return ForwardPass(), False
-        steps, scales = (None if buffer is None else buffer.clone() for buffer in (self.steps, self.scales))
+        steps, scales = (None if buffer is None else copy_op(buffer) for buffer in (self.steps, self.scales))
         if not self.training or torch.compiler.is_compiling():
             return ForwardPass(steps, scales), trains
         this = ForwardPass(steps, scales, checksum_of(x), trains)

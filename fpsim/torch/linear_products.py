@@ -54,7 +54,12 @@ product_op = operator(
 @product_op.register_fake
 def _(x: Tensor, weight: Tensor, bias: Any, step: Any, state: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     """Return uninitialised tensors like the results of `_product` for the same arguments, for torch.compile."""
-    return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
+    return x.new_empty((x.shape[0], weight.shape[0])), _like_state(x, state)
+
+
+def _like_state(x: Tensor, state: Tensor | None) -> Tensor:
+    """Return an uninitialised tensor like the result of `_with_rows(state, ...)`, on the device of x."""
+    return x.new_empty(() if state is None else state.shape, dtype=torch.float32)
 
 
 def _gradients(
@@ -77,7 +82,7 @@ def _gradients(
       of_x, of_weight: whether the gradients of x and of the weight are needed.
     """
     casts = plan_from(plan)
-    dx, dw = dy.new_zeros(()), dy.new_zeros(())
+    dx, dw, dtype = dy.new_zeros(()), dy.new_zeros(()), _product_dtype(dy)
     rows: dict[int, Tensor | None] = {}
     held = state if live is None else live
 
@@ -99,7 +104,7 @@ def _gradients(
     if of_x:
         assert grad is not None
         right = cast_back(weight, casts.weight_backward, WEIGHT, casts.weight)
-        dx = _shown("dgrad", grad, right, "", None, casts)  # (tokens, in)
+        dx = _shown("dgrad", grad, right, "", None, casts).to(dtype)  # (tokens, in)
     if of_weight:
         kept = x
         if casts.stash.spec:
@@ -110,7 +115,7 @@ def _gradients(
             grad = cast_back(dy, casts.grad_backward, GRAD)
         right = cast_back(kept, casts.input_backward, INPUT, casts.input)
         assert grad is not None
-        dw = _shown("wgrad", grad, right, "a", None, casts)  # (out, in)
+        dw = _shown("wgrad", grad, right, "a", None, casts).to(dtype)  # (out, in)
     return dx, dw, _with_rows(live, rows)
 
 
@@ -130,7 +135,7 @@ def _(
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
-    return dx, dw, dy.new_empty(() if live is None else live.shape)
+    return dx, dw, _like_state(dy, live)
 
 
 def _refuse_second(ctx: Any, *_: Any) -> None:

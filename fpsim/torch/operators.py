@@ -174,6 +174,12 @@ def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDe
     return custom_op
 
 
+# torch's compiler leaves out a clone of a tensor that the graph changes later, and then passes the changed tensor to
+# the backward pass (torch 2.13, backend "inductor"). It cannot look into this copy.
+copy_op = operator("fpsim::copy", lambda x: x.clone(), "(Tensor x) -> Tensor")
+copy_op.register_fake(torch.empty_like)
+
+
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
     """Return a tensor's values after a cast, float64 for a float64 tensor without scales, else float32.
 

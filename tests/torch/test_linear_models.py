@@ -200,23 +200,6 @@ def test_training_lowers_the_loss(name: str) -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_models_give_the_bits_of_eager_mode(backend: str) -> None:
-    torch._dynamo.reset()
-    net = mlp()
-    ft.quantize_linears(net, SR)
-    twin = copy.deepcopy(net)
-    compiled = torch.compile(twin, fullgraph=True, backend=backend)
-    for step in range(3):
-        x = torch.randn(7 + step, 16)
-        y, z = net(x), compiled(x)
-        assert torch.equal(y, z)
-        want = torch.autograd.grad(y.sum(), list(net.parameters()))
-        got = torch.autograd.grad(z.sum(), list(twin.parameters()))
-        assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
-    assert twin[0].steps == net[0].steps == 3
-
-
 def test_autocast_rounds_inputs_and_results_and_leaves_the_products_alone() -> None:
     layer, x, _ = layer_and_data(ft.TE_HYBRID)
     with torch.autocast("cpu", torch.bfloat16):

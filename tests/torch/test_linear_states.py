@@ -213,17 +213,6 @@ def test_reentrant_checkpoints_repeat_the_draws_of_their_first_pass() -> None:
     assert layer.steps.item() == 3
 
 
-@in_turn("recipe", [SR, DELAYED])
-def test_compiled_layers_refuse_to_be_repeated(recipe: Any) -> None:
-    torch._dynamo.reset()
-    layer, x = ft.QuantLinear(8, 8, recipe=recipe, name="up"), torch.ones(2, 8)
-    compiled = torch.compile(layer, backend="eager")
-    compiled(x).sum().backward()
-    y = checkpoint(compiled, x, use_reentrant=False)
-    with pytest.raises(RuntimeError, match=r"QuantLinear 'up' cannot repeat .* in graphs of torch.compile"):
-        y.sum().backward()
-
-
 def test_remembered_passes_hold_no_history_of_delayed_scales() -> None:
     layer = ft.QuantLinear(8, 8, recipe=ft.TE_DELAYED)
     for _ in range(3):

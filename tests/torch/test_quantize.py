@@ -302,43 +302,6 @@ def test_the_operators_keep_their_contracts() -> None:
     opcheck(library.decode_op, (codes, plain, True))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_graphs_give_the_bits_of_eager_mode(backend: str) -> None:
-    torch._dynamo.reset()
-    fmt, scaling = fp.Format("mine", 4, 2), fp.scalings.MX.replace(block=(1, 64))
-
-    def function(x: Any, seed: Any) -> Any:
-        y = ft.fake_quantize(
-            x * 2, fmt, scaling, backward_fmt=fp.E5M2, backward_scaling=fp.scalings.ROW,
-            backward_rounding="stochastic", backward_seed=seed,
-        )  # fmt: skip
-        z = ft.fake_quantize(x, "e4m3", rounding="stochastic", seed=7) + ft.decode(ft.encode(x, fmt), fmt)
-        return y.sin() + z + ft.quantize_scaled(x.detach(), "int8", fp.scalings.TENSOR)
-
-    compiled = torch.compile(function, fullgraph=True, backend=backend)
-    for step in range(3):
-        seed = torch.tensor(step)
-        x, copy = (tensor(seed=step).requires_grad_() for _ in range(2))
-        want, got = function(x, seed), compiled(copy, seed)
-        assert torch.equal(want, got)
-        assert torch.equal(gradient(want, x), gradient(got, copy))
-
-
-def test_compiled_graphs_notice_other_formats_and_seeds() -> None:
-    torch._dynamo.reset()
-    x = tensor()
-
-    def function(x: Any, fmt: Any, scaling: Any, seed: int) -> Any:
-        return ft.fake_quantize(x, fmt, scaling, rounding="stochastic", seed=seed)
-
-    compiled = torch.compile(function, fullgraph=True, backend="eager")
-    for fmt, scaling, seed in (
-        ("e4m3", None, 1), (fp.E4M3, None, 2), (fp.E5M2, None, 3), (fp.E5M2, fp.scalings.MX, 3),
-        (fp.E5M2, fp.scalings.NVFP4, 2**64 - 1),
-    ):  # fmt: skip
-        assert torch.equal(compiled(x, fmt, scaling, seed), function(x, fmt, scaling, seed))
-
-
 # ---- errors
 
 
