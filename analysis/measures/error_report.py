@@ -256,7 +256,8 @@ class ErrorReport:
         scale = repr(self.scaling) if self.scaling else "several scales" if math.isnan(self.scale) else one
         rates = ", ".join(f"{name} {percent(getattr(self, f'{name}_rate'))}" for name in SHOWN)
         sqnr = decibels(self.sqnr_db) + (" SQNR" if math.isfinite(self.sqnr_db) else "")
-        worst = f"; worst {self.parts.name} {self.parts.worst()}" if self.parts is not None else ""
+        place = None if self.parts is None else self.parts.worst()
+        worst = "" if self.parts is None or place is None else f"; worst {self.parts.name} {place}"
         return f"{sqnr} in {self.format} ({self.rounding}, {scale}) over {plural(self.count, 'value')}: {rates}{worst}"
 
     def to_dict(self) -> dict[str, Any]:

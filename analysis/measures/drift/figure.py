@@ -58,9 +58,9 @@ def _scale(ax: Axes, report: Any) -> None:
     report: a DriftReport; the ticks cover its numbers of terms.
     """
     ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
     heights = [y for line in ax.get_lines() for y in np.asarray(line.get_ydata())]
-    if heights:
+    if heights:  # a logarithmic axis needs a positive value
+        ax.set_yscale("log")
         ax.set_ylim(min(heights) / 2, min(2 * max(heights), 10.0))
     low, high = (math.log2(report.lengths[i]) for i in (0, -1))
     every = max(1, math.ceil((high - low) / 7))

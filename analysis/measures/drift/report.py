@@ -284,12 +284,13 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
     "linear" from there on; "unknown" without an error of the longest sums or an exponent.
     """
     name, last = rows[0].accumulator, rows[-1]
+    terms = plural(last.length, "term")
     if math.isnan(last.norm_relative):
-        words = f"{name} has no measured error at {last.length} terms ({last.reason})"
+        words = f"{name} has no measured error at {terms} ({last.reason})"
         return Regime(name, "unknown", math.nan, None, words)
     if all(row.norm_relative == 0 for row in rows):
-        return Regime(name, "exact", 0.0, None, f"{name} is exact up to {last.length} terms")
-    exponent, here = _exponent(rows), f"{last.norm_relative:.2g} at {last.length} terms"
+        return Regime(name, "exact", 0.0, None, f"{name} is exact up to {terms}")
+    exponent, here = _exponent(rows), f"{last.norm_relative:.2g} at {terms}"
     one_sided = abs(last.bias) > 0.9 * last.mean_relative
     onset = _onset(rows) if one_sided else None  # stochastic additions often change nothing, yet are right on average
     if onset is not None:

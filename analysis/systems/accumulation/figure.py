@@ -37,8 +37,9 @@ def accumulation_axes(report: Any, ax: Axes | None = None) -> Axes:
         ax.set_xlabel("micro-batches")
         ax.set_ylabel("relative error of the gradient")
         plain_axes(ax)
-        ax.legend(
-            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=7, borderaxespad=0.2,
-            columnspacing=1.2,
-        )  # fmt: skip
+        if ax.get_lines():
+            ax.legend(
+                loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, frameon=False, fontsize=7, borderaxespad=0.2,
+                columnspacing=1.2,
+            )  # fmt: skip
         return ax

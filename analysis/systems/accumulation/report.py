@@ -122,7 +122,8 @@ def _words(row: AccumulationRow) -> str:
     """
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"
-    said = f"relative error {row.relative_error:.2g}"
+    known = not math.isnan(row.relative_error)
+    said = f"relative error {row.relative_error:.2g}" if known else "no relative error, as the exact mean is 0"
     if row.unchanged:
         said += f"; the last micro-batch left {percent(row.unchanged)} of the elements unchanged"
     if not math.isnan(row.equal):

@@ -163,7 +163,10 @@ class AttentionReport:
         x = self.figures
         queries = plural(self.queries, "query", "queries")
         text = f"{plural(self.heads, 'head')} of {queries} and {plural(self.keys, 'key')}: "
-        text += f"relative error {x.relative_error:.2g} ({x.input_error:.2g} from rounding q, k and v alone)"
+        if math.isnan(x.relative_error):
+            text += "no relative error is defined, as outputs are 0, Inf or NaN"
+        else:
+            text += f"relative error {x.relative_error:.2g} ({x.input_error:.2g} from rounding q, k and v alone)"
         if x.score_overflow:
             text += f"; {percent(x.score_overflow)} of the scores overflow"
         if x.lost_weights:
@@ -231,7 +234,7 @@ class WeightUnderflow(SavedReport):
         """Return a sentence on the last of `rows`: measured and predicted shares for the last standard deviation."""
         last = self.rows[-1]
         return (
-            f"weights of {self.keys:,} keys in {self.format} at a standard deviation of {last.spread:g} nats: "
+            f"weights of {plural(self.keys, 'key')} in {self.format} at a standard deviation of {last.spread:g} nats: "
             f"{percent(last.below)} are below half the smallest value (the law predicts {percent(last.law)}), and "
             f"{percent(last.lost_mass)} of their sum is lost."
         )

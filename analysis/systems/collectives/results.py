@@ -112,8 +112,9 @@ class CollectiveReport(SavedReport):
         text = f"{plural(self.size, f'{self.format} element')} of {plural(self.ranks, 'rank')}: "
         if math.isnan(worst.relative_error):
             return text + "no relative error is defined, as all sums are 0 or not finite."
-        if len(self.rows) == 1:
-            text += f"{worst.algorithm} has a relative error of {worst.relative_error:.2g}"
+        if best.relative_error == worst.relative_error:
+            name = f"{worst.algorithm} has" if len(self.rows) == 1 else f"all {len(self.rows)} algorithms have"
+            text += f"{name} a relative error of {worst.relative_error:.2g}"
         else:
             text += f"{worst.algorithm} has the largest error, {worst.relative_error:.2g}, "
             text += f"{best.algorithm} the smallest, {best.relative_error:.2g}"
@@ -176,10 +177,10 @@ class CollectiveGrowth(SavedReport):
         return growth_axes(self, ax)
 
     def __str__(self) -> str:
-        """Return a sentence with each algorithm's exponent of growth, and its error on the largest number of ranks."""
+        """Return a sentence: each algorithm's exponent of growth if known, and its error on the most ranks."""
         last = self.ranks[-1]
         parts = [
-            f"{name} ~ ranks ** {round(p, 2) + 0.0:.2f} ({errors[-1]:.2g} at {last:,})"
+            f"{name} {'' if math.isnan(p) else f'~ ranks ** {round(p, 2) + 0.0:.2f} '}({errors[-1]:.2g} at {last:,})"
             for (name, p), errors in zip(self.exponents.items(), self.errors, strict=True)
         ]
         return f"relative error of {self.format} all-reduces of {self.distribution} terms: {'; '.join(parts)}."

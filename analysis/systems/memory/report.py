@@ -109,7 +109,9 @@ class Ledger(SavedReport):
     def __str__(self) -> str:
         """Return a text: recipe, parameters and bytes of one rank, a line for each kind of tensor, and the notes."""
         head = f"{self.recipe or 'a recipe without a name'}, {plural(self.parameters, 'parameter')}: "
-        head += f"{bytes_in_words(self.rank_bytes)} on each of {plural(self.ranks, 'rank')}"
+        head += (
+            f"{bytes_in_words(self.rank_bytes)} on {'each of ' if self.ranks > 1 else ''}{plural(self.ranks, 'rank')}"
+        )
         head += f" with ZeRO-{self.zero}" if self.zero else ""
         width = max(12, *map(len, self.by_kind))
         lines = [head, *(f"  {kind:<{width}} {bytes_in_words(count):>10}" for kind, count in self.by_kind.items())]

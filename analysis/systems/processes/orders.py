@@ -12,6 +12,7 @@ from fpsim.analysis.systems.collectives.orders import Hops, distances, halves, r
 from fpsim.analysis.systems.collectives.orders import Order as Nested
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
+from fpsim.display.wording import plural
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
 
@@ -50,7 +51,7 @@ class ExplainedMean(NamedTuple):
             words = "added around a ring, from another rank in each part of the array"
         elif len(names) > 1:
             words = f"added in an order that depends on the element's index: {', '.join(names)}"
-        more = f"; {self.unexplained} elements in no order that was tried" if self.unexplained else ""
+        more = f"; {plural(self.unexplained, 'element')} in no order that was tried" if self.unexplained else ""
         return BEFORE[self.divided] + words + more
 
 

@@ -55,6 +55,16 @@ def test_sums_of_0_have_no_relative_error() -> None:
         assert "exact sum" in row.reason
 
 
+def test_reports_on_sums_of_0_are_drawn_without_curves() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    report = drift(np.zeros((2, 4), np.float32), accumulators=fp.Sequential("fp16"), lengths=[1, 4])
+    report.plot().figure.canvas.draw()
+
+
+def test_one_term_is_in_the_singular() -> None:
+    assert str(drift(accumulators=fp.Sequential("bf16"), lengths=1)).endswith(" at 1 term.")
+
+
 def test_terms_that_a_schedule_leaves_out_leave_no_bounds() -> None:
     how = ("hopper_f16_f32", fp.schedules.cublas("sm_90", split_k=9))
     row = drift("uniform", "uniform", accumulators=how, lengths=11528, trials=2).rows[0]

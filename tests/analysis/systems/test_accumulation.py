@@ -170,6 +170,14 @@ def test_gradients_of_the_model_stay_as_they_are() -> None:
     assert all(x.grad is None for x in model.parameters())
 
 
+@pytest.mark.filterwarnings("error")
+def test_gradients_of_0_have_no_error_and_no_curves() -> None:
+    report = fp.analysis.accumulation(np.zeros((2, 3)))
+    assert "float32             no relative error, as the exact mean is 0\n" in str(report)
+    pytest.importorskip("matplotlib").use("Agg")
+    assert report.plot().get_legend() is None
+
+
 def test_a_report_comes_back_from_its_file_and_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     model, batches = model_and_batches()
