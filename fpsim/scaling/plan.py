@@ -256,7 +256,7 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
     if not integer:
         return plan
     fields = plan.frozen._replace(signed_from=1)  # integers have one zero
-    return EncodePlan(plan.width, FULL, np.array(fields, plan.layout.dtype), fields)
+    return EncodePlan(plan.width, max(plan.kind, FULL), np.array(fields, plan.layout.dtype), fields)
 
 
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:

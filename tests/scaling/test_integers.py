@@ -120,3 +120,16 @@ def test_a_tile_of_zeros_with_a_zero_point_has_the_scale_of_zeros(infinity: str)
     how = fp.Scaling(block=(1, 2), symmetric=False, zero_scale="smallest", scale_format=fp.BF16, infinity=infinity)
     q = check(np.array([[0, -0.0, 1, 2, np.inf, 0]], np.float32), fp.UINT8, how)
     assert q.scales[0].tolist()[::2] == [2.0**-126, 2.0**-126 if infinity == "skip" else 1]
+
+
+@in_turn("rounding", ["nearest_even", "toward_zero", "up", "odd"])
+@in_turn("bits", range(2, 9))
+def test_integers_of_every_width_are_rounded_quotients(bits: int, rounding: str) -> None:
+    fmt = fp.IntegerFormat(f"INT{bits}", bits, signed=True)
+    x = np.random.default_rng(bits).standard_normal((3, 200)).astype(np.float32)
+    quotients = x / (np.abs(x).max(1, keepdims=True) / np.float32(fmt.max))
+    want = so.whole(quotients.astype(np.float64), rounding).clip(-fmt.max, fmt.max)
+    got = fp.encode_scaled(x, fmt, fp.scalings.ROW, rounding=rounding)
+    assert_bits_equal(got.codes, want.astype(np.int8))
+    assert np.any(got.codes)
+    assert_bits_equal(got.decode(), got.codes.astype(np.float32) * got.scales)
