@@ -18,6 +18,7 @@ from fpsim.analysis.tensors.layouts.unpacking import rounded_like, values_of
 from fpsim.analysis.tensors.reading import one_line
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError, dtype_of
 from fpsim.arrays import Array
+from fpsim.display.wording import are
 from fpsim.errors import require_word, shown
 from fpsim.files import path_of
 
@@ -169,7 +170,8 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
         lost = index.get(file.name, set()) - {one.name for one in stored} - left_out
         if lost:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            raise TensorFileError(f"{file}: {min(lost)}{more} is missing, although the index names this file for it")
+            text = f"{min(lost)}{more} {are(len(lost))} missing, although the index names this file"
+            raise TensorFileError(f"{file}: {text}")
     return tensors, notes
 
 
@@ -199,7 +201,8 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise TensorFileError(
-            f"{index}: its shard {missing[0]}{more} is missing; wanted {len(names)} files in the same folder"
+            f"{index}: its shard {missing[0]}{more} {are(len(missing))} missing; wanted {len(names)} files in the same "
+            "folder"
         )
     return [found for file in names for found in tensor_files(index.parent / file)], names
 

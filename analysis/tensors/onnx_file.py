@@ -22,6 +22,7 @@ from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, reader
 from fpsim.analysis.tensors.roles import role_that_stays
 from fpsim.analysis.tensors.tensor import Tensor, TensorFileError
 from fpsim.arrays import Array
+from fpsim.display.wording import plural
 from fpsim.errors import shown
 
 FIELDS_LIMIT = 20_000_000  # fields of a file: more than a model has, and less than a minute of work
@@ -91,7 +92,7 @@ def read_onnx(path: Path) -> Found:
         protos = walk.model()
     uses = uses_of(walk.nodes, {proto.name: tuple(proto.shape) for proto in protos})
     tensors: list[Tensor] = []
-    notes = [f"{path}: {count} sparse initializers left out" for count in [walk.sparse] if count]
+    notes = [f"{path}: {plural(walk.sparse, 'sparse initializer')} left out"] if walk.sparse else []
     sizes = {path: path.stat().st_size}
     total = 0
     for proto in protos:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.arrays import Array
+from fpsim.display.wording import plural
 
 CODES = ("uint8", "int8", "int32", "uint32", "int64")  # dtypes of codes, zero points, shapes and group indices
 
@@ -30,7 +31,7 @@ class TensorFileError(ValueError):
     """
 
     def __init__(self, *problems: str) -> None:
-        more = f"; {len(problems) - 1} more files cannot be studied" if len(problems) > 1 else ""
+        more = f"; {plural(len(problems) - 1, 'more file')} cannot be studied" if len(problems) > 1 else ""
         super().__init__(f"{problems[0]}{more}")
         self.problems = problems
 

@@ -78,6 +78,17 @@ def plural(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
+def are(number: int) -> str:
+    """Return the verb of a sentence whose subject is a number of things: "is" for 1, else "are".
+
+    Example:
+      >>> from fpsim.display.wording import are
+      >>> are(1), are(0)
+      ('is', 'are')
+    """
+    return "is" if number == 1 else "are"
+
+
 def listed(words: Sequence[str], most: int | None = None, separator: str = ", ") -> str:
     """Return words as a list in a sentence; after the first `most` words (None: all), the others are only counted.
 

@@ -31,7 +31,7 @@ def test_verify_ends_with_1_where_something_contradicts_the_layout(tmp_path: Pat
     scales[2] = -1
     safetensors(path, arrays)
     code, text = run("verify", path)
-    assert (code, "up.weight: 1 of its 4 scales in weight_scale are negative" in text) == (1, True)
+    assert (code, "up.weight: 1 of its 4 scales in weight_scale is negative" in text) == (1, True)
     code, text = run("verify", path, "--json")
     content = json.loads(text)
     assert (code, content["ok"], content["findings"][0]["tensor"]) == (1, False, "up.weight")

@@ -11,6 +11,7 @@ import numpy as np
 from fpsim.analysis.tensors.layouts.joining import Recognised
 from fpsim.analysis.tensors.layouts.unpacking import nibbles
 from fpsim.analysis.tensors.verifying.report import Finding
+from fpsim.display.wording import are
 
 UNTOLD = (
     "the file alone does not show whether codes were exchanged within the block of one scale (swapped nibbles, for "
@@ -40,8 +41,8 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
     if layout == "modelopt:nvfp4":
         minus_zero = sum(int(np.sum(nibbles(piece.view(np.uint8)) == 8)) for piece in parts.codes.chunks())
         if minus_zero:
-            yield Finding.about(name, "code of -0", f"{minus_zero} of its codes are the code of -0, which ModelOpt "
-                                "reads as 0 and other readers of NVFP4 as -0.", False)  # fmt: skip
+            yield Finding.about(name, "code of -0", f"{minus_zero} of its codes {are(minus_zero)} the code of -0, "
+                                "which ModelOpt reads as 0 and other readers of NVFP4 as -0.", False)  # fmt: skip
     if layout.startswith("bitsandbytes:") and layout != "bitsandbytes:int8":
         k, block = one.decoded.shape[-1], json.loads(parts.text("state"))["blocksize"]
         if k % block:

@@ -16,6 +16,7 @@ from fpsim.analysis.tensors.tensor import dtype_of
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.values import LARGEST, floats, top_of
 from fpsim.arrays import FORMAT_OF, Array
+from fpsim.display.wording import are
 
 FAR = 1e4  # a scale is far from the others at this multiple of their median, if it makes weights above LARGEST
 ONE_BYTE = ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ", "INT8", "MXFP8")
@@ -54,9 +55,9 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
         lost = _lost_pairs(one, values)
     if lost:
         label = scale.name.rpartition(".")[2]
-        yield Finding.about(parts.name, f"{label} of 0", f"{len(lost)} of its {values.size} scales in {label} are 0, "
-                            f"the first at index {min(lost)}, although codes of their blocks are not 0: these blocks "
-                            "are read as 0.")  # fmt: skip
+        yield Finding.about(parts.name, f"{label} of 0", f"{len(lost)} of its {values.size} scales in {label} "
+                            f"{are(len(lost))} 0, the first at index {min(lost)}, although codes of their "
+                            "blocks are not 0: these blocks are read as 0.")  # fmt: skip
 
 
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
@@ -127,8 +128,9 @@ def _nested(one: Recognised) -> Iterator[Finding]:
     size = int(state["nested_blocksize"])
     below = values < -ROUNDED * nested[np.arange(codes.size) // size]
     if below.any():
-        yield Finding.about(parts.name, "absmax negative", f"{int(below.sum())} of its {values.size} scales are "
-                            "negative once nested_absmax and nested_offset are applied, the first at index "
+        count = int(below.sum())
+        yield Finding.about(parts.name, "absmax negative", f"{count} of its {values.size} scales {are(count)} negative "
+                            "once nested_absmax and nested_offset are applied, the first at index "
                             f"{int(np.argmax(below))}; scales must be positive.")  # fmt: skip
     for index in np.flatnonzero(nested == 0):
         if np.unique(codes[index * size : (index + 1) * size]).size > 1:

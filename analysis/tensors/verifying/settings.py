@@ -15,6 +15,7 @@ from fpsim.analysis.tensors.verifying.configuration import only_scheme
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.states import bitsandbytes_findings, hqq_findings, torchao_findings
 from fpsim.analysis.tensors.verifying.values import floats
+from fpsim.display.wording import are
 from fpsim.errors import shown
 
 # quant_method -> the beginnings of the names of the layouts that it stands for.
@@ -235,7 +236,7 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
         odd = int(np.sum((values.view(np.uint32) & np.uint32(0x7FFFFF)) != 0))
         if odd:
             yield Finding.about(name, "ue8m0 as floats", f"the configuration says scale_fmt ue8m0, and {odd} of its "
-                                f"{values.size} float32 scales are not powers of two: readers that use only the "
+                                f"{values.size} float32 scales {are(odd)} not powers of two: readers that use only the "
                                 "exponents change them. fpsim reads the values.", False)  # fmt: skip
 
 

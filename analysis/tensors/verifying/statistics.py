@@ -18,6 +18,7 @@ from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fi
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array
+from fpsim.display.wording import are
 
 COLUMNS = 512  # outputs of a weight that the checks read
 ENOUGH = 24  # the number of groups below which the checks yield nothing
@@ -138,8 +139,9 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
         yield from _off(name, by_version[read])
     zeros = readings[read]
     if read == 1 and (zeros == 0).any():
+        count = int((zeros == 0).sum())
         carried = stored != (zeros.astype(int) - 1) % (1 << bits)
-        yield Finding.about(name, "zero points of 0 in v1", f"{int((zeros == 0).sum())} of its zero points are 0, for "
+        yield Finding.about(name, "zero points of 0 in v1", f"{count} of its zero points {are(count)} 0, for "
                             "which GPTQ v1 borrows from the next field of the word; readers that add 1 to each field "
                             f"read {int(carried.sum())} of {zeros.size} wrongly.", False)  # fmt: skip
 

@@ -12,6 +12,7 @@ from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import FORMAT_OF, Array
+from fpsim.display.wording import are
 
 SCALES = ("scale", "tensor_scale", "tensor_divisor", "nested_scale")
 FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -64,9 +65,10 @@ def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
     }  # fmt: skip
     for word, mask in wrong.items():
         if mask.any():
-            first = int(np.flatnonzero(mask)[0])
-            yield Finding.about(name, f"{label} {word}", f"{int(mask.sum())} of its {values.size} scales in {label} "
-                                f"are {word}, the first at index {first}; scales must be positive.")  # fmt: skip
+            count, first = int(mask.sum()), int(np.argmax(mask))
+            yield Finding.about(name, f"{label} {word}", f"{count} of its {values.size} scales in {label} "
+                                f"{are(count)} {word}, the first at index {first}; scales must be "
+                                "positive.")  # fmt: skip
     if not of_blocks and (values == 0).any():
         yield Finding.about(name, f"{label} zero", f"its {label} is 0, so the whole weight is 0 or NaN.")
 
@@ -101,8 +103,8 @@ def _nan_codes(one: Recognised) -> Iterator[Finding]:
         if zero_rows and (floats(one.parts.beside["scale"]) == 0).any()
         else ""
     )
-    yield Finding.about(name, "NaN codes", f"{count} of its codes are NaN, the first in row {min(rows)}; writers do "
-                        f"not produce them from finite weights.{fault}")  # fmt: skip
+    yield Finding.about(name, "NaN codes", f"{count} of its codes {are(count)} NaN, the first in row {min(rows)}; "
+                        f"writers do not produce them from finite weights.{fault}")  # fmt: skip
 
 
 def _inverted_scales(one: Recognised) -> Iterator[Finding]:

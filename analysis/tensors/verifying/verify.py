@@ -64,7 +64,7 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
       >>> np.savez(path, **{"up.weight": np.int8([[1, -2]]), "up.weight_scale": np.float32([[-0.5]])})
       >>> report = verify(path)
       >>> report.layout, report.ok, report.problems
-      ('compressed-tensors:int8', False, ['up.weight: 1 of its 1 scales in weight_scale are negative, the first at \
+      ('compressed-tensors:int8', False, ['up.weight: 1 of its 1 scales in weight_scale is negative, the first at \
     index 0; scales must be positive.'])
     """
     target = path_of(path)

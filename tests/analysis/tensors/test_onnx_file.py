@@ -155,7 +155,7 @@ def test_sparse_initializers_are_counted_in_a_note(tmp_path: Path) -> None:
     model = onnx.helper.make_model(graph([raw("w", VALUES)]))
     model.graph.sparse_initializer.add().values.CopyFrom(raw("s", VALUES))
     onnx.save(model, tmp_path / "m.onnx")
-    assert read_file(tmp_path / "m.onnx")[1] == [f"{tmp_path / 'm.onnx'}: 1 sparse initializers left out"]
+    assert read_file(tmp_path / "m.onnx")[1] == [f"{tmp_path / 'm.onnx'}: 1 sparse initializer left out"]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         "fp8_block_deepseek_v3", mapped("weight", lambda w: w.view(ml_dtypes.float8_e5m2)), "stored as float8_e5m2"
     ),
     "deepseek: scale of 0": Corruption(
-        "fp8_block_deepseek_v3", put("weight_scale_inv", (0, 1), 0), "1 of its 4 scales in weight_scale_inv are 0, the"
+        "fp8_block_deepseek_v3", put("weight_scale_inv", (0, 1), 0), "1 of its 4 scales in weight_scale_inv is 0, the"
     ),
     "deepseek: one scale too large": Corruption(
         "fp8_block_deepseek_v3", mapped("weight_scale_inv", lambda s: s * np.array([[1, 1], [1e7, 1]], np.float32)),
@@ -76,9 +76,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "awq: another version": Corruption("awq_gemm", None, "says version 'gemv', and", {"version": "gemv"}),
     "awq: no zero points": Corruption("awq_gemm", None, "says zero_point false, and", {"zero_point": False}),
     "ct fp8: one scale of 0": Corruption(
-        "ct_fp8_channel", put("weight_scale", (5, 0), 0), "1 of its 64 scales in weight_scale are 0, the first"
+        "ct_fp8_channel", put("weight_scale", (5, 0), 0), "1 of its 64 scales in weight_scale is 0, the first"
     ),
-    "ct nvfp4: one scale of 0": Corruption("ct_nvfp4", lone_codes, "are 0, the first at index 5, although codes"),
+    "ct nvfp4: one scale of 0": Corruption("ct_nvfp4", lone_codes, "is 0, the first at index 5, although codes"),
     "ct nvfp4: bits": Corruption("ct_nvfp4", None, "8 bits, and the weight is NVFP4", scheme("ct_nvfp4", num_bits=8)),
     "ct nvfp4: format": Corruption(
         "ct_nvfp4", None, "says format pack-quantized, and its tensors are", {"format": "pack-quantized"}

@@ -89,10 +89,10 @@ NAN8 = np.uint8(0x7F).view(ml_dtypes.float8_e4m3fn)
 
 CORRUPTIONS: dict[str, Corruption] = {
     "deepseek: NaN scale": Corruption(
-        "fp8_block_deepseek_v3", put("weight_scale_inv", (0, 1), np.nan), "scales in weight_scale_inv are NaN"
+        "fp8_block_deepseek_v3", put("weight_scale_inv", (0, 1), np.nan), "scales in weight_scale_inv is NaN"
     ),
     "deepseek: negative scale": Corruption(
-        "fp8_block_deepseek_v3", put("weight_scale_inv", (1, 1), -0.01), "are negative, the first at index 3"
+        "fp8_block_deepseek_v3", put("weight_scale_inv", (1, 1), -0.01), "is negative, the first at index 3"
     ),
     "deepseek: NaN code": Corruption("fp8_block_deepseek_v3", put("weight", (7, 9), NAN8), "first in row 7"),
     "deepseek: inverted scales": Corruption(
@@ -113,9 +113,9 @@ CORRUPTIONS: dict[str, Corruption] = {
         {"quant_method": "compressed-tensors"},
     ),
     "ue8m0 in float32: infinite": Corruption(
-        "fp8_block_ue8m0_in_float32", put("weight_scale_inv", (0, 0), np.inf), "are infinite"
+        "fp8_block_ue8m0_in_float32", put("weight_scale_inv", (0, 0), np.inf), "is infinite"
     ),
-    "ct fp8 tensor: scale of 0": Corruption("ct_fp8_tensor", put("weight_scale", 0, -0.0), "are -0, the first at"),
+    "ct fp8 tensor: scale of 0": Corruption("ct_fp8_tensor", put("weight_scale", 0, -0.0), "is -0, the first at"),
     "ct fp8 tensor: inverted": Corruption(
         "ct_fp8_tensor", mapped("weight_scale", lambda s: np.float32(1) / s), "the scales look inverted"
     ),
@@ -125,7 +125,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "ct fp8 channel: one scale": Corruption(
         "ct_fp8_channel", mapped("weight_scale", lambda s: s[:1, 0]), "says one scale per channel"
     ),
-    "ct fp8 channel bf16: NaN": Corruption("ct_fp8_channel_bf16scale", put("weight_scale", (3, 0), np.nan), "are NaN"),
+    "ct fp8 channel bf16: NaN": Corruption("ct_fp8_channel_bf16scale", put("weight_scale", (3, 0), np.nan), "is NaN"),
     "ct fp8 block: another block": Corruption(
         "ct_fp8_block", mapped("weight_scale", twice_as_long), "have the shape (2, 2); these have (2, 4)"
     ),
@@ -150,7 +150,7 @@ CORRUPTIONS: dict[str, Corruption] = {
         "ct_nvfp4", mapped("weight_scale", lambda s: -s), "are negative"
     ),
     "ct nvfp4: blocks of 32": Corruption("ct_nvfp4", mapped("weight_scale", half), "float8_e4m3fn scale per 32 codes"),
-    "ct mxfp4: NaN scale": Corruption("ct_mxfp4", put("weight_scale", (2, 1), 255), "are NaN, the first at index 17"),
+    "ct mxfp4: NaN scale": Corruption("ct_mxfp4", put("weight_scale", (2, 1), 255), "is NaN, the first at index 17"),
     "ct mxfp4: transposed": Corruption("ct_mxfp4", mapped("weight_scale", np.transpose), "transpose of the scales"),
     "ct mxfp8: blocks of 64": Corruption("ct_mxfp8", mapped("weight_scale", half), "MXFP8 has one per 32 codes"),
     "modelopt nvfp4: divisor": Corruption(
@@ -227,7 +227,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "torchao nvfp4: no tensor scale": Corruption(
         "torchao_nvfp4_swizzled", without("_weight_per_tensor_scale"), "per_tensor_scale, which the file does not hold"
     ),
-    "torchao int8: scale": Corruption("torchao_int8", put("_weight_scale", (0, 0), np.nan), "are NaN"),
+    "torchao int8: scale": Corruption("torchao_int8", put("_weight_scale", (0, 0), np.nan), "is NaN"),
     "torchao int4: zero points": Corruption(
         "torchao_intx4_group", mapped("_weight_zero_point", lambda z: (z + 1).astype(np.int8)), "codes too high"
     ),
@@ -243,7 +243,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "bnb double: no nested scales": Corruption(
         "bnb_nf4_double", without("weight.nested_absmax"), "their nested_absmax is missing"
     ),
-    "bnb double: NaN": Corruption("bnb_nf4_double", put("weight.nested_absmax", 0, np.nan), "are NaN"),
+    "bnb double: NaN": Corruption("bnb_nf4_double", put("weight.nested_absmax", 0, np.nan), "is NaN"),
     "bnb double: another table": Corruption(
         "bnb_nf4_double", put("weight.nested_quant_map", 200, 0.5), "bitsandbytes' 8-bit table, first at index 200"
     ),
@@ -253,7 +253,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "bnb nf4: configuration of quantised scales": Corruption(
         "bnb_nf4", None, "double_quant true, and its scales are plain", {"bnb_4bit_use_double_quant": True}
     ),
-    "bnb int8: infinite": Corruption("bnb_int8", put("SCB", 3, np.inf), "SCB are infinite, the first at index 3"),
+    "bnb int8: infinite": Corruption("bnb_int8", put("SCB", 3, np.inf), "SCB is infinite, the first at index 3"),
     "bnb int8: no scale": Corruption("bnb_int8", without("SCB"), "SCB is missing"),
     "hqq: negative scale": Corruption("hqq_int4_axis0", put("scale", (0, 2), -1), "negative, the first at index 2"),
     "hqq: zero points one too high": Corruption(
