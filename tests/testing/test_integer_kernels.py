@@ -101,6 +101,16 @@ def test_faults_are_named() -> None:
             assert "the first wrong element is" in str(report)
 
 
+def test_columns_beyond_128_are_visited() -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        results = exact(a, b)
+        results[:, 128:] = 0
+        return results
+
+    report = fp.testing.check_kernel(kernel, a="int8", accumulate="hopper_s8_s32", raises=False)
+    assert not report.ok
+
+
 def test_what_no_variant_explains_is_said() -> None:
     report = fp.testing.check_kernel(
         lambda a, b: (exact(a, b) * 3 + 1).astype(NARROW), a="int8", accumulate=S8, raises=False

@@ -97,6 +97,63 @@ def test_the_scales_of_the_block_before_are_named() -> None:
     assert report.causes == ("takes scale_a of the column before, but at the end its own",)
 
 
+def _by_scales_of(blocks: Callable[[Any], Any], last: Callable[[int], bool] = lambda k: False) -> Callable[..., Any]:
+    """Return a kernel that takes both scales from blocks(indices), and none for the last block where last(K)."""
+
+    def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        places = blocks(np.arange(scale_a.shape[1]))
+        scale_a, scale_b = scale_a[:, places].copy(), scale_b[places].copy()
+        if last(a.shape[1]):
+            scale_a[:, -1] = scale_b[-1] = 1
+        return fp.matmul(a, b, accumulate="hopper_e4m3_f32", promote=128, scale_a=scale_a, scale_b=scale_b)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (  # cutlass 3615
+            _by_scales_of(lambda places: places % -(-places.size // 2)),
+            "begins again with scale_a and scale_b of the first block in each of 2 slices of K"),
+        (_by_scales_of(lambda places: places // 4 * 4),  # TIRx-kernels 5
+         "takes scale_a and scale_b of the first of every 4 blocks of K"),
+        (  # FBGEMM 6159
+            _by_scales_of(lambda places: places, lambda k: k % 128 == 64),
+            "leaves out scale_a and scale_b of the last block of K, where K ends in its middle"),
+        (_by_scales_of(lambda places: places[::-1]), "takes scale_a and scale_b of the blocks of K in reverse order"),
+    ],
+)  # fmt: skip
+def test_scales_of_wrong_blocks_of_k_are_named(kernel: Callable[..., Any], words: str) -> None:
+    report = check_kernel(
+        kernel, a="e4m3", accumulate="hopper_e4m3_f32", promote=128, scale_a="1x128", scale_b="128x128", raises=False
+    )
+    assert report.causes == (words,)
+
+
+def test_codes_of_scales_of_wrong_blocks_are_named() -> None:
+    def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        places = np.arange(scale_a.shape[1]) // 4 * 4
+        scales = {"scale_a": scale_a[:, places].copy(), "scale_b": scale_b[places].copy()}
+        return fp.matmul(a, b, accumulate="blackwell_mxfp8_e4m3_f32", **scales)
+
+    promise = {"a": "e4m3", "accumulate": "blackwell_mxfp8_e4m3_f32", "scale_a": "block", "scale_b": "block"}
+    report = check_kernel(kernel, **promise, raises=False)
+    assert report.causes == ("takes scale_a and scale_b of the first of every 4 blocks of K",)
+
+
+def test_paths_for_multiples_of_64_columns_are_visited() -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        results = _fp8(a, b)
+        if not b.shape[1] % 64 and b.shape[1] > 64:
+            results[:, -64:] = 0
+        return results
+
+    report = check_kernel(kernel, **FP8, raises=False)
+    assert not report.ok
+    assert "192" in report.explanation
+
+
 def test_scaled_sums_that_are_rounded_before_they_are_added_are_named() -> None:
     def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         how = fp.schedules.deepgemm(fused=False)
@@ -174,7 +231,7 @@ def test_a_pass_says_which_products_it_covers() -> None:
     assert (min(terms), max(terms)) == (1, 595)
     assert (report.covered.dtypes, report.covered.largest) == (("float8_e4m3fn",), 448.0)
     assert {"cancelling", "special"} <= set(report.covered.kinds)
-    assert "covered: M 1 to 1,030, N 1 to 1,030, K 1 to 595 in 18 shapes" in str(report)
+    assert "covered: M 1 to 1,030, N 1 to 1,030, K 1 to 595 in 24 shapes" in str(report)
 
 
 def test_operands_of_another_format_are_named() -> None:

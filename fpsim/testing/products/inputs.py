@@ -99,7 +99,7 @@ def discriminating_inputs(
       >>> print(inputs[0], "shows", inputs[0].shows)
       masks 16 x 16 x 595 shows which terms are added before a large one cancels
       >>> sorted({one.shape[2] for one in inputs})
-      [1, 31, 32, 33, 127, 128, 129, 159, 257, 514, 595]
+      [1, 31, 32, 33, 127, 128, 129, 136, 144, 159, 160, 192, 257, 320, 514, 595]
     """
     promised = given_keywords(discriminating_inputs, keywords, DEFAULTS)
     shapes, seed = promised.pop("shapes", None), promised.pop("seed", 0)

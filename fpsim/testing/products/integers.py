@@ -27,6 +27,7 @@ from fpsim.testing.quantizers.report import explained_by
 
 SHAPES = (
     (16, 16, 64), (17, 9, 65), (70, 33, 257), (1, 1, 1), (1, 1, 3), (2, 3, 4), (5, 4, 7), (16, 32, 130), (3, 2, 1000),
+    (24, 8, 48), (192, 320, 64), (258, 258, 33), (1030, 66, 16), (5, 1030, 8),
 )  # fmt: skip
 KINDS = ("uniform", "ends", "runs", "small")  # how operands are drawn
 LONGEST = 300_000  # largest K for a sum that leaves the range of 32 bits
@@ -55,8 +56,7 @@ def check_integer_kernel(
       fn: the kernel, a function of two arrays or tensors.
       unit: the promised unit.
       operands: dtypes or formats of a and b, as the caller gave them.
-      shapes: (M, N, K) of the calls; None for nine shapes from (1, 1, 1) to (3, 2, 1000), and two with so many terms
-        that sums exceed 32 bits.
+      shapes: (M, N, K) of the calls; None for those in SHAPES, and two with so many terms that sums exceed 32 bits.
       takes: type of the arrays that fn accepts, as for `CalledKernel`.
       seed: seed of the operands.
 
@@ -155,8 +155,8 @@ def _inputs(
 ) -> Iterator[KernelInputs]:  # fmt: skip
     """Yield operands of several kinds (see `_drawn`) for products of each shape (M, N, K).
 
-    unit: the integer unit, for the ranges of operands. shapes: None for nine small shapes, with further operands whose
-    sums exceed 32 bits. seed: seed of the random numbers.
+    unit: the integer unit, for the ranges of operands. shapes: None for those in SHAPES, with further operands
+    whose sums exceed 32 bits. seed: seed of the random numbers.
     """
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):

@@ -12,7 +12,7 @@ from fpsim.arrays import Array
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.probe.operands import ProbedOperand
 from fpsim.testing.products.changes import THROUGH, KernelChange, flushed, has_signed_zeros, rounded, with_last
-from fpsim.testing.products.promise import KernelInputs, Promise
+from fpsim.testing.products.promise import BLOCK, KernelInputs, Promise
 
 # ---- operands: functions of float64 values and their operand's format, which return the changed values
 
@@ -85,8 +85,9 @@ def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], 
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
     """Yield the faults that broken kernels have in scales and bias.
 
-    The function of each maps KernelInputs to KernelInputs with changed scales or bias. The only fault of block scales,
-    which are codes, is that those of a and b are exchanged. promise: the arithmetic of the correct kernel.
+    The function of each maps KernelInputs to KernelInputs with changed scales or bias. The only faults of block scales,
+    which are codes, are that those of other blocks are taken, or those of a and b exchanged. promise: the arithmetic of
+    the correct kernel.
     """
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
@@ -110,6 +111,8 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
                 yield KernelChange(words, _scale(name, with_last(_moved, by, axis)))
             yield KernelChange(f"takes the first {along} of {name} for all", _scale(name, with_last(_first, axis)))
         yield KernelChange(f"takes {name} of its last tile from the tile before", _scale(name, _last_stale))
+    if promise.along_k:
+        yield from _of_blocks(promise)
     if promise.scale_a and promise.scale_b:
         yield KernelChange("exchanges the scales of a and b", _exchange)
     if promise.bias:
@@ -121,6 +124,82 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
         yield KernelChange("takes the bias of the column after", _scale("bias", lambda v: np.roll(v, -1)))
         yield KernelChange("subtracts the bias", _scale("bias", lambda v: -v))
         yield KernelChange("adds the bias twice", _scale("bias", lambda v: 2 * v))
+
+
+def _of_blocks(promise: Promise) -> Iterator[KernelChange]:
+    """Yield the faults of taking the scales of other blocks of K, of one operand or of both, or none of the last block.
+
+    promise: the arithmetic of the correct kernel, whose scales vary along K.
+    """
+    varying = [name for name in ("scale_a", "scale_b") if getattr(promise, name) in ("1x128", "128x128", "block")]
+    for names in [tuple(varying)] * (len(varying) > 1) + [(name,) for name in varying]:
+        of = " and ".join(names)
+        for count in (2, 4, 8):
+            words = f"takes {of} of the first of every {count} blocks of K"
+            yield KernelChange(words, _blocks(names, with_last(_first_of_every, count)))
+        for slices in (2, 3, 4):
+            words = f"begins again with {of} of the first block in each of {slices} slices of K"
+            yield KernelChange(words, _blocks(names, with_last(_again, slices)))
+        yield KernelChange(
+            f"takes {of} of the blocks of K in reverse order", _blocks(names, lambda places: places[::-1])
+        )
+        if len(names) > 1:  # of one operand, these are rows or columns
+            yield KernelChange(f"takes {of} of the first block of K for all", _blocks(names, np.zeros_like))
+            for by, said in ((1, "before"), (-1, "after")):
+                words = f"takes {of} of the block of K {said}"
+                yield KernelChange(words, _blocks(names, with_last(np.roll, by)))
+                yield KernelChange(f"{words}, but at the end its own", _blocks(names, with_last(_moved, by, 0)))
+        if "block" not in (promise.scale_a, promise.scale_b):
+            for ends, grain in (
+                ("", 1),
+                (", where K ends within it", BLOCK),
+                (", where K ends in its middle", BLOCK // 2),
+            ):
+                yield KernelChange(f"leaves out {of} of the last block of K{ends}", _without_last(names, grain))
+
+
+def _blocks(names: tuple[str, ...], change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
+    """Return a function of inputs that returns them with the scales `names` of other blocks of K.
+
+    change: function of the indices 0, 1, ... of the blocks that returns the index of the block whose scale is taken.
+    """
+
+    def changed(x: KernelInputs) -> KernelInputs:
+        replaced: dict[str, Any] = {}
+        for name in names:
+            scales, axis = getattr(x, name), int(name == "scale_a")
+            replaced[name] = np.ascontiguousarray(scales.take(change(np.arange(scales.shape[axis])), axis))
+        return replace(x, **replaced)
+
+    return changed
+
+
+def _first_of_every(places: Array, count: int) -> Array:
+    """Return, for the indices 0, 1, ... of blocks, that of the first in its group of `count` blocks."""
+    return places // count * count
+
+
+def _again(places: Array, slices: int) -> Array:
+    """Return the indices 0, 1, ... of blocks, counted from 0 again in each of so many slices, the last one shorter."""
+    return places % -(-places.size // slices)
+
+
+def _without_last(names: tuple[str, ...], grain: int) -> Callable[[KernelInputs], KernelInputs]:
+    """Return a function of inputs that returns them with 1 for the scales `names` of the last block of K.
+
+    grain: 1, or BLOCK if only where K is no multiple of it, or half of BLOCK if only where K is an odd multiple of it.
+    """
+
+    def changed(x: KernelInputs) -> KernelInputs:
+        over = x.shape[2] % BLOCK
+        if grain > 1 and (over != grain if grain < BLOCK else not over):
+            return x
+        replaced: dict[str, Any] = {name: getattr(x, name).copy() for name in names}
+        for name, scales in replaced.items():
+            scales[(slice(None), -1) if name == "scale_a" else -1] = 1
+        return replace(x, **replaced)
+
+    return changed
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:

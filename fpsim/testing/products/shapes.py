@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fpsim.errors import is_integer, shown
@@ -11,7 +12,7 @@ from fpsim.schedules.call import Call
 from fpsim.schedules.limits import refusals
 from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule
-from fpsim.testing.products.promise import Adding, Promise
+from fpsim.testing.products.promise import BLOCK, Adding, Promise
 
 Shape = tuple[int, int, int]
 LEAST = 435  # smallest K of the main shape, which tells slices of 128 terms and more from their blocks
@@ -47,16 +48,20 @@ def shapes_for(promise: Promise) -> list[Shape]:
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
-    main, terms, _ = lengths(promise)
+    main, terms, interval = lengths(promise)
     few = min(main, 2 * terms[-1] if terms else main)
     short = next((k for k in terms if k >= 8), few)
+    block = promise.unit.block if promise.unit is not None else 0
+    even = block or math.lcm(16, BLOCK if promise.along_k else 16)
+    whole = -(-min(max(2 * interval + interval // 2, 64), LONGEST) // even) * even if terms else main
     candidates = [
         (16, 16, main), *((5, 7, k) for k in terms), (1, 33, main), (33, 1, main), (1, 1, few), (130, 66, few),
         (18, 130, few), (258, 258, short), (1030, 66, short), (5, 1030, short),
+        (192, 320, whole), (24, 8, whole),  # for paths of multiples only
     ]  # fmt: skip
     schedule = adding.schedule
     if promise.along_k and promise.unit is not None and promise.unit.scale is None:
-        candidates[-5] = (130, 130, main)  # several tiles of scales across
+        candidates[-7] = (130, 130, main)  # several tiles of scales across
     if schedule is None or schedule.library == "fpsim" or not isinstance(adding.how, MatrixUnit):
         return list(dict.fromkeys(candidates))
     kept = [_taken(schedule, adding.how, shape, promise) for shape in candidates]
@@ -110,13 +115,15 @@ def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
     """Return (main K, further K) for an arithmetic with steps and partial sums of given numbers of terms.
 
     Every kind of inputs is made for the main K. It has four partial sums and an incomplete one, but at most 2048 terms
-    if `block` is 0. The further K, ascending, are 1 and numbers next to multiples of a step and a partial sum. step:
-    terms of an instruction. interval: terms of a partial sum; 0 counts as 4 steps, or 64 if that is more. block: all K
-    are multiples of it, if not 0, and main K is an odd multiple.
+    if `block` is 0. The further K, ascending, are 1, numbers next to multiples of a step and a partial sum, and a
+    partial sum and a half, or and a quarter, a half and the whole of a step. step: terms of an instruction. interval:
+    terms of a partial sum; 0 counts as 4 steps, or 64 if that is more. block: all K are multiples of it, if not 0,
+    and main K is an odd multiple.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
     wanted = {1, step - 1, step, step + 1, longest - 1, longest, longest + 1, longest + step - 1, 2 * longest + 1}
+    wanted |= {longest + longest // 2, *(longest + step // part for part in (1, 2, 4))}
     if block:
         rounded = {-(-k // block) * block for k in wanted if k > 0}
         blocks = -(-main // block) | 1  # an odd number, as tiles of a kernel often have 2, 4 or 8 blocks

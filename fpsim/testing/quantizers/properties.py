@@ -30,8 +30,10 @@ LARGE: tuple[tuple[tuple[int, ...], ...], ...] = (
     ((521, 509), (67, 131)),
     ((69_997, 3), (4999, 3)),
     ((3, 69_997), (3, 4999)),
+    ((1 << 20,), (1 << 16,), (1 << 14,), (4096,)),  # for paths of multiples only
+    ((1024, 512), (128, 64)),
 )
-SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
+SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 256, 257, 1024)
 
 
 def right_values(
@@ -249,7 +251,7 @@ def _broken_if_different(
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the length or shape of the array.
 
-    Call the quantizer with parts of x of 1 to 257 elements, with x reshaped to matrices, square ones included, and to
+    Call the quantizer with parts of x of 1 to 1,024 elements, with x reshaped to matrices, square ones included, and to
     three axes, with a single number without axes, and with empty arrays. Compare with `want`, its results for x as bit
     patterns of float64. Yield for each call ("batch", the broken property or None if all results are equal, ""); for an
     array that the quantizer refuses ("batch", None, a note on it).
@@ -280,7 +282,7 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the size of the array.
 
-    Call the quantizer `box` with random elements of x in four arrays of up to a million elements. Compare with `want`,
+    Call the quantizer `box` with random elements of x in six arrays of up to a million elements. Compare with `want`,
     its results for x as bit patterns of float64. Yield for each ("size", the broken property or None, ""); for an array
     that the quantizer refuses, or for which it is too slow, ("size", None, a note on it).
     """

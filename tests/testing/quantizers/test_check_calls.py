@@ -226,6 +226,19 @@ def test_an_axis_that_ascontiguousarray_adds_is_a_note() -> None:
     assert "it refuses shape (): fn must return the shape of its input, (); got (1,)." in checked.notes
 
 
+@pytest.mark.parametrize("axes", [1, 2])
+def test_a_path_for_multiples_of_64_is_visited(axes: int) -> None:
+    def quantizer(x: Array) -> Array:
+        values = fp.quantize(x, "e4m3")
+        if x.ndim == axes and x.shape[-1] >= 128 and not x.shape[-1] % 64:
+            values[..., 64:128] = fp.quantize(x[..., 64:128], "e4m3", rounding="toward_zero")
+        return values
+
+    checked = report(quantizer)
+    assert {broken.property for broken in checked.broken} <= {"size", "batch"}
+    assert not checked.ok
+
+
 def test_another_shape_is_said() -> None:
     assert one("shape", report(lambda x: fp.quantize(x, "e4m3")[:-1])) == (
         "fn must return the shape of its input, (16,); got (15,)."
