@@ -32,7 +32,8 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
     messages.
 
     Raises:
-      TypeError: the tensor requires a gradient, is sparse, nested or on the meta device, or NumPy has no such dtype.
+      TypeError: the tensor requires a gradient, is sparse, nested, on the meta device or otherwise without elements in
+        memory, or NumPy has no such dtype.
     """
     if tensor.requires_grad:
         raise TypeError(
@@ -44,14 +45,19 @@ def from_torch(tensor: Any, name: str = "x") -> Array:
     refuse_sparse(tensor, name)
     tensor = tensor.cpu().resolve_conj().resolve_neg()
     fmt = format_of_tensor(tensor)
-    if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
-        try:
+    try:
+        if fmt is None or (fmt.bits >= 16 and fmt.name != "BF16"):
             return np.asarray(tensor.numpy())  # torch and NumPy share these
-        except TypeError:
-            raise TypeError(
-                f"{name} must have elements that NumPy or ml_dtypes knows; got {tensor.dtype}. View it as torch.uint8."
-            ) from None
-    return np.asarray(integers_of(tensor).numpy()).view(DTYPES[fmt])
+        return np.asarray(integers_of(tensor).numpy()).view(DTYPES[fmt])
+    except TypeError:
+        raise TypeError(
+            f"{name} must have elements that NumPy or ml_dtypes knows; got {tensor.dtype}. View it as torch.uint8."
+        ) from None
+    except RuntimeError:  # of a subclass without memory of its own, such as the tensors of FakeTensorMode
+        raise TypeError(
+            f"{name} must have elements in memory; got a {type(tensor).__name__} that NumPy cannot read. Pass a plain "
+            "tensor."
+        ) from None
 
 
 def to_torch(array: Array) -> Any:

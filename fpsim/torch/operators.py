@@ -129,9 +129,9 @@ def _without_wrappers(tensor: Tensor) -> list[Tensor]:
 def checksum_of(x: Tensor) -> int | None:
     """Return a checksum of a tensor's values, CRC-32; None for tensors without values that Python can read.
 
-    Those are tensors of the meta device, and wrappers of torch.func and torch.vmap.
+    Those are tensors of the meta device and of FakeTensorMode, and wrappers of torch.func and torch.vmap.
     """
-    if x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if x.is_meta or hasattr(x, "fake_mode") or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return None
     return zlib.crc32(np.ascontiguousarray(array_of(x)).view(np.uint8).data)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 import fpsim as fp
 from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
+
+fakes: Any = importlib.import_module("torch._subclasses").FakeTensorMode
 
 BF16 = fp.Sequential("bf16")
 # What takes an array of floats -> a call of it.
@@ -117,6 +120,7 @@ def test_a_tensor_that_requires_a_gradient_is_pointed_to_fpsim_torch(name: str) 
     [
         (lambda x: x.to("meta"), "must have elements; got a torch tensor on the meta device"),
         (lambda x: x.to_sparse(), r"must be a dense tensor; got one of layout torch.sparse_coo. Use \w+.to_dense"),
+        (lambda x: fakes().from_tensor(x), "must have elements in memory; got a FakeTensor that NumPy cannot read"),
     ],
 )
 def test_tensors_without_elements_to_see_are_refused(name: str, change: Callable[..., Any], words: str) -> None:

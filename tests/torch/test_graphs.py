@@ -14,6 +14,7 @@ from tests.kit.sweeps import in_turn
 torch = pytest.importorskip("torch")
 checkpoint: Any = pytest.importorskip("torch.utils.checkpoint").checkpoint
 without_clones: Any = importlib.import_module("tests.kit.graphs").without_clones
+fakes: Any = importlib.import_module("torch._subclasses").FakeTensorMode
 torch_linear: Any = importlib.import_module("fpsim.torch.linear_products")
 ft: Any = importlib.import_module("fpsim.torch")
 
@@ -130,6 +131,15 @@ def test_compiled_graphs_know_the_dtypes_of_the_operators(dtype: Any) -> None:
     for rest in ((True, True), (False, True), (True, False)):
         arguments = (dy, x, weight, None, state, state, layer.plan, *rest)
         torch.library.opcheck(torch_linear._gradients_op, arguments, test_utils=checked)
+
+
+@in_turn("recipe", [SR, DELAYED])
+def test_layers_have_shapes_in_fake_tensor_mode(recipe: Any) -> None:
+    with fakes():
+        layer = ft.QuantLinear(8, 4, recipe=recipe)
+        y = layer(torch.ones(2, 8))
+        y.sum().backward()
+    assert (y.shape, layer.weight.grad.shape) == ((2, 4), (4, 8))
 
 
 @in_turn("recipe", [SR, DELAYED])
