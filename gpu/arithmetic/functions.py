@@ -21,9 +21,9 @@ ABOUT = """\
 
 """
 ENDING = """    Returns:
-      Array of the library of the first operand on the GPU, with the shape and dtype of `fpsim.{name}`; uint8 for truth
-      values, and codes where the library lacks a format's dtype. The work is queued on the current stream of torch or
-      cupy.
+      Array of the library of the first operand on the GPU, with the shape and dtype of `fpsim.{name}` in the byte order
+      of the GPU; uint8 for truth values, and codes where the library lacks a format's dtype. The work is queued on the
+      current stream of torch or cupy.
 
     Raises:
       GpuError: there is no GPU, or no room on it.

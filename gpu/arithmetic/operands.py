@@ -126,7 +126,7 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     fmt = x.fmt or wanted_fmt
     assert fmt is not None
     if x.words.dtype.itemsize != fmt.storage.itemsize:
-        raise ValueError(f"{label} must hold codes of {fmt} as {fmt.storage}; got {x.words.dtype}.")
+        raise ValueError(f"{label} must hold codes of {fmt} as {fmt.storage}; got {dtype_name(x.like)}.")
     refuse_outside(x, fmt, label)
     return fmt
 

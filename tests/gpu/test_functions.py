@@ -158,6 +158,7 @@ CALLS = {
     "fp.gpu.to_int(x, 'e4m3')": r"ValueError dtype must be an integer dtype such as",
     "fp.gpu.add(y, y, fmt=('e4m3', 'e5m2'))": r"ValueError .*out_fmt",
     "fp.gpu.add(y, y, fmt='fp16')": r"ValueError a must hold codes of FP16 as uint16; got uint8",
+    "fp.gpu.sqrt(cuda.to_device(np.int64([56])), fmt='e4m3')": r"ValueError a must hold .* as uint8; got int64\.",
     "fp.gpu.add(y, y, fmt='e4m3', round='up')": r"TypeError add takes the keywords",
     "fp.gpu.less(y, y, fmt='e4m3', round='up')": r"TypeError less takes the keywords fmt, .*; got 'round'\.",
     "fp.gpu.add(y, fmt='e4m3')": r"TypeError add\(\) missing a required argument: 'b'",
