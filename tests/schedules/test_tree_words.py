@@ -101,6 +101,8 @@ def test_depth_does_not_grow_with_the_number_of_slices() -> None:
     "how, k, keywords, message",
     [(s.FLAT, -1, {}, "k must be"), (s.FLAT, True, {}, "k must be"), (3, 8, {}, "how must be"),
      (s.FLAT, 8, {"scaled": True}, "takes no scales"),
+     (F16, 8, {"accumulate": E4M3}, "accumulate is for schedules and orders by hand; got it for 'hopper_f16_f32'"),
+     (fp.Exact("fp32"), 8, {"accumulate": E4M3}, "accumulate is for schedules"),
      ("hopper", 8, {}, r"how must be one of the \d+ that .* Schedules are passed as objects, such as fp"),
      ("turing", 8, {}, r"got 'turing'\. Did you mean 'turing_f16_f32'"),
      ("deepgem", 8, {}, r"how must be a schedule, .*; got 'deepgem'\. Did you mean fp\.schedules\.deepgemm")],

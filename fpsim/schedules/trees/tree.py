@@ -153,8 +153,8 @@ def tree(
 
     Raises:
       ValueError: the unit is unknown; k is below 0, or so large that the tree would have more than 2**20 parts;
-        `scaled` is True for a schedule without block scales; or an order lacks or repeats a term, or cannot be added
-        by its accumulator.
+        `scaled` is True for a schedule without block scales; `accumulate` is passed for a unit, an accumulator or
+        SegmentLanes; or an order lacks or repeats a term, or cannot be added by its accumulator.
       TypeError: `how` is not a schedule, unit, accumulator or order.
 
     Source: docs/schedules.md, docs/matrix-units.md, docs/accumulators.md.
@@ -176,6 +176,8 @@ def tree(
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if k > LARGEST_K:
         raise ValueError(f"k must be at most 2**63; got 2**{int(k).bit_length() - 1} or more.")
+    if accumulate is not None and isinstance(how, (str, MatrixUnit, Accumulator, SegmentLanes)):
+        raise ValueError(f"accumulate is for schedules and orders by hand; got it for {shown(how)}. Leave it out.")
     if isinstance(how, (str, MatrixUnit)):
         return tree(Schedule("one chain"), k, accumulate=_unit_named(how), out_fmt=fmt)
     if isinstance(how, Accumulator):
@@ -233,14 +235,24 @@ def compare(
         units = [shared, shared]
     first, second = (
         tree(
-            how, k, n=n, out_fmt=out_fmt,
-            accumulate=other if isinstance(how, tuple) and isinstance(other, Accumulator) else unit or shared,
+            how, k, n=n, out_fmt=out_fmt, accumulate=_adder(how, other, unit or shared),
             scaled=scaled if isinstance(how, Schedule) and how.block_scaled else None,
         )
         for how, other, unit in zip((x, y), (y, x), units, strict=True)
     )  # fmt: skip
     names = [shown(how) if isinstance(how, tuple) else str(how) for how in (x, y)]
     return first.compare(second, (names[0], names[1]))
+
+
+def _adder(how: Addends, other: Addends, unit: MatrixUnit | None) -> MatrixUnit | Accumulator | None:
+    """Return the argument `accumulate` of `tree` for `how`, which is compared with `other`.
+
+    unit: the unit of both, None for none. Units, accumulators and orders of segments get none, since they add in their
+    own way.
+    """
+    if isinstance(how, tuple):
+        return other if isinstance(other, Accumulator) else unit
+    return unit if isinstance(how, Schedule) else None
 
 
 def _by_hand(
