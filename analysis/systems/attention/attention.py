@@ -39,7 +39,7 @@ def attention(
       An AttentionReport; its metrics are attributes, such as `.relative_error`.
 
     Raises:
-      ValueError: shapes that do not fit, or an unknown recipe or field.
+      ValueError: shapes that do not fit, an unknown recipe or field, or a mask with NaN or +Inf.
       TypeError: arrays that do not hold floats, or a causal that is not a bool.
 
     Source: docs/attention.md states every rounding.

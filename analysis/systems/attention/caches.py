@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures.iterables import as_list
 from fpsim.analysis.systems.attention.computing import cached, exact_attention
 from fpsim.analysis.systems.attention.heads import heads_of
 from fpsim.analysis.systems.attention.recipe import KVCache
 from fpsim.analysis.systems.attention.results import CacheReport, CacheRow
 from fpsim.analysis.systems.attention.sums import exponent_of, mean_of
-from fpsim.errors import require_kind
+from fpsim.errors import require_kind, shown
 
 # Caches that `kv_caches` compares by default.
 CACHES = (
@@ -62,8 +63,9 @@ def kv_caches(
       INT4, token 4.250 bits, errors 0.24, 0.44
       INT4, token, keys by channel 4.188 bits, errors 0.13, 0.24
     """
-    require_kind("caches", caches, (KVCache, Iterable), "an fp.analysis.KVCache or several")
-    chosen = [caches] if isinstance(caches, KVCache) else list(caches)
+    chosen = [caches] if isinstance(caches, KVCache) else as_list(caches)
+    if chosen is None:
+        raise TypeError(f"caches must be an fp.analysis.KVCache or several; got {shown(caches)}.")
     for cache in chosen:
         require_kind("a cache", cache, KVCache, "an fp.analysis.KVCache")
     if not chosen:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.systems.attention.computing import Head
-from fpsim.arrays import Array, float_array, format_of, without_gradient
+from fpsim.arrays import Array, as_array, float_array, format_of, without_gradient
 from fpsim.errors import shown
 from fpsim.formats.named import FP32
 
@@ -25,7 +25,7 @@ def heads_of(
     scale: factor of q.k, or None for 1 / sqrt(d).
 
     Raises:
-      ValueError: shapes that do not fit, or a scale that is not positive.
+      ValueError: shapes that do not fit, a scale that is not positive, or a mask with NaN or +Inf.
       TypeError: arrays that do not hold floats.
     """
     names = dict(zip("qkv", (q, k, v), strict=True))
@@ -77,10 +77,12 @@ def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys:
         hidden = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, -np.inf)
     if mask is None:
         return repeat(hidden)
-    mask_array = np.asarray(without_gradient(mask))
+    mask_array = np.asarray(as_array(without_gradient(mask)))
     if mask_array.dtype.kind not in "bfiu" and format_of(mask_array.dtype) is None:
         raise TypeError(f"mask must be an array of bools or floats; got {shown(mask)}. Or pass causal=True.")
     added = np.where(mask_array, 0.0, -np.inf) if mask_array.dtype == bool else mask_array.astype(np.float64)
+    if not (added < np.inf).all():
+        raise ValueError("mask must hold numbers to add, or -Inf for masked keys; got NaN or Inf in it.")
     shape = (*before, queries, keys)
     try:
         added = np.broadcast_to(added, shape)

@@ -10,6 +10,7 @@ from typing import Any
 from fpsim.errors import require_integer, require_word, shown, unknown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import ElementLike, element_format
+from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import FP32, FP64, Format, format_argument
 from fpsim.formats.named import format as find_format
 from fpsim.matrix_units.catalogue import float_unit as find_unit
@@ -49,6 +50,10 @@ class KVCache:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fmt", element_format(self.fmt))
         object.__setattr__(self, "scale_format", find_format(self.scale_format))
+        if isinstance(self.fmt, IntegerFormat) and not self.fmt.signed:
+            raise ValueError(
+                f"fmt must be a float format or a signed integer format; got {self.fmt}. Take INT8 or INT4."
+            )
         for name, word in (("scales", self.scales), ("keys", self.keys)):
             if word is not None:
                 require_word(name, word, SCALES)

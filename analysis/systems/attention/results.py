@@ -167,9 +167,9 @@ class AttentionReport:
             text += "no relative error is defined, as outputs are 0, Inf or NaN"
         else:
             text += f"relative error {x.relative_error:.2g} ({x.input_error:.2g} from rounding q, k and v alone)"
-        if x.score_overflow:
+        if x.score_overflow > 0:
             text += f"; {percent(x.score_overflow)} of the scores overflow"
-        if x.lost_weights:
+        if x.lost_weights > 0:
             text += f"; {percent(x.lost_weights)} of the weights, {percent(x.lost_mass)} of their sum, become 0"
         return text + "."
 

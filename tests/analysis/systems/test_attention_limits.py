@@ -128,3 +128,24 @@ def test_a_file_that_lacks_metrics_is_refused(tmp_path: Path) -> None:
     save(path, {"output": np.zeros(1, np.float32)}, {"kind": "a report on attention", "recipe": {}})
     with pytest.raises(ValueError, match=r"report.npz: wanted a report on attention as save\(\) wrote it"):
         A.AttentionReport.load(path)
+
+
+def test_masks_may_be_tensors_of_small_floats() -> None:
+    torch = pytest.importorskip("torch")
+    mask = np.where(np.tri(16, dtype=bool), 0.0, -np.inf)
+    tensor = torch.tensor(mask, dtype=torch.bfloat16)
+    assert A.attention(*draws(), mask=tensor) == A.attention(*draws(), mask=mask)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_masks_of_nan_and_inf_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="mask must hold numbers to add, or -Inf for masked keys"):
+        A.attention(*draws(), mask=np.full((16, 16), value))
+
+
+def test_what_is_no_cache_is_refused() -> None:
+    caches: Any = "int8"
+    with pytest.raises(TypeError, match=r"caches must be an fp\.analysis\.KVCache or several; got 'int8'"):
+        A.kv_caches(*draws(), caches)
+    with pytest.raises(ValueError, match="fmt must be a float format or a signed integer format; got UINT8"):
+        A.KVCache("uint8")
