@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes
-from fpsim.display.wording import percent, plural
+from fpsim.display.wording import listed, percent, plural
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class BatchInvariance(SavedReport):
             sizes = f"batches of {self.rows[0].batch} to {self.rows[-1].batch}"
         if self.invariant:
             return f"No bit of {plural(self.elements, 'element')} depends on the batch ({sizes})."
-        lines = [f"Bits depend on {' and '.join(self.causes)} ({sizes})."]
+        lines = [f"Bits depend on {listed(self.causes)} ({sizes})."]
         if "repetition" in self.causes:
             lines[0] += " As repeating a call changes bits, the other causes may follow from that."
         for threshold in self.thresholds:

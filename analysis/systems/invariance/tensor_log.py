@@ -56,7 +56,7 @@ class TensorLog:
         while (int(step), layer, name) in self.tensors:
             number += 1
             name = f"{tensor} {number}"
-        self.tensors[int(step), layer, name] = np.array(array)
+        self.tensors[int(step), layer, name] = array.astype(array.dtype.newbyteorder("="))  # a copy, for `save`
 
     @contextmanager
     def watch(self, model: torch.nn.Module, step: int = 1) -> Iterator[TensorLog]:

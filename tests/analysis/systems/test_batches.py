@@ -126,6 +126,11 @@ def test_results_in_formats_without_a_dtype_are_values() -> None:
     assert product(np.ones((1, 4))).tolist() == [[0.400390625]]
 
 
+def test_three_causes_are_listed() -> None:
+    sums = A.batch_invariance(lambda rows: np.cumsum(rows, axis=0)[::-1], draws((8, 2))[0], batches=[2, 4])
+    assert str(sums).startswith("Bits depend on size, position and neighbours (batches of 2 to 4).")
+
+
 def test_positions_and_repetition_are_told_apart() -> None:
     x = draws((16, 4))[0].astype(np.float32)
     by_place = A.batch_invariance(
