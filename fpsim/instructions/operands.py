@@ -31,8 +31,13 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
     if type(x) is np.ndarray and x.dtype is full_dtype(fmt):  # codes that are all in range
         return x
     refuse_unit_of_integers(x, unit.name, name)
-    if isinstance(x, EncodedArray) and x.fmt == fmt:
-        return x.codes
+    if isinstance(x, EncodedArray):
+        if x.fmt == fmt:
+            return x.codes
+        raise ValueError(
+            f"{unit.name} takes {_accepted_operands(unit)}; got {name} as an array of {x.fmt}. {_others(unit, x.fmt)}"
+            f"{name}.astype(fpsim.{fmt}) rounds its values."
+        )
     array = as_array(x, name)
     source = format_of(array.dtype)
     if array.dtype.kind not in "iuf" and source is None:

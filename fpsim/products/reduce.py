@@ -105,7 +105,7 @@ def dot(
     Args:
       a, b: arrays (..., K) of a float dtype, or unsigned codes with `fmt`; the axes before the last broadcast.
       accumulate: `fp.Sequential`, `fp.FusedMultiplyAdd`, `fp.Pairwise`, `fp.Chunked` or `fp.Exact`, or a matrix unit or
-        its name, whose sums start at +0; or any order, as for `fpsim.sum`.
+        its name, whose sums start at +0, without block scales; or any order, as for `fpsim.sum`.
       fmt: format of operands that are codes, or a tuple of both formats; None for float dtypes and for a matrix unit,
         which has the formats of its codes.
 
@@ -182,6 +182,17 @@ def check_terms(a: Any, b: Any) -> None:
         raise ValueError(f"a dot product needs operands (..., K) with the same K; got {a.shape} and {b.shape}.")
 
 
+def check_unit(unit: MatrixUnit | IntegerUnit, fmt: Formats) -> None:
+    """Raise a ValueError if `dot` cannot add by a matrix unit: `fmt` is not None, or the unit needs block scales."""
+    if fmt is not None:
+        raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
+    if isinstance(unit, MatrixUnit) and unit.scale is not None:
+        raise ValueError(
+            f"{unit.name} needs block scales, which dot does not take. Pass them to dot_add, or Scaled operands to "
+            "matmul."
+        )
+
+
 def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerUnit | str, fmt: Formats) -> Any:
     """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
 
@@ -189,7 +200,8 @@ def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerU
     unit or its name. fmt: must be None, as a unit has the formats of its operands.
 
     Raises:
-      ValueError, TypeError: fmt is passed, or operands that the unit does not accept or whose shapes do not match.
+      ValueError, TypeError: fmt is passed, a unit that needs block scales, or operands that the unit does not accept or
+        whose shapes do not match.
     """
     from fpsim.instructions.dot_add import dot_add
     from fpsim.instructions.integer_operands import integer_operand
@@ -197,8 +209,7 @@ def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerU
     from fpsim.matrix_units.catalogue import any_unit
 
     unit = any_unit("accumulate", unit)
-    if fmt is not None:
-        raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
+    check_unit(unit, fmt)
     read: Any = integer_operand if isinstance(unit, IntegerUnit) else operand
     left, right = read(a, unit.a, unit, "a"), read(b, unit.b, unit, "b")
     check_terms(left, right)

@@ -22,11 +22,10 @@ from fpsim.gpu.products.integer_matrix import add_integer_products, integers_on_
 from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.unit_product import run_specification, taken
 from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
-from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
-from fpsim.products.reduce import check_terms, checked_axis, no_accumulator
+from fpsim.products.reduce import check_terms, check_unit, checked_axis, no_accumulator
 from fpsim.products.request import is_order, no_accumulate
 from fpsim.sums.accumulators import Accumulator
 
@@ -175,8 +174,7 @@ def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | IntegerUnit, fmt: Formats) -
 
     fmt: must be None, since the unit determines the formats of its operands.
     """
-    if fmt is not None:
-        raise ValueError(f"a matrix unit knows the formats of its operands ({unit.name}); leave fmt out.")
+    check_unit(unit, fmt)
     if isinstance(unit, IntegerUnit):
         of_a, of_b = integers_on_gpu(a, unit.a, unit, "a"), integers_on_gpu(b, unit.b, unit, "b")
         shape, rows = _rows(of_a, of_b)
@@ -187,7 +185,7 @@ def _dot_by_unit(a: Any, b: Any, unit: MatrixUnit | IntegerUnit, fmt: Formats) -
     left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
     shape, (x, y) = _rows(left, right)
     count, terms = x.shape
-    scales = [block_scales(None, (count, block_count(terms, unit)), unit, name) for name in ("scale_a", "scale_b")]
+    scales = [block_scales(None, (count, 1), unit, name) for name in ("scale_a", "scale_b")]
     result, out = result_like(left, shape, result_dtype(unit.d.carrier))
     product = GpuProduct(unit, x, y, scales[0], scales[1], np.arange(terms, dtype=np.int32))
     run_specification(product, scratch(0, out.dtype), out, left.like, paired=True)

@@ -263,6 +263,14 @@ def test_dot_by_a_unit_takes_what_the_unit_takes() -> None:
 
 
 def test_dot_by_a_unit_refuses_what_it_would_misread() -> None:
+    half = fp.array(np.ones((1, 4), np.float32), "fp16")
+    with pytest.raises(
+        ValueError, match=r"got a as an array of FP16\. hopper_f16_f32.* take FP16\. a\.astype\(fpsim\.E4M3\)"
+    ):
+        fp.dot(half, half, accumulate="hopper_e4m3_f32")
+    codes = np.full((1, 64), 0x38, np.uint8)
+    with pytest.raises(ValueError, match="needs block scales, which dot does not take"):
+        fp.dot(codes, codes, accumulate="blackwell_mxfp8_e4m3_f32")
     masked = np.ma.masked_array(np.ones((1, 2), np.float16), mask=[[False, True]])
     with pytest.raises(TypeError, match="a must not be masked"):
         fp.dot(masked, masked, accumulate="hopper_f16_f32")
