@@ -46,6 +46,9 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
     first, bound = program.solved(program.harms, limit, None if rival is None else problem.harm(rival))
+    if rival is not None and first is None and bound == math.inf:  # the solver says that there is no rival either
+        first, bound = program.solved(program.harms, limit)
+        bound = -math.inf if first is None else bound
     choices = [choice for choice in (first, rival) if choice is not None]
     if not choices:
         return None

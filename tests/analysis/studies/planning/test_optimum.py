@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from fpsim.analysis.studies.planning import optimum as module
 from fpsim.analysis.studies.planning.optimum import cheapest, optimum
+from fpsim.analysis.studies.planning.problem import ChoiceProblem, Item, Unit
 from fpsim.analysis.studies.planning.searches import at_random, greedy, most_careful, uniform
 from tests.analysis.studies.planning.problems import every_choice, problem
 from tests.kit.sweeps import case, in_turn, sweep
@@ -100,3 +103,19 @@ def test_of_equal_harms_the_lowest_price_is_taken(seed: int) -> None:
         best = optimum(one, limit)
         assert best is not None
         assert one.rank(best.choice)[:2] == min(rank[:2] for rank in ranks if rank[1] <= limit)
+
+
+def test_a_solver_that_overlooks_the_rival_is_asked_again() -> None:
+    """With the rival's harm as a limit, HiGHS found no choice at all, so that the rival counted as proven."""
+    harms = ((1, 3, 3), (2, 2, 1), (1, 0, None), (2, None, 1), (2, 0, 1))
+    items = (
+        Item(401, ((0, 1), (1, 1), (2, 2))), Item(570901736, ((0, 0), (3, 2), (4, 1), (3, 0))),
+        Item(451184182, ((0, 1), (4, 0), (2, 0), (0, 0))), Item(2, ((0, 2), (4, 1), (3, 0), (2, 2))),
+        Item(756, ((0, 0), (3, 0))), Item(3, ((1, 1), (2, 0), (2, 1))), Item(169, ((1, 1), (4, 0), (0, 2))),
+    )  # fmt: skip
+    units = tuple(Unit(((str(number), "fprop"),), number) for number in range(5))
+    problem = ChoiceProblem(units, ("a", "b", "c"), harms, 1.0, items, Fraction(1))
+    assert greedy(problem, 1022086678) == (2, 2, 1, 2, 1)
+    best = optimum(problem, 1022086678)
+    assert best is not None
+    assert (problem.harm((2, 2, 1, 2, 1)), problem.harm(best.choice), best.proven) == (5, 4, True)
