@@ -34,7 +34,7 @@ OPTIMIZER = re.compile(
 )
 STATISTICS = re.compile(
     r"running_(mean|var|std)|moving_(mean|var\w*)|num_batches_tracked|inv_freq|rotary|rope|freqs|"
-    r"(^|[./_])(a_log|time_decay)$|"  # of state-space models and RWKV, which take exponentials of them
+    r"(^|[./_])(a_log|time_(decay|first|faaaa))$|"  # of state-space models and RWKV: factors and decays of a state
     r"(^|[./_])(mask|position_ids|relative_position_index|attn_mask|anchors?|stats?|mean|var|variance)$"
 )
 # Scales, zero points and tables of quantised checkpoints.
@@ -46,7 +46,8 @@ NORM = re.compile(r"norm|(^|[./_])(ln|bn|gn|rms)\d*([./_]|$)|layernorm|batchnorm
 BIAS = re.compile(r"(^|[./_])(bias|beta|b)(_?\d+)?$|bias")
 EMBEDDING = re.compile(
     r"embed|(^|[./_])(wte|wpe|emb|tok_embeddings|token_embd|word2vec|vocab|lookup)([./_]|$)|pos_enc|"
-    r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|mask|query|register|prompt)_tokens?)([./]|$)|"
+    r"(^|[./_])(rel_pos_[hw]|bias_table|relative_attention_bias|(cls|class|dist|mask|query|register|prompt)_tokens?)"
+    r"([./]|$)|(^|[./])shared[./]weight$|"  # of T5 and BART, which look tokens up in it
     r"(^|[./_])(position_embd|token_types?|pos|pos_emb|posemb|positions?|positional|pe)([./]weight)?$"
 )
 # Routers of mixtures of experts. "gate" is also half of a gated layer, which has at least as many outputs as inputs.
@@ -147,11 +148,11 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
 
 
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
-    """Return the role of a tensor that has only one axis longer than 1: "bias", "norm", "statistics" or "matrix".
+    """Return the role of a tensor that has only one axis longer than 1, such as "bias", "norm" or "matrix".
 
-    These rules apply in turn. A name that tells the role, such as "bias" or "norm", decides. A "weight" with further
-    axes, of length 1, is a matrix. A tensor that is `flat` or belongs to no module is a matrix. Of the rest, those
-    called "weight", "w", "g" or "scale" are norms, all others biases.
+    These rules apply in turn. A name that tells the role, such as "bias", "norm" or "cls_token", decides. A "weight"
+    with further axes, of length 1, is a matrix. A tensor that is `flat` or belongs to no module is a matrix. Of the
+    rest, those called "weight", "w", "g" or "scale" are norms, all others biases.
 
     name: the tensor's lower-case name. neighbours: names of the other tensors of its module. flat: whether the tensor
     is so long that it is assumed to be a flattened matrix. in_matrix: whether it also has axes of length 1.
@@ -165,6 +166,8 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
         return "norm"
     if SPECTRAL.search(name) and not in_matrix:
         return "statistics"
+    if EMBEDDING.search(last or name):  # a single token, or a position
+        return "embedding"
     if in_matrix and (last == "weight" or DIRECTIONS.search(name)):  # one output, or one input; norms have one axis
         return "matrix"
     if in_model and not flat:
