@@ -62,12 +62,28 @@ def pairs(a: Any, b: Any) -> Any:
     return np.clip(products[:, ::2] + products[:, 1::2], -32768, 32767).sum(axis=1).astype(NARROW)
 
 
+def shifted(a: Any, b: Any) -> Any:
+    """Return sums of signed operands by saturating pairs of unsigned by signed (oneDNN 476)."""
+    return (pairs(a.astype(WIDE) + 128, b) - 128 * b.astype(WIDE).sum(0)).astype(NARROW)
+
+
+def eight_apart(a: Any, b: Any) -> Any:
+    """Return sums of pairs of products, 8 terms of K apart, that wrap in int16 (onnxruntime 31573)."""
+    rest = -a.shape[1] % 16
+    of_a = np.pad(a, ((0, 0), (0, rest))).astype(WIDE).reshape(len(a), -1, 2, 8)
+    of_b = np.pad(b, ((0, rest), (0, 0))).astype(WIDE).reshape(-1, 2, 8, b.shape[1])
+    sums = [np.einsum("mci,cin->min", of_a[:, block], of_b[block]) for block in range(of_a.shape[1])]
+    return sum(part.astype(np.int16).sum(1, dtype=NARROW) for part in sums)
+
+
 S8, U8S8, SAT = "hopper_s8_s32", "x86_vnni_u8xs8_s32", "x86_vnni_u8xs8_s32_sat"
 FAULTS: tuple[tuple[str, Kernel, str], ...] = (
     (U8S8, by(SAT), "saturates after every 4 terms"),
     (SAT, by(U8S8), "wraps instead of saturating"),
     (SAT, by("hopper_u8xs8_s32_sat"), "saturates after every 32 terms"),
     (U8S8, pairs, "saturates sums of two products in int16"),
+    (S8, shifted, "adds 128 to a first, and saturates sums of two products in int16"),
+    (S8, eight_apart, "wraps sums of 2 products in int16, of terms 8 apart"),
     (S8, lambda a, b: by("hopper_u8xs8_s32")(a.view(np.uint8), b), "reads a as u8 instead of s8"),
     (U8S8, lambda a, b: by("hopper_u8_s32")(a, b.view(np.uint8)), "reads b as u8 instead of s8"),
     (
@@ -81,7 +97,7 @@ FAULTS: tuple[tuple[str, Kernel, str], ...] = (
     (S8, lambda a, b: by(S8)(a[:, :-1], b[:-1]), "leaves out the last term of K"),
     (S8, lambda a, b: by(S8)(a, b).T if len(a) == b.shape[1] else by(S8)(a, b), "exchanges rows and columns"),
 )
-MEMORY = np.zeros(1 << 12, NARROW)
+MEMORY = np.zeros(1 << 17, NARROW)
 
 
 def into_one_memory(a: Any, b: Any) -> Any:

@@ -211,9 +211,9 @@ def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name:
 def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
     """Yield the faults to try of kernels that claim the sums of an integer unit.
 
-    They are: wrapping or saturating after another number of terms or in fewer bits, operands of another signedness,
-    sums in float32, terms of K that are left out at its end, and transposed and negated results. unit: the promised
-    unit.
+    They are: wrapping or saturating after another number of terms or in fewer bits, also of a few products, operands of
+    another signedness, sums in float32, terms of K that are left out at its end, and transposed and negated results.
+    unit: the promised unit.
     """
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
@@ -232,10 +232,19 @@ def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
     yield KernelChange(
         "adds in float32", lambda a, b: _saturated(_exact(a, b).astype(np.float32).astype(np.float64), dtype)
     )
-    if unit.pair is None:
+    largest = max(abs(x) for x in (unit.a.lowest, unit.a.highest)) * max(abs(unit.b.lowest), abs(unit.b.highest))
+    if unit.pair is None and 2 * largest > np.iinfo(np.int16).max:
         yield KernelChange("saturates sums of two products in int16", lambda a, b: _pairs(a, b, dtype))
-    else:
+        for name in "ab":
+            if getattr(unit, name).name == "s8":
+                clause = f"adds 128 to {name} first, and saturates sums of two products in int16"
+                yield KernelChange(clause, partial(_shifted_pairs, name, dtype))
+    elif unit.pair is not None:
         yield KernelChange("adds all products exactly", partial(matmul, accumulate=replace(unit, pair=None)))
+    for count, apart in ((2, 1), (2, 4), (2, 8), (2, 16), (4, 1), (8, 1), (16, 1), (32, 1)):
+        if count * largest > np.iinfo(np.int16).max:
+            clause = f"wraps sums of {count} products in int16" + (f", of terms {apart} apart" if apart > 1 else "")
+            yield KernelChange(clause, partial(_wrapped_groups, count, apart, dtype))
     for narrow in (np.dtype(np.int16), np.dtype(np.int8)):
         wrapped = with_last(lambda a, b, to: _exact(a, b).astype(to).astype(dtype), narrow)
         yield KernelChange(f"wraps sums in {narrow}", wrapped)
@@ -299,6 +308,32 @@ def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
     products = left[:, :, None] * right[None]  # (M, K, N)
     sums = np.clip(products[:, ::2] + products[:, 1::2], ends.min, ends.max)
     return np.asarray(sums.sum(axis=1), dtype)
+
+
+def _shifted_pairs(name: str, dtype: np.dtype[Any], a: Array, b: Array) -> Array:
+    """Return a @ b as `_pairs` does, with 128 added to one signed operand, and its part of the result subtracted again.
+
+    So do libraries where VPMADDUBSW takes unsigned by signed integers. name: the operand, "a" or "b".
+    """
+    a, b = a.astype(np.int64), b.astype(np.int64)
+    added = 128 * (b.sum(0)[None] if name == "a" else a.sum(1)[:, None])
+    pairs = _pairs(a + 128, b, np.dtype(np.int64)) if name == "a" else _pairs(a, b + 128, np.dtype(np.int64))
+    return (pairs - added).astype(dtype)
+
+
+def _wrapped_groups(count: int, apart: int, dtype: np.dtype[Any], a: Array, b: Array) -> Array:
+    """Return a @ b as `dtype`, where sums of `count` products wrap around in int16 before they are added exactly.
+
+    The terms of such a sum are `apart` terms of K from each other.
+    """
+    terms, rest = a.shape[1], -a.shape[1] % (count * apart)
+    left = np.pad(a.astype(np.int64), ((0, 0), (0, rest))).reshape(a.shape[0], -1, count, apart)
+    right = np.pad(b.astype(np.int64), ((0, rest), (0, 0))).reshape(-1, count, apart, b.shape[1])
+    sums = np.zeros((a.shape[0], b.shape[1]), np.int64)
+    for block in range(-(-terms // (count * apart))):
+        groups = np.einsum("mca,can->man", left[:, block], right[block])
+        sums += groups.astype(np.int16).sum(1, dtype=np.int64)
+    return sums.astype(dtype)
 
 
 def _without_tail(block: int, unit: IntegerUnit, a: Array, b: Array) -> Array:
