@@ -105,13 +105,15 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     finish = _finish(call, None if starts else c, backend)
     if finish.c is not None:
         work = None  # C may be in this memory, and is read after the sums are written
+    order = AT_START if belongs_to_sum else schedule.epilogue
     # an epilogue that does no more than add a bias leaves slices to be added
     changes_sums = finish.alpha != ONE or any(x is not None for x in (finish.scale_a, finish.scale_b, finish.c))
     if not single and len(slices) > 1 and schedule.slicing.merge == "in_place" and changes_sums:
-        total = _in_place(sums, finish._replace(bias=None) if plan.has_tensor_scale else finish, plan.shape, dtype)
+        bare = finish._replace(bias=None) if plan.has_tensor_scale else finish
+        total = _in_place(sums, bare, order, plan.shape, dtype)
         return _times_tensor_scale(total, finish.bias, call, backend)
     total = chained() if single else merged(sums, plan.shape, dtype, work)
-    return ended(total, AT_START if belongs_to_sum else schedule.epilogue, finish, call, backend)
+    return ended(total, order, finish, call, backend)
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
@@ -157,17 +159,21 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
     return ended(total, call.plan.schedule.epilogue, _finish(call, c, backend), call, backend)
 
 
-def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
+def _in_place(
+    sums: ProductSums, finish: Finish, order: Epilogue, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> Matrix:  # fmt: skip
     """Return the sums (M, N) of slices of K that are merged in place.
 
     The epilogue of each slice adds the result of the earlier slices as its C. sums: the operands and the order of
-    additions. finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: the result's.
+    additions. finish: the epilogue's operands; its bias is added once, at the end. order: the order of the first
+    slice's epilogue; others have the schedule's. shape, dtype: the result's.
     """
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:
-        finish_slice = bare if total is None else bare._replace(c=total, beta=ONE)
-        return finished(part, sums.schedule.epilogue, finish_slice, sums.backend)
+        if total is None:
+            return finished(part, order, bare, sums.backend)
+        return finished(part, sums.schedule.epilogue, bare._replace(c=total, beta=ONE), sums.backend)
 
     with np.errstate(all="ignore"):
         total = merged(sums._replace(join=join), shape, dtype)
