@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from fpsim.products.matmul import matmul
 from fpsim.recipes.cast_text import spec_from
 from fpsim.recipes.this_cpu import isa_here
 from fpsim.scaling.scaled import Scaled, encode_scaled
+from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import matrix_block
 from fpsim.schedules.schedule import Slicing
 from fpsim.schedules.shaped import ShapedSchedule, is_regions
 from fpsim.torch.devices import finished, on_gpu, on_hardware
@@ -66,7 +69,13 @@ def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
     if how.scaling is None:
         assert isinstance(how.element, Format)
         return CastOperand(source, encode(source, how.element, **keywords), how.element)
-    return CastOperand(source, encode_scaled(source, how.element, how.scaling, **keywords), None)
+    return CastOperand(source, encode_scaled(source, how.element, _for_matrices(how.scaling), **keywords), None)
+
+
+@lru_cache(maxsize=256)
+def _for_matrices(scaling: Scaling) -> Scaling:
+    """Return a scaling whose block has a size along both axes of a matrix, as the code of products requires."""
+    return scaling.replace(block=matrix_block(scaling.block)) if len(scaling.block) == 1 else scaling
 
 
 # ---- products

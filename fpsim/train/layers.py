@@ -15,6 +15,7 @@ from fpsim.recipes.linear import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe, Product
 from fpsim.recipes.training_recipe import Recipe
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import matrix_block
 from fpsim.sums.accumulators import Accumulator
 from fpsim.torch.delayed import with_largest_amax
 from fpsim.torch.linear import QuantLinear
@@ -328,7 +329,7 @@ def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:
-        size = scaling.block[-2:][axis] if isinstance(scaling, Scaling) and len(scaling.block) > 1 else 1
+        size = matrix_block(scaling.block)[axis] if isinstance(scaling, Scaling) else 1
         return 1 if size == -1 else min(size, length)
 
     try:

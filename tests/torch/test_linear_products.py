@@ -276,6 +276,19 @@ def test_one_scale_for_all_rows_is_that_of_every_row() -> None:
     assert torch.equal(layers[0](x), layers[1](x))
 
 
+@in_turn("block, whole", [((16,), (1, 16)), ((-1,), (-1, -1))])
+def test_a_block_of_one_axis_is_that_of_rows_or_of_the_matrix(block: Any, whole: Any) -> None:
+    results, x = [], torch.randn(8, 64)
+    for sizes in (block, whole):
+        scaling = fp.scalings.NVFP4.replace(block=sizes)
+        recipe = ft.LinearRecipe("e2m1", "e2m1", "e2m1", scaling, scaling, scaling, fprop=ft.Product("blackwell"))
+        torch.manual_seed(0)
+        layer = ft.QuantLinear(64, 32, recipe=recipe)
+        replay = importlib.import_module("fpsim.torch.replay").ProductReplay(layer, x)
+        results.append((layer(x), replay.part(slice(2, 4), slice(0, 32)), replay.over_terms(2)))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ValueError, match=r"backend must be one of emulated, float32, gpu, hardware, cpu; got 'tpu'"):
         ft.QuantLinear(8, 8, recipe=ft.MXFP8, backend="tpu")
