@@ -32,6 +32,7 @@ SHAPES = (
 KINDS = ("uniform", "ends", "runs", "small")  # how operands are drawn
 LONGEST = 300_000  # largest K for a sum that leaves the range of 32 bits
 LAST = 300  # random terms at the end of a long sum
+TOGETHER = 1 << 18  # sums of groups of products that are computed at a time
 TAILS = (2, 4, 8, 16, 32, 64, 128)  # block sizes of K; a kernel may forget the incomplete last block
 
 
@@ -326,13 +327,14 @@ def _wrapped_groups(count: int, apart: int, dtype: np.dtype[Any], a: Array, b: A
 
     The terms of such a sum are `apart` terms of K from each other.
     """
-    terms, rest = a.shape[1], -a.shape[1] % (count * apart)
+    rest = -a.shape[1] % (count * apart)
     left = np.pad(a.astype(np.int64), ((0, 0), (0, rest))).reshape(a.shape[0], -1, count, apart)
     right = np.pad(b.astype(np.int64), ((0, rest), (0, 0))).reshape(-1, count, apart, b.shape[1])
     sums = np.zeros((a.shape[0], b.shape[1]), np.int64)
-    for block in range(-(-terms // (count * apart))):
-        groups = np.einsum("mca,can->man", left[:, block], right[block])
-        sums += groups.astype(np.int16).sum(1, dtype=np.int64)
+    few = max(1, TOGETHER // (sums.size * apart))  # groups at a time, to limit memory
+    for start in range(0, len(right), few):
+        groups = np.einsum("mgca,gcan->mgan", left[:, start : start + few], right[start : start + few])
+        sums += groups.astype(np.int16).sum((1, 2), dtype=np.int64)
     return sums.astype(dtype)
 
 
