@@ -133,6 +133,29 @@ def test_an_envelope_asks_for_no_infinity_where_finite_products_may_become_the_o
     assert check_kernel(chained, **promise, envelope=True).ok
 
 
+@pytest.mark.parametrize("overflow", ["saturate", "nonfinite"])
+def test_an_envelope_takes_either_cast_of_infinite_sums(overflow: str) -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        return fp.cast(fp.matmul(a, b, accumulate="hopper_bf16_f32"), "e5m2", overflow=overflow)
+
+    promise = {"a": "bf16", "accumulate": "hopper_bf16_f32", "out_fmt": "e5m2", "shapes": [(16, 16, 35)]}
+    assert check_kernel(kernel, **promise, envelope=True).ok
+    wrong = check_kernel(lambda a, b: np.where(np.isinf(kernel(a, b)), 0, kernel(a, b)).astype(fp.E5M2.dtype),
+                         **promise, envelope=True, raises=False)  # fmt: skip
+    assert wrong.ok == (overflow == "saturate")  # which gives no Inf
+
+
+def test_an_envelope_without_bounds_says_so() -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        return fp.matmul(a, b, accumulate=fp.Sequential(fp.FP16, overflow="saturate"))
+
+    report = check_kernel(
+        kernel, a="bf16", accumulate=fp.Sequential(fp.FP16, overflow="saturate"), envelope=True, shapes=[(2, 2, 2000)]
+    )
+    assert "None of " in str(report)
+    assert "elements have no bound" in report.notes[0]
+
+
 def test_an_envelope_of_a_unit_holds_for_it_and_not_for_a_coarser_one() -> None:
     promise: dict[str, Any] = {
         "a": "e4m3", "accumulate": "hopper_mma_e4m3_f32", "envelope": True, "shapes": [(5, 7, 40), (4, 8, 256)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
@@ -310,7 +311,7 @@ def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Ker
     """
     fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     outside = unbounded = 0
-    share, worst, ulps = 0.0, None, 0.0
+    share, worst, ulps = math.nan, None, 0.0
     seen: list[Observation] = []
     try:
         for x in inputs:
@@ -324,7 +325,7 @@ def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Ker
             want = promise.bits(x)
             seen.append(Observation(x, codes, np.where(far, want, codes)))
             if not np.isnan(used).all():
-                share = max(share, float(np.nanmax(used)))
+                share = float(np.fmax(share, np.nanmax(used)))
             if far.any():
                 ulps = max(ulps, float(distance(codes, want, promise.out)[far].max()))
                 if worst is None or x.shape[2] < worst.inputs.shape[2]:

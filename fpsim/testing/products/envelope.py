@@ -25,9 +25,11 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
 from fpsim.testing.products.changes import flushed
-from fpsim.testing.products.promise import Adding, KernelInputs, Promise, operand_values
+from fpsim.testing.products.promise import Adding, KernelInputs, Promise, cast, operand_values, values_of
 
 NEAREST = Rounding.NEAREST_EVEN
+OVERFLOWS = ("nonfinite", "saturate")  # of casts of results that are Inf
+MOST = 1 << 22  # products that are computed at once
 
 
 class Envelope(NamedTuple):
@@ -36,12 +38,14 @@ class Envelope(NamedTuple):
     Attributes:
       exact: the exact sums, rounded to float64, (M, N).
       bound: the largest absolute distance allowed; NaN for an element without a bound.
-      special: NaN, Inf or -Inf where the element must be that value, 0 elsewhere.
+      special: NaN, Inf or -Inf where the sum must be that value, 0 elsewhere.
+      casts: `special` cast to the result's format, with and without saturation; a result may be either.
     """
 
     exact: Array
     bound: Array
     special: Array
+    casts: tuple[Array, Array]
 
 
 def refuse_envelope(promise: Promise) -> None:
@@ -119,11 +123,25 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
     enlarged by the error of rounding to the result's format if that is not the format of the sums. It is NaN if a sum
     may exceed half of the largest value of either format. Infinite and NaN operands count as 0 in the exact sums.
     """
+    a, b = operand_values(x.a, promise.a), operand_values(x.b, promise.b)
+    rows = max(MOST // (b.size or 1), 1)
+    parts = [_of_rows(promise, a[start : start + rows], b) for start in range(0, len(a), rows)]
+    exact, bound, special = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    casts = (values_of(cast(special, FP64, promise.out, overflow=word), promise.out) for word in OVERFLOWS)
+    return Envelope(exact, bound, special, (next(casts), next(casts)))
+
+
+def _of_rows(promise: Promise, a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Return the arrays `exact`, `bound` and `special` of an `Envelope`, for float64 operands a (M, K) and b (K, N).
+
+    promise: the arithmetic that a kernel claims.
+    """
     adding = promise.adding
     assert isinstance(adding, Adding)
-    a, b = operand_values(x.a, promise.a), operand_values(x.b, promise.b)
-    m, n, k = x.shape
-    special = _specials(a, b)
+    (m, k), n = a.shape, b.shape[1]
+    special, infinite = _specials(a, b)
+    if isinstance(adding.how, Accumulator) and adding.how.overflow == "saturate":
+        special = np.where(infinite, 0.0, special)  # an Inf becomes a number, to which more is added
     a, b = (np.where(np.isfinite(v), v, 0.0) for v in (a, b))
     rows, columns = np.repeat(a, n, axis=0), np.tile(b.T, (m, 1))
     terms = Terms(rows.astype(np.float32), columns.astype(np.float32), rows * columns)
@@ -140,14 +158,14 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
             bound = (bound + unit_roundoff(promise.out, NEAREST) * (np.abs(exact) + bound) + step) * SLACK
         largest = min(promise.out.max, adding.own_format.max) / 2
         bound = np.where(terms.magnitude_sums(k) + bound < largest, bound, np.nan)
-    bound = bound.reshape(m, n)
+    bound = np.where(infinite & (special == 0), np.nan, bound.reshape(m, n))
     # finite terms that may overflow to the other Inf make NaN of an Inf
     special = np.where(np.isinf(special) & np.isnan(bound), 0.0, special)
-    return Envelope(exact.reshape(m, n), bound, special)
+    return exact.reshape(m, n), bound, special
 
 
-def _specials(a: Array, b: Array) -> Array:
-    """Return float64 (M, N): NaN, Inf or -Inf where the terms of a result force this value, 0 elsewhere.
+def _specials(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return (float64 (M, N): NaN, Inf or -Inf where terms force this result, 0 elsewhere; where a term is Inf).
 
     a, b: the operands' float64 values, (M, K) and (K, N). A result with terms Inf and -Inf must be NaN.
     """
@@ -155,19 +173,20 @@ def _specials(a: Array, b: Array) -> Array:
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)
     up, down = (products == np.inf).any(axis=1), (products == -np.inf).any(axis=1)
-    return np.where(nan | (up & down), np.nan, np.where(up, np.inf, np.where(down, -np.inf, 0.0)))
+    special = np.where(nan | (up & down), np.nan, np.where(up, np.inf, np.where(down, -np.inf, 0.0)))
+    return special, (up | down) & ~nan
 
 
 def outside(got: Array, of: Envelope) -> Array:
     """Return a bool mask of the results `got`, float64 values (M, N), that are outside their bounds.
 
-    An element that must be NaN or Inf is outside if it has another value; an element without a bound never is. of:
-    the bounds.
+    An element whose sum must be NaN or Inf is outside if it is no cast of that value; an element without a bound never
+    is. of: the bounds.
     """
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
-        wrong = np.where(np.isnan(of.special), ~np.isnan(got), got != of.special)
+        wrong = np.all([(got != right) & ~(np.isnan(got) & np.isnan(right)) for right in of.casts], axis=0)
     return np.asarray(np.where(must, wrong, far & ~np.isnan(of.bound)))
 
 

@@ -167,9 +167,12 @@ class KernelReport:
             wrong = "exceed their bounds; from the promised sums they differ" if self.derivation else "differ,"
             if self.mismatches:
                 why = f". {self.explanation}" if self.explanation else "."
-                lines.append(f"{self.mismatches:,} of {of} {wrong} by up to {ulps_in_words(self.max_ulp)}{why}")
+                far = "some in Inf or NaN" if math.isinf(self.max_ulp) else f"by up to {ulps_in_words(self.max_ulp)}"
+                lines.append(f"{self.mismatches:,} of {of} {wrong} {far}{why}")
             elif self.derivation:
-                lines.append(f"All {of} are within their bounds; the largest error is {self.share:.1%} of its bound.")
+                share = "no element has a bound" if math.isnan(self.share) else ""
+                share = share or f"the largest error is {self.share:.1%} of its bound"
+                lines.append(f"None of {of} exceeds its bound; {share}.")
             else:
                 said = self._certificate() if self.excluded or self.rivals else ""
                 lines.append(f"All {of} are equal. {said}".rstrip())
