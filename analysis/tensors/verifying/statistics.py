@@ -24,6 +24,8 @@ COLUMNS = 512  # outputs of a weight that the checks read
 ENOUGH = 24  # the number of groups below which the checks yield nothing
 OFF = 0.5  # the distance of the median, in codes, up to which zero points count as correct
 LEAN = 0.15  # the same in standard deviations of a group's codes, because the mean weight is not exactly 0
+GROSS = 1.0  # the same where LEAN standard deviations are a code or more, as in 8 bits: only large faults show there
+ZEROS = 0.6  # the share of a group's codes that are its zero point from which the weights are taken for sparse
 SURE = 4.0  # the number of standard errors by which a median must exceed that distance
 MEDIAN = 1.2533  # standard error of a median divided by that of a mean
 PLAIN_ORDER = np.arange(8)
@@ -32,7 +34,9 @@ PLAIN_ORDER = np.arange(8)
 class Offsets(NamedTuple):
     """Statistics, over the groups of a weight, of the distance of a group's mean code from its zero point.
 
-    Groups whose largest and smallest code differ by 2 or less are left out.
+    Groups that cannot show a fault are left out: those whose largest and smallest code differ by 2 or less; those whose
+    zero point is the smallest or largest code of all groups, as if their weights have one sign; and those in which more
+    than 60 % of the codes are the zero point, as if weights are sparse.
 
     Attributes:
       median: the median of the distances (mean code - zero point), in codes.
@@ -50,8 +54,11 @@ class Offsets(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Largest |median|, in codes, at which zero points count as correct: max(0.5, 0.15 * deviation)."""
-        return max(OFF, LEAN * self.deviation)
+        """Largest |median|, in codes, at which zero points count as correct.
+
+        It is max(0.5, 0.15 * deviation), or the deviation itself if 0.15 * deviation is 1 code or more.
+        """
+        return max(OFF, LEAN * self.deviation) if LEAN * self.deviation < 1 else GROSS * self.deviation
 
     @property
     def is_off(self) -> bool:
@@ -88,8 +95,13 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
     sorted_codes = codes[order].astype(np.float32)
     counts = np.diff([*starts, len(order)])[:, None]
     means = np.add.reduceat(sorted_codes, starts, axis=0) / counts
-    wide = np.maximum.reduceat(sorted_codes, starts, axis=0) - np.minimum.reduceat(sorted_codes, starts, axis=0) > 2
-    differences = (means - zeros[groups])[wide]
+    of_groups = zeros[groups]
+    spans = np.maximum.reduceat(sorted_codes, starts, axis=0) - np.minimum.reduceat(sorted_codes, starts, axis=0)
+    at_zero = np.abs(sorted_codes - np.repeat(of_groups, counts[:, 0], axis=0)) <= OFF
+    at_end = np.minimum(np.abs(of_groups - codes.min()), np.abs(of_groups - codes.max())) <= OFF
+    wide = (spans > 2) & ~at_end
+    wide &= np.add.reduceat(at_zero, starts, axis=0, dtype=np.int64) <= ZEROS * counts
+    differences = (means - of_groups)[wide]
     if not differences.size:
         return NOTHING
     squares = np.add.reduceat(np.square(sorted_codes), starts, axis=0) / counts
@@ -200,9 +212,8 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
     """Yield a finding if zero points of compressed-tensors' packed integers are far from the mean codes of groups.
 
-    They are too far if there are 24 groups or more, and the median over the groups of (mean code - zero point) is
-    above three limits in magnitude: 0.5 codes, 0.15 standard deviations of a group's codes, and 4 standard errors of
-    the median. Yield a note instead if these data could not show an error of one code. At most 512 rows are checked.
+    `Offsets.is_off` says when they are too far. Yield a note instead if these data could not show an error of one code.
+    At most 512 rows are checked.
 
     bits: bits of a code. n, k: outputs and inputs of the weight.
     """
@@ -219,12 +230,12 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if an HQQ weight's zero points are too far from their groups' mean codes (`Offsets.is_off`).
 
-    Groups whose zero point is more than 1 below or above all codes are left out: their weights all have one sign, so
-    that their mean is not near 0.
+    Groups whose zero point is not within the range of codes are left out: their weights all have one sign, so that
+    their mean is not near 0.
     """
     zeros = one.parts.array("zero_point").reshape(-1).astype(np.float32)
-    near_zero = (zeros >= -1) & (zeros <= 1 << PACKINGS[one.parts.text("packing")])
-    yield from flat_findings(one.parts.name, grouped_codes(one.parts)[near_zero], zeros[near_zero])
+    within = (zeros > 0) & (zeros < (1 << PACKINGS[one.parts.text("packing")]) - 1)
+    yield from flat_findings(one.parts.name, grouped_codes(one.parts)[within], zeros[within])
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:

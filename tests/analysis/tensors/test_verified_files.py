@@ -267,3 +267,20 @@ def test_scales_near_the_largest_float32_are_no_overflow(tmp_path: Path) -> None
     with np.errstate(all="raise"):
         [problem] = fp.analysis.verify(safetensors(tmp_path / "a.safetensors", arrays)).problems
     assert "the scales look inverted" in problem
+
+
+@pytest.mark.parametrize("layout", ["gptq_v2", "awq", "compressed-tensors:int4_asym", "hqq:int4", "hqq:int8"])
+def test_weights_that_are_sparse_or_have_one_sign_have_no_wrong_zero_points(layout: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((64, 256)).astype(np.float32)
+    cases = {
+        "sparse": np.where(rng.random(weight.shape) < 0.9, np.float32(0), weight),
+        "one sign": np.abs(weight) * rng.choice(np.float32([-1, 1]), (64, 1)),
+    }
+    if layout.endswith("8"):
+        cases["a mean"] = weight + np.float32(0.3)  # the codes of a group spread over 40 codes
+    options: Any = {"symmetric": False} if layout == "gptq_v2" else {}
+    for name, changed in cases.items():
+        folder = tmp_path / name
+        fp.torch.export({"up.weight": changed}, layout=layout, out=folder, group_size=16, **options)
+        assert fp.analysis.verify(folder).problems == [], name
