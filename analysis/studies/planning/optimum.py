@@ -67,7 +67,9 @@ def cheapest(problem: ChoiceProblem) -> Choice:
     program = _Program(problem)
     cheap, _ = program.solved(program.prices)
     assert cheap is not None  # every unit has a recipe
-    return min(cheap, program.solved(program.harms, problem.price(cheap))[0] or cheap, key=problem.rank)
+    price = problem.price(cheap)
+    others = program.solved(program.harms, price)[0], greedy(problem, price)
+    return min((cheap, *filter(None, others)), key=problem.rank)
 
 
 class _Program:
@@ -118,15 +120,15 @@ class _Program:
         `goal`: the array `harms` or `prices` of this program, to minimise harm or price. `limit`, `most`: in the
         problem's integers; None for no limit.
         """
-        kept = len(self.rows)
+        kept, top = len(self.rows), np.ones(self.size)
+        limits = [(x, bound) for x, bound in ((self.prices, limit), (self.harms, most)) if bound is not None]
+        for numbers, bound in limits:  # what is beyond a limit by itself
+            top[numbers > bound] = 0.0
         try:
-            for numbers, bound in ((self.prices, limit), (self.harms, most)):
-                if bound is not None:
-                    unit = _power(numbers.sum(), ROW_BITS)
-                    self._add({i: x / unit for i, x in enumerate(numbers) if x}, bound / unit)
-            top = np.ones(self.size)
-            if most is not None:  # excludes recipes with more harm than a known choice has in all
-                top[self.harms > most] = 0.0
+            for numbers, bound in limits:
+                possible = np.where(top > 0, numbers, 0.0)
+                unit = _power(possible.sum(), ROW_BITS)
+                self._add({i: x / unit for i, x in enumerate(possible) if x}, bound / unit)
             return self._answered(goal, top, limit, most)
         finally:
             del self.rows[kept:], self.low[kept:], self.high[kept:]
