@@ -75,7 +75,7 @@ def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
 @lru_cache(maxsize=256)
 def _for_matrices(scaling: Scaling) -> Scaling:
     """Return a scaling whose block has a size along both axes of a matrix, as the code of products requires."""
-    return scaling.replace(block=matrix_block(scaling.block)) if len(scaling.block) == 1 else scaling
+    return scaling if len(scaling.block) == 2 else scaling.replace(block=matrix_block(scaling.block))
 
 
 # ---- products

@@ -276,8 +276,8 @@ def test_one_scale_for_all_rows_is_that_of_every_row() -> None:
     assert torch.equal(layers[0](x), layers[1](x))
 
 
-@in_turn("block, whole", [((16,), (1, 16)), ((-1,), (-1, -1))])
-def test_a_block_of_one_axis_is_that_of_rows_or_of_the_matrix(block: Any, whole: Any) -> None:
+@in_turn("block, whole", [((16,), (1, 16)), ((-1,), (-1, -1)), ((9, 1, 16), (1, 16))])
+def test_blocks_of_one_axis_or_three_are_those_of_a_matrix(block: Any, whole: Any) -> None:
     results, x = [], torch.randn(8, 64)
     for sizes in (block, whole):
         scaling = fp.scalings.NVFP4.replace(block=sizes)
