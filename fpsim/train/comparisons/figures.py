@@ -213,6 +213,8 @@ def probe_figure(comparison: Any) -> Any:
         axes.set_yticks(range(len(names)), labels=names)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xscale("log")
+        if not any(len(line.get_xdata()) for line in axes.lines):
+            axes.set_xlim(1e-3, 1.0)  # without an error, matplotlib's limits are 0 and 1
         low, high = (math.log10(limit) for limit in axes.get_xlim())
         decades = [10.0**i for i in range(math.ceil(low), math.floor(high) + 1)]
         axes.set_xticks(decades, labels=[f"{decade:g}" for decade in decades])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from html.parser import HTMLParser
@@ -19,6 +20,7 @@ import pandas as pd  # noqa: E402
 from fpsim.train import Comparison, OptimizerRecipe, recipes  # noqa: E402
 from fpsim.train.comparisons import gradient_probe  # noqa: E402
 from fpsim.train.comparisons.answer import interval  # noqa: E402
+from tests.kit.sweeps import in_turn  # noqa: E402
 from tests.train.comparisons.comparison_cases import made  # noqa: E402
 
 TABLES = ("recipes", "runs", "curves", "measured")
@@ -145,6 +147,14 @@ def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path, monkeypatch
     assert comparison.to_frame().gradient_error.tolist() == probed[probed.layer == "all"].relative_error.tolist()
     assert "1 seed cannot tell recipes apart" in text
     assert comparison.to_frame().gradient_error_low.isna().all()
+
+
+@in_turn("error", [0.0, math.nan])
+def test_a_probe_without_any_error_still_has_a_picture(error: float) -> None:
+    keys = ("relative_error", "relative_error_low", "relative_error_high", "cosine")
+    row = {"recipe": "BF16", "layer": "all", **dict.fromkeys(keys, error)}
+    comparison = dataclasses.replace(made({"BF16": [2.0]}), probed=(row,))
+    assert 'id="probe"' in comparison.to_html()
 
 
 def test_the_probe_of_a_comparison_has_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
