@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,11 +117,11 @@ def drift(
     sizes = _checked_lengths(lengths)
     require_integer("trials", trials, 1)
     require_integer("seed", seed, 0)
-    if isinstance(confidence, bool) or not isinstance(confidence, float) or not 0 < confidence < 1:
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise ValueError(f"confidence must be a number between 0 and 1, such as 0.95; got {shown(confidence)}.")
-    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0):
+    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, Real) or not factor > 0):
         raise ValueError(f"factor must be a positive number, the lambda of the bounds, or None; got {shown(factor)}.")
-    chance = Chance(confidence, None if factor is None else float(factor))
+    chance = Chance(float(confidence), None if factor is None else float(factor))
     left = checked_operand(a, "a", sizes[-1], None)
     rows = None if isinstance(left, str) else len(left)
     right = None if b is None else checked_operand(b, "b", sizes[-1], rows)

@@ -61,6 +61,12 @@ def test_reports_on_sums_of_0_are_drawn_without_curves() -> None:
     report.plot().figure.canvas.draw()
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    settings: dict[str, Any] = {"accumulators": fp.Sequential("bf16"), "lengths": 8}
+    report = drift(**settings, confidence=np.float32(0.5), factor=np.int64(2))
+    assert report == drift(**settings, confidence=0.5, factor=2.0)
+
+
 def test_one_term_is_in_the_singular() -> None:
     assert str(drift(accumulators=fp.Sequential("bf16"), lengths=1)).endswith(" at 1 term.")
 
