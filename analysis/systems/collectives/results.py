@@ -26,7 +26,7 @@ class CollectiveRow:
       max_relative: the largest |error| / |exact sum| of an element; NaN if every sum is 0.
       bias: sum of error * sign(exact sum) / sum of |exact sum|: negative where sums are too small.
       exact_share: share of elements that equal the exact sum of the rounded contributions, rounded once to the format
-        (to nearest even).
+        (to nearest even); with average="divide_after" that rounded sum divided by the ranks and rounded again.
       order_changed: share of elements whose bits change in some permutation of the ranks; NaN if none was tried.
       order_lowest, order_highest: the smallest and largest relative_error over the given order and the permutations.
       worst_rank: the rank whose shard of the buffer has the largest relative error; as in ZeRO, rank r owns the r-th of

@@ -39,7 +39,8 @@ def batch_invariance(
       A BatchInvariance, one row for each batch size.
 
     Raises:
-      ValueError: sizes are not positive integers, x has too few rows, or fn returns another number of rows.
+      ValueError: sizes are not positive integers, x has too few rows, or fn returns another number of rows, no
+        elements, or NaN alone.
       TypeError: fn cannot be called, or does not return floats.
 
     Source: docs/batch-invariance.md.
@@ -63,6 +64,8 @@ def batch_invariance(
     require_integer("seed", seed, 0)
     runner, describe = _Runner(fn, x, rows, seed), getattr(fn, "describe", None)
     references = [runner.result(row, sizes[0], 0) for row in range(rows)]
+    if all(bool((result != result).all()) for result in references):
+        raise ValueError("fn must return numbers, whose bits can be compared; got NaN or nothing for all tested rows.")
     compared = []
     last, group, thresholds = references, 0, []
     for number, size in enumerate(sizes):

@@ -289,6 +289,8 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
             TypeError,
             "the result must be an array",
         ),
+        (lambda: A.batch_invariance(lambda rows: rows * np.nan, np.ones((4, 2))), ValueError, "fn must return numbers"),
+        (lambda: A.batch_invariance(lambda rows: rows[:, :0], np.ones((4, 2))), ValueError, "fn must return numbers"),
         (lambda: A.ScheduledProduct(np.ones(3)), ValueError, r"shape \(k, n\)"),
         (lambda: A.ScheduledProduct(None, "hopper_bf16"), ValueError, "unit"),
         (lambda: A.ScheduledProduct(None, choose=WRONG), TypeError, "choose must be a schedule"),
