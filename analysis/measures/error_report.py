@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.measures.metrics import FORMULAS, metric
 from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.display.optional import Axes, DataFrame, frame, load
@@ -32,7 +33,7 @@ SHOWN = ("underflow", "overflow", "saturation")  # rates in the text of a report
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Parts:
+class Parts(EqualByValue):
     """The metrics of each channel or block of an array.
 
     Attributes:
@@ -107,8 +108,8 @@ class _Metric(property):
         def __get__(self, instance: Any, owner: type | None = None, /) -> float: ...  # type: ignore[override]
 
 
-@dataclass(frozen=True)
-class ErrorReport:
+@dataclass(frozen=True, eq=False)
+class ErrorReport(EqualByValue):
     """The errors of rounding an array; `merge` adds another part of the same data.
 
     x is an element of the array and result its rounded value, times the scale if there is one. The compared elements

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.measures.magnitude_loops import BINS, BINS_PER_BINADE, LOWEST_EXPONENT, histogram_kernel
 from fpsim.analysis.measures.parts import Layout
 from fpsim.analysis.measures.passes import as_floats, float_pieces
@@ -29,7 +30,7 @@ QUANTILES = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RangeParts:
+class RangeParts(EqualByValue):
     """The range of each channel or block of an array: arrays with one number for each.
 
     Attributes:

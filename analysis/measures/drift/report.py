@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.measures.drift.bounds import Bounds, Chance
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.tensors.chunks import Floats
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
@@ -25,8 +26,8 @@ FIGURES = (
 LINEAR, SQUARE_ROOT = 0.75, 0.25  # exponents of the growth above which a curve is called linear, or a square root
 
 
-@dataclass(frozen=True)
-class DriftRow:
+@dataclass(frozen=True, eq=False)
+class DriftRow(EqualByValue):
     """The error of the sums of one accumulator and number of terms, over all trials.
 
     The relative error of a trial is (sum - exact sum) / |exact sum|. Metrics that cannot be measured are NaN, and
@@ -151,8 +152,8 @@ def _norms(squares: tuple[float, ...]) -> dict[str, float]:
     return {name: math.sqrt(x / exact) if exact else math.nan for name, x in zip(names, (error, *bounds), strict=True)}
 
 
-@dataclass(frozen=True)
-class Regime:
+@dataclass(frozen=True, eq=False)
+class Regime(EqualByValue):
     """The growth of an accumulator's error with the number of terms, the length.
 
     Attributes:

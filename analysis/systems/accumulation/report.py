@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
 from fpsim.display.optional import Axes
@@ -17,8 +18,8 @@ from fpsim.errors import require_word
 LARGE = "large batch"
 
 
-@dataclass(frozen=True)
-class AccumulationRow:
+@dataclass(frozen=True, eq=False)
+class AccumulationRow(EqualByValue):
     """The errors of the mean gradient of the first micro-batches, compared with their float64 mean.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.arrays import Array
 from fpsim.deprecation import warn_renamed
@@ -23,8 +24,8 @@ from fpsim.scaling.file import ScaledFileError, load, save
 KIND = "a report on attention"
 
 
-@dataclass(frozen=True)
-class AttentionFigures:
+@dataclass(frozen=True, eq=False)
+class AttentionFigures(EqualByValue):
     """The errors of an attention in the formats of a recipe, relative to float64.
 
     A row is one query of one head; means are over the rows of all heads. "Exact" means computed in float64. Output
@@ -240,8 +241,8 @@ class WeightUnderflow(SavedReport):
         )
 
 
-@dataclass(frozen=True)
-class CacheRow:
+@dataclass(frozen=True, eq=False)
+class CacheRow(EqualByValue):
     """The errors of an attention whose keys and values one cache stores, with all else in float64.
 
     Attributes:

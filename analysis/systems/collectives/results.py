@@ -9,6 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_table
@@ -16,8 +17,8 @@ from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 
 
-@dataclass(frozen=True)
-class CollectiveRow:
+@dataclass(frozen=True, eq=False)
+class CollectiveRow(EqualByValue):
     """The errors of the sums of one all-reduce algorithm, relative to exact sums of the unrounded contributions.
 
     Attributes:
@@ -123,8 +124,8 @@ class CollectiveReport(SavedReport):
         return text + "."
 
 
-@dataclass(frozen=True)
-class CollectiveGrowth(SavedReport):
+@dataclass(frozen=True, eq=False)
+class CollectiveGrowth(EqualByValue, SavedReport):
     """The growth of the errors of all-reduce algorithms with the number of ranks.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes
 from fpsim.display.wording import listed, percent, plural
@@ -98,8 +99,8 @@ class BatchInvariance(SavedReport):
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class DecodingRow:
+@dataclass(frozen=True, eq=False)
+class DecodingRow(EqualByValue):
     """The difference of two decoders' distributions of one token.
 
     Attributes:

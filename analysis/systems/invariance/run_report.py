@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from fpsim.analysis.measures.equality import EqualByValue
 from fpsim.analysis.systems.saved_report import SavedReport
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import html_paragraphs, html_table
@@ -15,8 +16,8 @@ from fpsim.errors import require_word
 LISTED = 12
 
 
-@dataclass(frozen=True)
-class TensorDifference:
+@dataclass(frozen=True, eq=False)
+class TensorDifference(EqualByValue):
     """The difference of one tensor between two runs.
 
     Attributes:
@@ -42,8 +43,8 @@ class TensorDifference:
     amax_second: float
 
 
-@dataclass(frozen=True)
-class TokenChange:
+@dataclass(frozen=True, eq=False)
+class TokenChange(EqualByValue):
     """A token at which the two runs' logits have different maxima.
 
     Attributes:
@@ -60,8 +61,8 @@ class TokenChange:
     margin: float
 
 
-@dataclass(frozen=True)
-class RunComparison(SavedReport):
+@dataclass(frozen=True, eq=False)
+class RunComparison(EqualByValue, SavedReport):
     """A comparison of two runs: the first tensor that differs, growth of differences, and changes of output tokens.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -156,3 +157,19 @@ def test_sums_over_one_part_are_those_of_adding_it_to_nothing() -> None:
     sums = fp.analysis.error(x, "e4m3").sums
     alone = ErrorSums(sums.counts[None], sums.totals[None], sums.maxima[None]).over_first_axis()
     assert alone == nothing().merge(alone) == sums
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda x: fp.analysis.error(x, "e4m3", scaling="TILE_1X128"), lambda x: fp.analysis.error(x, "e4m3", axis=0),
+        lambda x: fp.analysis.range(x, axis=0), fp.analysis.compare,
+        lambda x: fp.analysis.drift(x, accumulators="hopper_bf16_f32", lengths=4),
+    ],
+)  # fmt: skip
+def test_equal_reports_are_equal_also_with_nan_and_parts(measure: Any) -> None:
+    x = np.random.default_rng(0).random((4, 8), np.float32)
+    report, again = measure(x), measure(x)
+    assert report == again == pickle.loads(pickle.dumps(report))
+    assert hash(report) == hash(again)
+    assert report != measure(2 * x + 1)

@@ -15,12 +15,23 @@ from fpsim.scaling.file import save
 
 X = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
 REPORTS: dict[str, Callable[[], Any]] = {
-    "collectives": lambda: fp.analysis.collectives.report(X, "bf16"),
+    "collectives": lambda: fp.analysis.collectives.report(X, "bf16", permutations=0),
     "growth": lambda: fp.analysis.collectives.growth("bf16", ranks=(2, 4), size=64),
     "ledger": lambda: fp.analysis.ledger(1000, "FP16_MASTERS"),
     "accumulation": lambda: fp.analysis.accumulation(X),
     "underflow": lambda: fp.analysis.attention_underflow(),
+    "caches": lambda: fp.analysis.kv_caches(X, X, 0 * X),
+    "runs": lambda: fp.analysis.compare_runs({(1, "a", "b"): X}, {(1, "a", "b"): X[:2]}),
 }
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_equals_itself_from_a_file_also_with_nan(name: str, tmp_path: Path) -> None:
+    report = REPORTS[name]()
+    report.save(tmp_path / "report.json")
+    again = type(report).load(tmp_path / "report.json")
+    assert again == report
+    assert hash(again) == hash(report)
 
 
 @pytest.mark.parametrize("name", REPORTS)
