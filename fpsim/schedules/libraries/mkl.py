@@ -41,6 +41,8 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
     Other kernels compute vectors, and up to 15 rows with a transposed b. Where no rule is known, `at` raises a
     `DeclinedShape` that says which rule is missing.
 
+    The rules hold on Intel's processors. On AMD's, MKL takes other kernels, whose order is not known.
+
     Sums of segments start at +0. With K = 1 the result of sgemm is the product itself, so -1 * 0 is -0. The operands
     must be contiguous in memory or transposed views of contiguous matrices.
 

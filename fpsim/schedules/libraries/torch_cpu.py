@@ -90,7 +90,7 @@ def torch_mm(
 
     For INT8 operands they are the schedules of torch._int_mm, which oneDNN computes. The operands must be contiguous in
     memory or transposed views of contiguous matrices, and torch.set_float32_matmul_precision must be "highest", its
-    default.
+    default. Float32 products are predicted for Intel's processors alone, the others for AMD's too.
 
     Args:
       isa, threads, l1, l2: as in `onednn`.
