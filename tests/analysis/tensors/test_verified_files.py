@@ -125,7 +125,7 @@ def test_fp8_without_scales_may_be_a_plain_cast(tmp_path: Path) -> None:
     report = fp.analysis.verify(safetensors(tmp_path / "m.safetensors", arrays))
     assert (report.layout, report.problems) == ("plain", [])
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
-    assert "a.weight holds float8_e4m3fn codes" in fp.analysis.verify(tmp_path).problems[0]
+    assert "a.weight: it holds float8_e4m3fn codes" in fp.analysis.verify(tmp_path).problems[0]
 
 
 def test_fp8_of_one_scale_may_be_called_fp8(tmp_path: Path) -> None:
@@ -143,6 +143,26 @@ def test_scales_without_codes_are_found(tmp_path: Path) -> None:
     assert report.problems == [
         "b.weight: the checkpoint holds b.weight_scale without its codes, b.weight or b.weight_packed."
     ]  # fmt: skip
+
+
+def test_codes_that_became_floats_without_their_scales_are_found(tmp_path: Path) -> None:
+    """As after readers that drop scales (unsloth 6200), or write what they refuse (imp 1450)."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((256, 256)).astype(np.float32)
+    fp.torch.export({"up.weight": weight}, layout="deepseek_fp8", out=tmp_path)  # for its configuration
+    encoded = fp.encode_scaled(weight, "e4m3", "BLOCK_128X128")
+    codes = encoded.codes.view(ml_dtypes.float8_e4m3fn)
+    arrays = {"up.weight": codes, "up.weight_scale_inv": encoded.scales}
+    raw = arrays["up.weight"].astype(ml_dtypes.bfloat16)
+    plain = rng.standard_normal((64, 64)).astype(np.float32)
+    safetensors(tmp_path / "model.safetensors", {**arrays, "down.weight": raw, "out.weight": plain})
+    unscaled = "down.weight: its bfloat16 values are values of E4M3, up to 448: codes were converted unscaled."
+    assert fp.analysis.verify(tmp_path).problems == [unscaled]
+    scales = {"down.weight_scale_inv": arrays["up.weight_scale_inv"]}
+    safetensors(tmp_path / "model.safetensors", {**arrays, "down.weight": plain, **scales})
+    assert fp.analysis.verify(tmp_path).problems == [
+        "down.weight: down.weight_scale_inv is stored, and the weight is float32, which has no scales."
+    ]
 
 
 def test_configurations_that_disagree_are_a_problem(tmp_path: Path) -> None:
