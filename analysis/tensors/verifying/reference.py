@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,16 +14,22 @@ from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array, is_torch
 
-FAR = 0.5  # relative error above which a weight is not the reference's; 2-bit formats have less
+FAR = 0.5  # relative error above which a weight is not the reference's; formats of 3 bits and more have less
+FAR_BITS = {
+    "1": 4.0,
+    "2": 1.0,
+}  # the same for codes of 1 and 2 bits, whose rounding alone may have errors of 2.1 and 0.6
+FEW_BITS = re.compile(r"(?:int|i?q|tq)([12])", re.IGNORECASE)  # at the start of such weights' dtypes
 NEAR = 0.5  # a change of the order explains an error if it leaves less than this share of it
 
 
 def reference_findings(weights: Sequence[Tensor], reference: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each weight whose relative error, compared with the unquantised model, is above 0.5.
+    """Yield a finding for each weight whose relative error, compared with the unquantised model, is above a limit.
 
-    If the error is at most half as large with the weight negated, or with neighbouring values swapped, the finding says
-    so. A weight that the unquantised model lacks, or has in another shape, also yields a finding. weights: the decoded
-    tensors of the checkpoint. reference: tensor name -> array of the unquantised model.
+    The limit is 0.5, but 1 for codes of 2 bits and 4 for codes of 1 bit. If the error is at most half as large with the
+    weight negated, or with neighbouring values swapped, the finding says so. A weight that the unquantised model lacks,
+    or has in another shape, also yields a finding. weights: the decoded tensors of the checkpoint. reference: tensor
+    name -> array of the unquantised model.
     """
     for one in weights:
         if not one.layout:
@@ -40,7 +47,8 @@ def reference_findings(weights: Sequence[Tensor], reference: Mapping[str, Any]) 
             )
             continue
         error = _relative(got, wanted)
-        if error <= FAR:
+        match = FEW_BITS.match(one.dtype)
+        if error <= (FAR if match is None else FAR_BITS[match[1]]):
             continue
         changed = {"the sign changed": -got}
         if got.shape[-1] % 2 == 0:

@@ -304,3 +304,14 @@ def test_weights_that_are_sparse_or_have_one_sign_have_no_wrong_zero_points(layo
         folder = tmp_path / name
         fp.torch.export({"up.weight": changed}, layout=layout, out=folder, group_size=16, **options)
         assert fp.analysis.verify(folder).problems == [], name
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_errors_of_1_and_2_bits_are_no_fault(bits: int, tmp_path: Path) -> None:
+    weight = {"a.weight": np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)}
+    report = fp.torch.export(weight, layout=f"hqq:int{bits}", out=tmp_path, group_size=256)
+    assert report.weights[0].relative_error > 0.5
+    assert fp.analysis.verify(tmp_path, reference=weight).problems == []
+    other = {"a.weight": weight["a.weight"] / 9}
+    assert any("its relative error against the reference is" in text
+               for text in fp.analysis.verify(tmp_path, reference=other).problems)  # fmt: skip
