@@ -62,10 +62,9 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
         if quantised and one.name.endswith(".weight") and len(one.shape) == 2 and one.dtype in FLOATS:
             sample = next(one.chunks(SAMPLE), np.zeros(0)).astype(np.float64)
             largest = float(np.abs(sample).max(initial=0))
-            if largest >= UNSCALED and (quantize(sample, E4M3) == sample).all():
-                text = (
-                    f"its {one.dtype} values are those of E4M3, up to {largest:g}: its codes were converted unscaled."
-                )
+            varied = np.unique(sample).size >= DISTINCT
+            if largest >= UNSCALED and varied and (quantize(sample, E4M3) == sample).all():
+                text = f"its {one.dtype} values are values of E4M3, such as {largest:g}: codes were converted unscaled."
                 yield Finding.about(one.name, "converted unscaled", text)
         for end, codes in BESIDE.items():
             stem = one.name.removesuffix(end)
