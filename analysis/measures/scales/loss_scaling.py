@@ -43,6 +43,7 @@ class ScalingStep:
       count: number of gradients (elements).
       overflows: number of finite gradients that became Inf or NaN.
       underflows: number of nonzero gradients that became 0.
+      nonfinite: number of gradients that were Inf or NaN before scaling.
     """
 
     policy: str
@@ -53,6 +54,7 @@ class ScalingStep:
     count: int
     overflows: int
     underflows: int
+    nonfinite: int = 0
 
     @property
     def overflow(self) -> float:
@@ -143,6 +145,8 @@ class LossScalingReport:
     def __str__(self) -> str:
         """Return a sentence: for each policy the shares of lost gradients, skipped steps and applied overflows.
 
+        A further sentence counts the steps in which gradients were Inf or NaN before scaling.
+
         Example:
           >>> import fpsim as fp
           >>> stream = [np.float32([1e-6, 2e-8, 1e-9])] * 3
@@ -157,7 +161,9 @@ class LossScalingReport:
             applied = row["applied_overflows"]
             bad = f", and applies overflows in {percent(applied)} of them" if applied else ""
             words.append(f"{row['policy']} loses {lost} of the gradients and skips {skipped} of the steps{bad}")
-        return f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
+        text = f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
+        given = sum(step.nonfinite > 0 for step in self.of(self.policies[0]))
+        return f"{text}. In {plural(given, 'step')} gradients are Inf or NaN with any scale" if given else text
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: the text of `str()`, and a table of the totals."""
@@ -225,7 +231,7 @@ def loss_scaling(
                 seen[scale] = _cast(gradients, scale, target)
             cast = seen[scale]
             skipped = cast.seen.overflowed and policy.skips
-            counts = cast.size, cast.overflows, cast.underflows
+            counts = cast.size, cast.overflows, cast.underflows, cast.nonfinite
             steps[i].append(ScalingStep(policy.name, number, scale, cast.seen.overflowed, skipped, *counts))
             states[i] = policy.after(states[i], cast.seen)
     if not steps[0]:
@@ -242,12 +248,14 @@ class _ScaledGradients(NamedTuple):
       size: number of gradients (elements).
       overflows: number of finite gradients that became Inf or NaN.
       underflows: number of nonzero gradients that became 0.
+      nonfinite: number of gradients that were Inf or NaN before.
     """
 
     seen: Seen
     size: int
     overflows: int
     underflows: int
+    nonfinite: int
 
 
 def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradients:
@@ -255,7 +263,7 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
     gradients: float arrays. The result also has what a policy needs to choose the next scale.
     """
-    count = overflows = underflows = strange = 0
+    count = overflows = underflows = nonfinite = 0
     amax, squares = 0.0, 0.0
     for part in gradients:
         for x in flat_chunks(part, LARGE):
@@ -263,16 +271,16 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
                 rounded = np.asarray(quantize(x.astype(np.float32) * np.float32(scale), fmt), np.float64)
                 finite = np.isfinite(rounded)
                 squares += float(np.sum(rounded * rounded))
-                overflowed_before = int(np.count_nonzero(~np.isfinite(x)))
+                before = int(np.count_nonzero(~np.isfinite(x)))
             lost = int(np.count_nonzero(~finite))
             count += x.size
-            strange += overflowed_before
-            overflows += lost - overflowed_before
+            nonfinite += before
+            overflows += lost - before
             underflows += int(np.count_nonzero((rounded == 0) & (x != 0)))
             amax = max(amax, float(np.max(np.abs(rounded), initial=0.0, where=finite)))
-    overflowed = overflows + strange > 0
+    overflowed = overflows + nonfinite > 0
     seen = Seen(overflowed, math.inf if overflowed else amax, math.sqrt(squares) if squares >= 0 else math.nan, fmt.max)
-    return _ScaledGradients(seen, count, overflows, underflows)
+    return _ScaledGradients(seen, count, overflows, underflows, nonfinite)
 
 
 def _gradients(element: Any, number: int) -> list[Array]:

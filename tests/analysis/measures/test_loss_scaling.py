@@ -270,3 +270,12 @@ def test_meta_tensors_are_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="meta device"):
         loss_scaling([torch.empty(4, device="meta")])
+
+
+def test_gradients_that_no_scale_saves_are_counted() -> None:
+    stream = [np.float32([1e-6, value]) for value in (1.0, np.nan, 2.0, -np.inf, 1e5)]
+    report = fp.analysis.loss_scaling(stream, policies=["none", "static"])
+    assert [step.nonfinite for step in report.of("none")] == [0, 1, 0, 1, 0]
+    assert [step.overflows for step in report.of("none")] == [0, 0, 0, 0, 1]
+    assert str(report).endswith("of the steps. In 2 steps gradients are Inf or NaN with any scale")
+    assert "with any scale" not in str(fp.analysis.loss_scaling(stream[:1]))
