@@ -13,14 +13,14 @@ from fpsim.schedules.shaped import CHAIN, ISAS, Isa, Layout, ShapedSchedule
 
 THIS_CPU = "this CPU"
 TORCH = "2.13.0"  # the version for which fp.schedules.torch_mm was measured
-LIMIT = "ONEDNN_MAX_CPU_ISA"
+NAMES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # variables of oneDNN; the first one that is not empty counts
 # Instructions -> the features that they need, as LLVM calls them.
 FEATURES: dict[Isa, tuple[str, ...]] = {
     "amx_fp16": ("amx-tile", "amx-fp16"), "amx": ("amx-tile", "amx-bf16"), "avx512_fp16": ("avx512fp16",),
     "avx512_bf16": ("avx512bf16",), "avx512_vnni": ("avx512vnni",),
     "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"), "avx2_vnni": ("avxvnni",), "avx2": ("avx2", "fma"),
 }  # fmt: skip
-# Value of ONEDNN_MAX_CPU_ISA -> the most capable instruction set that it allows; others allow less than AVX2.
+# Value of these variables -> the most capable instruction set that it allows; others allow less than AVX2.
 LIMITS: dict[str, Isa] = {
     "DEFAULT": "amx_fp16", "ALL": "amx_fp16", "AVX10_1_512_AMX_FP16": "amx_fp16", "AVX10_1_512_AMX": "amx",
     "AVX512_CORE_AMX_FP16": "amx_fp16", "AVX512_CORE_AMX": "amx", "AVX10_1_512": "avx512_fp16",
@@ -36,19 +36,19 @@ hosts = deferred("fpsim.runtime.host")
 def isa_here() -> Isa:
     """Return the most capable instruction set, such as "avx512", that oneDNN uses on this processor.
 
-    The environment variable ONEDNN_MAX_CPU_ISA limits it.
+    The environment variable ONEDNN_MAX_CPU_ISA, or its older name DNNL_MAX_CPU_ISA, limits it.
 
     Raises:
       ValueError: the processor is not x86-64 or has no AVX2, or it is not known how torch multiplies under the
         variable's value.
     """
     features = hosts().host_features()
-    word = os.environ.get(LIMIT, "DEFAULT").upper()
-    if word not in LIMITS:
+    name, word = next(((name, word) for name in NAMES if (word := os.environ.get(name))), (NAMES[0], "DEFAULT"))
+    if word.upper() not in LIMITS:
         raise ValueError(
-            f"how torch multiplies under {LIMIT}={shown(word)} is not known, only under {', '.join(LIMITS)}. Unset it."
+            f"how torch multiplies under {name}={shown(word)} is not known, only under {', '.join(LIMITS)}. Unset it."
         )
-    allowed = ISAS[ISAS.index(LIMITS[word]) :]  # ISAS lists the most capable first
+    allowed = ISAS[ISAS.index(LIMITS[word.upper()]) :]  # ISAS lists the most capable first
     here = next((isa for isa in allowed if all(name in features for name in FEATURES[isa])), None)
     if here is None:
         raise ValueError(

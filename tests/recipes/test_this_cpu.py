@@ -26,17 +26,20 @@ BF16 = ft.RECIPES["BF16"]
 def processor(monkeypatch: pytest.MonkeyPatch) -> Set:
     """Take this machine's processor for one with some instructions, under a value of ONEDNN_MAX_CPU_ISA."""
 
-    def set_to(isa: str, limit: str = "") -> None:
+    def set_to(isa: str, limit: str | None = None) -> None:
         features = {name for each in ISAS[ISAS.index(isa) :] for name in here.FEATURES[each]} if isa else set()
         monkeypatch.setattr("fpsim.runtime.host.host_features", lambda: frozenset(features))
-        monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-        if limit:
+        for name in here.NAMES:
+            monkeypatch.delenv(name, raising=False)
+        if limit is not None:
             monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
 
     return set_to
 
 
-def test_the_instructions_are_the_largest_that_processor_and_limit_allow(processor: Set) -> None:
+def test_the_instructions_are_the_largest_that_processor_and_limit_allow(
+    processor: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for isa in ISAS:
         processor(isa)
         assert here.isa_here() == isa
@@ -44,9 +47,13 @@ def test_the_instructions_are_the_largest_that_processor_and_limit_allow(process
         ("amx", "AVX512_CORE_BF16", "avx512_bf16"), ("amx", "avx512_core", "avx512"), ("avx512", "ALL", "avx512"),
         ("avx2", "AVX512_CORE_FP16", "avx2"), ("avx512_fp16", "AVX2", "avx2"), ("amx_fp16", "AVX512_CORE_AMX", "amx"),
         ("amx_fp16", "DEFAULT", "amx_fp16"), ("avx512_bf16", "AVX512_CORE_VNNI", "avx512_vnni"),
-        ("avx512_bf16", "AVX2_VNNI", "avx2_vnni"),
+        ("avx512_bf16", "AVX2_VNNI", "avx2_vnni"), ("amx", "", "amx"),
     ):  # fmt: skip
         processor(isa, limit)
+        assert here.isa_here() == want
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    for limit, want in (("", "avx2"), ("AVX512_CORE", "avx512")):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
         assert here.isa_here() == want
 
 
