@@ -39,7 +39,7 @@ class Recipe:
       numerics: formats of softmax, norm and loss, and the arithmetic of attention.
       loss_scaling: a policy or its name: "none", "static", "dynamic", "ema", or a faulty one.
       loss_factor: a further factor of the loss, by which gradients are divided again: a small factor shows
-        how the recipe treats gradients that are that much smaller.
+        how the recipe treats gradients that are that much smaller; 2**-126 to 2**126.
       optimizer: learning rate, clipping, formats of moments and weights.
       reduction: the format that gradients of micro-batches and processes are rounded to before they are added, in
         float32 and in order; None for float32.
@@ -87,6 +87,8 @@ class Recipe:
         require_kind("numerics", self.numerics, Numerics, "a Numerics")
         object.__setattr__(self, "loss_scaling", loss_scaling_policy(self.loss_scaling))
         require_number("loss_factor", self.loss_factor, positive=True)
+        if not 2.0**-126 <= self.loss_factor <= 2.0**126:  # float32 also holds the inverse, which multiplies gradients
+            raise ValueError(f"loss_factor must be in 2**-126 .. 2**126; got {self.loss_factor}.")
         require_kind("optimizer", self.optimizer, OptimizerRecipe, "an OptimizerRecipe")
         if self.reduction is not None:
             object.__setattr__(self, "reduction", format_argument("reduction", self.reduction))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,7 +80,7 @@ def structured(table: Any, cls: type[Made]) -> Made:
       TypeError, ValueError: a key is not a field's name, a field is missing or cannot have its value.
     """
     fields: dict[str, Any] = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    if not isinstance(table, dict):
+    if not isinstance(table, Mapping):
         raise ValueError(f"a table with fields of {cls.__name__} is needed; got {shown(table)}.")
     for name in table:
         if name not in fields:

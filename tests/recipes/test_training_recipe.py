@@ -91,6 +91,7 @@ def test_patterns_tell_large_letters_from_small_ones() -> None:
         (lambda: Recipe(loss_scaling="dynamik"), ValueError, "Did you mean 'dynamic'"),
         (lambda: Recipe(loss_factor=0), ValueError, "loss_factor must be a finite number > 0; got 0"),
         (lambda: Recipe(loss_factor=float("nan")), ValueError, "loss_factor must be a finite number"),
+        (lambda: Recipe(loss_factor=1e-40), ValueError, r"loss_factor must be in 2\*\*-126 .. 2\*\*126; got 1e-40"),
         (lambda: Recipe(optimizer={}), TypeError, "optimizer must be an OptimizerRecipe"),
         (lambda: Recipe(reduction="bf61"), ValueError, "Did you mean 'BF16'"),
         (lambda: Recipe(parametrisation="units"), ValueError, "Did you mean 'unit'"),

@@ -1,6 +1,7 @@
 """Recipes as TOML, both ways, and what is different between two."""
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -92,6 +93,12 @@ def test_each_field_comes_back_alone(field: Any) -> None:
 def test_only_what_differs_from_the_defaults_is_written() -> None:
     assert Recipe().to_toml() == ""
     assert Recipe(controller=Controller(patience=9)).to_toml() == "[controller]\npatience = 9\n"
+
+
+def test_any_mapping_of_fields_is_read() -> None:
+    assert Recipe.from_plain(MappingProxyType({"optimizer": MappingProxyType({"lr": 0.5})})) == Recipe(
+        optimizer=OptimizerRecipe(lr=0.5)
+    )
 
 
 def test_a_file_comes_back(tmp_path: Any) -> None:
