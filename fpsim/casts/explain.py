@@ -148,8 +148,13 @@ def _reason(
     if math.isnan(value):
         return "NaN stays NaN" if fmt.has_nan else f"{fmt} has no NaN, and {decides}"
     if value < 0 and not fmt.signed:
-        nothing = result == 0 and fraction is None and abs(value) < fmt.smallest_subnormal
-        return f"{fmt} has no negative values, " + ("and this one rounds to zero" if nothing else f"and {decides}")
+        share = -Fraction(value) / Fraction(fmt.smallest_subnormal) if math.isfinite(value) else math.inf
+        start = mode.goes_away(odd=False, negative=True)
+        if result == 0 and (share < start.at or (share == start.at and not start.included)):
+            decides = "this one rounds to zero"
+        elif result == 0 and math.isnan(kept):
+            decides = "subnormals='flush' makes this one zero"
+        return f"{fmt} has no negative values, and {decides}"
     if math.isinf(value):
         return f"the value is infinite, and {decides} what becomes of it in {fmt}"
     if value == 0 and not fmt.has_zero:

@@ -52,6 +52,9 @@ def test_neighbours_enclose_the_value_and_the_fraction_places_it(x: float, fmt: 
         assert Fraction(int(told.dropped_bits, 2), 2 ** len(told.dropped_bits)) == told.fraction
 
 
+SMALL = fp.p3109_k6p3ue.smallest_subnormal
+
+
 @in_turn(
     "x, fmt, words, reason",
     [
@@ -82,6 +85,10 @@ def test_neighbours_enclose_the_value_and_the_fraction_places_it(x: float, fmt: 
         (1e-45, "E8M0", {}, "nothing below its smallest value"),
         (-0.0, "E4M3FNUZ", {}, "has no -0"),
         (-1e-9, "p3109_k6p3ue", {}, "this one rounds to zero"),
+        (-0.6 * SMALL, "p3109_k6p3ue", {"overflow": "saturate"}, "overflow='saturate' decides"),
+        (-0.6 * SMALL, "p3109_k6p3ue", {"subnormals": "flush"}, "subnormals='flush' makes this one zero"),
+        (-0.1 * SMALL, "p3109_k6p3ue", {"rounding": "down", "overflow": "saturate"}, "overflow='saturate' decides"),
+        (-math.inf, "p3109_k6p3ue", {}, "no negative values, and overflow='nonfinite' decides"),
     ],
 )
 def test_the_reason_names_what_decided(x: float, fmt: str, words: dict[str, Any], reason: str) -> None:
