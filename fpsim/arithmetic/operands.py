@@ -17,6 +17,7 @@ from fpsim.arrays import (
     describe_refused,
     format_of,
     is_plain,
+    is_small_integer,
     overlaps,
     refuse_shared_elements,
     words,
@@ -28,8 +29,6 @@ from fpsim.formats.named import format as find_format
 Formats = FormatLike | tuple[FormatLike | None, ...] | None
 NAMES = ("a", "b", "c")
 MOST_AXES = 32  # that numpy.broadcast takes
-SMALL_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")  # names of ml_dtypes' dtypes, of NumPy's kind "V"
-
 
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
@@ -96,9 +95,7 @@ def integers(n: npt.ArrayLike) -> Operands:
       TypeError: n does not have an integer dtype of up to 64 bits.
     """
     array = as_array(n, "n")
-    if array.size == 0 and not hasattr(n, "dtype"):
-        array = array.astype(np.int64)
-    if array.dtype.name in SMALL_INTEGERS:
+    if is_small_integer(array.dtype) or (array.size == 0 and not hasattr(n, "dtype")):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         floats = array.dtype.kind == "f" or format_of(array.dtype) is not None

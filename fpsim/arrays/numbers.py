@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpsim.arrays.inputs import as_array, float_array
-from fpsim.arrays.words import EXACT_INTEGERS, Array
+from fpsim.arrays.words import EXACT_INTEGERS, Array, is_small_integer
 
 
 def number_array(values: Any) -> Array:
@@ -22,7 +22,7 @@ def number_array(values: Any) -> Array:
       TypeError: values are neither floats nor integers.
     """
     array = as_array(values, "values")
-    if array.dtype.kind == "b" or array.dtype.name in ("int2", "int4", "uint2", "uint4", "int1", "uint1"):
+    if array.dtype.kind == "b" or is_small_integer(array.dtype):
         return array.astype(np.int8)
     listed = not hasattr(values, "dtype")
     if array.dtype.kind == "O" or (listed and array.dtype.kind == "f" and (np.abs(array) >= EXACT_INTEGERS).any()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +13,7 @@ from fpsim.formats.named import DTYPES, Format
 Array = npt.NDArray[Any]
 EXACT_INTEGERS = 2**53  # up to here float64 holds every integer
 FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPES.items()}
+SMALL_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")  # of ml_dtypes; older versions lack some
 
 
 @cache
@@ -62,7 +62,6 @@ def format_of(dtype: np.dtype[Any]) -> Format | None:
     return FORMAT_OF.get(dtype) or FORMAT_OF.get(dtype.newbyteorder("="))
 
 
-@cache
 def is_small_integer(dtype: np.dtype[Any]) -> bool:
     """Return whether a dtype is one of ml_dtypes' integers of 1, 2 or 4 bits."""
-    return dtype in {np.dtype(getattr(ml_dtypes, f"{sign}int{bits}")) for sign in ("", "u") for bits in (1, 2, 4)}
+    return dtype.name in SMALL_INTEGERS
