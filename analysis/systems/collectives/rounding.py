@@ -12,7 +12,7 @@ from fpsim.arrays import Array, format_of, words
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.ieee import Flags
-from fpsim.formats.named import FP32, Format, format_argument
+from fpsim.formats.named import FP32, FP64, Format, format_argument
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime.processor import keeps_ieee
 from fpsim.sums.accumulators import Accumulator, Sequential
@@ -198,6 +198,14 @@ class Adder:
         which selects random bits.
         """
         options = self.options(rank, AVERAGE)
+        if self.fmt == FP64:
+            if self._options.rounding is not Rounding.NEAREST_EVEN:
+                word = self._options.rounding.name.lower()
+                raise ValueError(f"average in FP64 is rounded to nearest even; got rounding={word!r}. Leave one out.")
+            values = codes.view(np.float64)
+            with np.errstate(all="ignore"):
+                means = values * (1 / ranks) if average == "multiply_before" else values / ranks
+            return means.view(codes.dtype)
         if average == "multiply_before":
             factor = encode(np.array([1 / ranks]), self.fmt)
             return multiply(codes, factor, fmt=self.fmt, **options)  # type: ignore[no-any-return]

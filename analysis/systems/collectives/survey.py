@@ -85,7 +85,7 @@ def report(
     choices = _checked(algorithms, source.count)
     high, low = exact_values(source)
     if average is not None:
-        high, low = high / source.count, low / source.count
+        high, low = _divided(high, low, source.count)
     orders = [
         np.random.default_rng([order_seed, number]).permutation(source.count).tolist() for number in range(permutations)
     ]
@@ -176,6 +176,18 @@ def growth(
         names.append(row.algorithm)
         errors.append(tuple(curve))
     return CollectiveGrowth(tuple(names), tuple(counts), tuple(errors), element.name, distribution, size, seed)
+
+
+def _divided(high: Array, low: Array, count: int) -> tuple[Array, Array]:
+    """Return (high + low) / count as two float64 arrays, the second of which is the remainder of the first.
+
+    count: an integer up to 2**20, so that its products with halves of a significand are exact.
+    """
+    with np.errstate(all="ignore"):
+        quotient = high / count
+        upper = (quotient.view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64)  # 26 bits
+        rest = (high - upper * count) - (quotient - upper) * count
+    return quotient, np.where(np.isfinite(rest), rest + low, 0.0) / count
 
 
 def _row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -301,3 +302,16 @@ def test_rows_that_hold_no_terms_are_not_converted() -> None:
     sums.next_row()[...] = [0.5, 2.0**-40, 0]
     sums.flush()
     assert (sums.high + sums.low).tolist() == [1.5, 2 + 2.0**-40, 3]
+
+
+@pytest.mark.parametrize("average", ["divide_after", "divide_before", "multiply_before"])
+def test_means_in_fp64_and_their_errors_are_exact(average: str) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 20))
+    means = C.all_reduce(x, "fp64", algorithm="direct", average=average)[0]
+    exact = [sum(map(Fraction, column.tolist())) / 3 for column in x.T]
+    squares = sum((Fraction(float(mean)) - want) ** 2 for mean, want in zip(means, exact, strict=True))
+    report = C.report(x, "fp64", ["direct"], average=average)
+    want = math.sqrt(squares / sum(want**2 for want in exact))
+    assert math.isclose(report.rows[0].relative_error, want, rel_tol=1e-9)
+    with pytest.raises(ValueError, match="average in FP64 is rounded to nearest even; got rounding='up'"):
+        C.all_reduce(x, "fp64", average=average, rounding="up")
