@@ -40,7 +40,7 @@ def all_reduce(
       fmt: the format of contributions and of every message between ranks (NCCL's datatype).
       algorithm: "ring", "tree", "recursive_halving", "two_level" (nodes of 8 ranks), "direct" (an exact sum, rounded
         once), or `collectives.Ring`, `ReductionTree`, `RecursiveHalving`, `TwoLevel` or `Direct` with other settings.
-      accumulate: the format in which a rank adds, rounding to nearest even; None adds in `fmt` itself, with `rounding`.
+      accumulate: the format in which a rank adds, rounding to nearest even; None or `fmt` adds in `fmt`, with `rounding`.
         With "direct", a format given here replaces the exact sum by additions in ascending order of ranks.
       average: None for the sum; "multiply_before": each contribution times the rounded 1 / ranks, rounded;
         "divide_before": each divided by ranks, rounded; "divide_after": the sum divided by ranks, rounded.

@@ -43,7 +43,7 @@ class Adder:
 
     Args:
       fmt: the format of contributions and of every message between ranks.
-      accumulate: the format in which a rank adds, to nearest even; None for adding in `fmt` by `rounding`.
+      accumulate: the format in which a rank adds, to nearest even; None or `fmt` for adding in `fmt` by `rounding`.
       rounding, seed: settings of each rounding to `fmt`, as for `fp.encode`.
       overflow: the overflow mode of each rounding to `fmt`, as for `fp.encode`.
 
