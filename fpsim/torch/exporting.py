@@ -280,13 +280,13 @@ class _Run:
         handles = []
         for name, layers in self._layers.items():
 
-            def see(module: Any, arguments: Any, name: str = name) -> None:
-                for x in arguments[:1]:
+            def see(module: Any, arguments: Any, keywords: Any, name: str = name) -> None:
+                for x in [*arguments, *keywords.values()][:1]:
                     if isinstance(x, torch.Tensor) and x.numel():
                         largest = float(x.detach().abs().max())
                         self.inputs[name] = max(self.inputs.get(name, 0.0), largest)
 
-            handles += [layer.register_forward_pre_hook(see) for layer in layers]
+            handles += [layer.register_forward_pre_hook(see, with_kwargs=True) for layer in layers]
         try:
             self._outputs = self._called()
         finally:

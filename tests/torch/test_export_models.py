@@ -76,6 +76,19 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     ] == "keep='down'"  # fmt: skip
 
 
+def test_inputs_that_are_passed_by_keyword_are_measured_too(tmp_path: Path) -> None:
+    class ByKeyword(torch.nn.Sequential):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return self[0](input=x)
+
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 32)), torch.randn(4, 64)
+    for name, one in (("a", model), ("b", ByKeyword(*model))):
+        fp.torch.export(one, layout="modelopt:fp8", out=tmp_path / name, keep=(), batch=x)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second
+    assert b"input_scale" in first
+
+
 def test_float64_weights_that_float32_loses_are_refused(tmp_path: Path) -> None:
     """They became zeros, of which the report said that they have no error."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64, dtype=torch.float64))
