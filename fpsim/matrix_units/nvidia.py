@@ -2,7 +2,8 @@
 
 L: terms of K that one instruction adds. F: fraction bits kept below the largest exponent. floor: the smallest exponent
 to which terms are aligned, -131 - (F - 23) for float32 results and -19 - (F - 23) for float16 ones, with the F of the
-chip's FP16 unit. bits: mantissa bits of the result; Ada's and Hopper's FP8 units keep 13 of a float32's 23.
+chip's FP16 unit; -139 for GROUPED. bits: mantissa bits of the result; Ada's and Hopper's FP8 units keep 13 of a
+float32's 23.
 
 Names of sources in the table: K is Khattak and Mikaitis, arXiv:2512.07004, whose data of real GPUs
 (north-numerical-computing/MATLAB-tensor-core) decide what is marked "hardware"; M is mmasim 2.1.1 (Xie,

@@ -126,10 +126,9 @@ def _by_tiles(total: Array, a: Array, b: Array, terms: int, loop: object, rows: 
     work[:m, :n] = total
     sums = work.view(np.int32)
     at_once = max(PANEL_TERMS // (2 * pairs), 1)
-    right = b if b.dtype.itemsize == 1 else b.astype(np.int8)
 
     def blocks_of(first: int, stop: int) -> None:
-        loop(words, right, sums, steps, terms, pairs, at_once, first, stop)  # type: ignore[operator]
+        loop(words, b, sums, steps, terms, pairs, at_once, first, stop)  # type: ignore[operator]
 
     over_units(blocks, m * COLUMNS * max(k // 64, 1), blocks_of)
     total[...] = work[:m, :n]

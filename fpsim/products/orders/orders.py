@@ -109,7 +109,7 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
     tree. how: the accumulator or unit that adds nested tuples; None for float32. For a tree it must be a unit or None.
 
     Raises:
-      ValueError: nested tuples with k = 0.
+      ValueError: nested tuples with k = 0, or a tree that rounds stochastically.
       TypeError: an accumulator is passed with a tree.
     """
     order = same.order
@@ -126,6 +126,11 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
             )
     root = made.root
     inner = root.input if isinstance(root, Round) else root
+    if isinstance(inner, Sum) and inner.how.stream:
+        raise ValueError(
+            f"a tree has no random numbers; got one of {inner.how.stream}, which rounds stochastically. Pass the "
+            "accumulator itself."
+        )
     accumulator = accumulator_of(inner) if made.k else None
     table = None if accumulator is not None else table_of(inner)
     return TreePlan(made, accumulator, table, frozenset(instructions_of(root)))

@@ -342,6 +342,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: fp.sum(np.ones(5, f32), accumulate=GOOD), r"an order of 5 terms must have every term once"),
     (lambda: fp.dot(A, A[:, :3], accumulate=GOOD), r"needs operands"),
     (lambda: fp.sum(np.ones(4, f32), accumulate=tree(UNIT, 4)), r"the tree has instructions of a matrix unit"),
+    (lambda: product(tree(fp.Pairwise("fp16", rounding="stochastic", seed=3), 4)), "a tree has no random numbers; got"),
     (lambda: tree(GOOD, -1), r"k must be a number of terms"),
     (lambda: tree(GOOD, scaled=True), r"an order has no place for block scales"),
     (lambda: tree(s.FLAT, 8, accumulate=fp.Sequential("fp32")), r"accumulate must be a matrix unit or its name"),
