@@ -71,6 +71,8 @@ class Adder:
         self.accumulate: Format | None = None if accumulate is None else format_argument("accumulate", accumulate)
         if not self.fmt.has_zero or not self.fmt.signed:
             raise ValueError(f"fmt must be a format with a sign and a zero; got {self.fmt}. Use BF16 or FP32.")
+        if self.accumulate is not None and not (self.accumulate.has_zero and self.accumulate.signed):
+            raise ValueError(f"accumulate must be a format with a sign and a zero; got {self.accumulate}. Use FP32.")
         self.wide: Format | None = self.accumulate if self.accumulate != self.fmt else None
         self.is_stochastic = self._options.rounding is Rounding.STOCHASTIC
         self.overflowed = False

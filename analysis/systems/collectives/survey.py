@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.analysis.measures.iterables import as_list
 from fpsim.analysis.systems.collectives.algorithms import (
     Algorithm,
     BufferSpan,
@@ -31,7 +32,7 @@ from fpsim.analysis.systems.collectives.results import CollectiveGrowth, Collect
 from fpsim.analysis.systems.collectives.rounding import Adder
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, quantize
-from fpsim.errors import require_integer, require_word, shown
+from fpsim.errors import is_integer, require_integer, require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
@@ -123,8 +124,8 @@ def growth(
 
     Args:
       fmt: the format of contributions and of every message between ranks.
-      ranks: numbers of ranks to measure.
-      algorithms: a list or tuple of algorithms, as for `collectives.report`; by default a ring, a tree, and a
+      ranks: numbers of ranks to measure, one or several.
+      algorithms: one or several algorithms, as for `collectives.report`; by default a ring, a tree, and a
         one-shot reduction with additions in float32.
       distribution: "normal" (N(0, 1)), "half_normal", "uniform" (U[0, 1)) or "lognormal".
       size: elements of the buffer.
@@ -135,7 +136,7 @@ def growth(
 
     Raises:
       ValueError: a name is unknown, or a number is out of range or does not fit an algorithm.
-      TypeError: algorithms are neither a list nor a tuple.
+      TypeError: algorithms or ranks are neither one nor several.
 
     Source: Megatron-LM issue 6199 states the law of growth (docs/collectives.md).
 
@@ -149,10 +150,15 @@ def growth(
     require_integer("size", size, 1)
     if size > MOST_ELEMENTS:
         raise ValueError(f"size must be at most 2**31 elements; got {shown(size)}.")
-    if not isinstance(algorithms, (list, tuple)):
+    choices = [algorithms] if isinstance(algorithms, (str, Algorithm)) else as_list(algorithms)
+    if choices is None:
         raise TypeError(f"algorithms must be a list such as ['ring', 'tree']; got {shown(algorithms)}.")
+    if not choices:
+        raise ValueError("algorithms must name one or more, such as 'ring'; got none.")
     require_integer("seed", seed, 0)
-    numbers: list[Any] = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
+    numbers: Any = [ranks] if is_integer(ranks) else as_list(ranks)
+    if numbers is None:
+        raise TypeError(f"ranks must be an integer or several, such as (8, 32); got {shown(ranks)}.")
     if not numbers:
         raise ValueError("ranks must hold one or more numbers of ranks; got none.")
     for number in numbers:
@@ -168,7 +174,7 @@ def growth(
 
     names: list[str] = []
     errors = []
-    for choice in algorithms:
+    for choice in choices:
         curve = []
         for count in counts:
             (row,) = report(contribution, element, [choice], permutations=0, ranks=count).rows
@@ -246,10 +252,9 @@ def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
         ]
         if ranks % TwoLevel().node(ranks):
             chosen.remove("two_level")
-    elif isinstance(algorithms, (list, tuple)):
-        chosen = list(algorithms)
     else:
-        chosen = [algorithms]
+        several = None if isinstance(algorithms, Algorithm) else as_list(algorithms)
+        chosen = [algorithms] if several is None else several
     if not chosen:
         raise ValueError("algorithms must name one or more, such as 'ring'; got none.")
     pairs = []

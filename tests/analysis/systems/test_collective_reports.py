@@ -167,12 +167,24 @@ def test_an_overflow_is_found_in_formats_without_infinity_and_nan() -> None:
         (lambda: C.report(np.ones((6, 4)), "bf16", permutations=10**9), r"in 0 \.\. 1,000,000; got 1000000000"),
         (lambda: C.all_reduce(np.ones((4, 2)), "bf16", overflow="rais"), "raise, nonfinite.*Did you mean 'raise'"),
         (lambda: C.growth("bf16", ()), "one or more numbers of ranks"),
+        (lambda: C.growth("bf16", (2,), []), "algorithms must name one or more"),
+        (
+            lambda: C.all_reduce(np.ones((4, 2)), "bf16", accumulate="e8m0"),
+            "accumulate must be .* sign and a zero; got E8M0",
+        ),
         (lambda: C.growth("bf16", (2,), size=10**30), r"size must be at most 2\*\*31 elements; got 10+"),
     ],
 )
 def test_what_cannot_be_reduced_is_refused_in_a_sentence(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_one_or_any_several_algorithms_and_numbers_of_ranks_are_compared() -> None:
+    iterator: Any = iter(["ring", "tree"])
+    assert [row.algorithm for row in C.report(np.ones((4, 2)), "bf16", iterator).rows] == ["ring", "tree"]
+    numbers: Any = np.array([4, 2])
+    assert C.growth("bf16", numbers, "ring", size=8) == C.growth("bf16", (2, 4), ["ring"], size=8)
 
 
 def test_integers_are_no_contributions() -> None:
