@@ -180,7 +180,8 @@ def _of_quantizers(config: pytest.Config) -> Place:
     from fpsim.testing.mutants import QUANTIZERS
 
     fmt = find_format(config.getoption("fpsim_format"))
-    broken = {name: (mutant.wrong, partial(mutant.make, fmt)) for name, mutant in QUANTIZERS.items()}
+    mutants = {name: mutant for name, mutant in QUANTIZERS.items() if mutant.breaks(fmt)}
+    broken = {name: (mutant.wrong, partial(mutant.make, fmt)) for name, mutant in mutants.items()}
     return Place("quantizer", config.getoption("fpsim_quantizer"), f"to {fmt}", broken)
 
 

@@ -15,8 +15,9 @@ from fpsim.formats.cast_options import FormatLike, cast_options
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, FP16
 from fpsim.formats.named import format as find_format
+from fpsim.testing.quantizers.inputs import inputs_of
 from fpsim.testing.quantizers.model import QuantizerModel, model_of
-from fpsim.testing.quantizers.rounder import grid_of, taken_apart
+from fpsim.testing.quantizers.rounder import grid_of, taken_apart, words_of
 from fpsim.testing.quantizers.steps import Through
 
 Quantizer = Callable[[Array], Array]
@@ -36,6 +37,8 @@ class Mutant:
       >>> broken = fp.testing.mutants.QUANTIZERS["flushes"]
       >>> broken.wrong, broken.make("e4m3")(np.float32([1.0, 2.0**-9]))
       ('turns subnormal results into zeros', array([1., 0.], dtype=float32))
+      >>> broken.breaks("e4m3"), broken.breaks("e8m0")  # which has no subnormals
+      (True, False)
     """
 
     name: str
@@ -51,6 +54,24 @@ class Mutant:
         made = self.factory(find_format(fmt))
         made.__name__ = self.name
         return made
+
+    def breaks(self, fmt: FormatLike) -> bool:
+        """Return whether the quantizer ever differs from the correct one; if not, the format cannot have the fault.
+
+        Raises:
+          ValueError: the format is unknown.
+        """
+        broken, correct = self.make(fmt), right(fmt)
+        x, _, _ = inputs_of(find_format(fmt))
+        turned = x[: x.size // 2 * 2].reshape(2, -1).T
+        short = [x[start : start + 7] for start in range(0, x.size, x.size // 64)]
+        with np.errstate(all="ignore"):
+            for inputs in (x, np.full(2, np.inf, np.float32), x, turned, *short):  # some remember what they have seen
+                given = inputs.copy(order="K")
+                results, wanted = (words_of(np.asarray(q, np.float64)) for q in (broken(given), correct(inputs)))
+                if (results != wanted).any() or given.tobytes() != inputs.tobytes():
+                    return True
+        return False
 
 
 def right(fmt: FormatLike) -> Quantizer:

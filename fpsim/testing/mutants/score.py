@@ -86,7 +86,8 @@ def mutation_score(
         called with a quantizer, from an array of floats to float32 values of its shape; the correct one rounds to
         nearest even with overflow="nonfinite". With kernel=, it is called with a kernel, a function of arrays or torch
         tensors as for `check_kernel`.
-      fmt: the format of quantizers; float32 must represent its values.
+      fmt: the format of quantizers; float32 must represent its values. The test runs on each mutant of
+        `mutants.QUANTIZERS` whose fault the format can have.
       kernel: None for quantizers; a kernel's promise, as keywords of `check_kernel`: the test runs on each mutant of
         `mutants.KERNELS` that breaks it; or "each": `test(kernel, **promise)` runs on every mutant, with the mutant's
         promise.
@@ -122,7 +123,8 @@ def mutation_score(
         )
     target_fmt = find_format(fmt)
     if kernel is None:
-        quantizers = [(mutant, mutant.make(target_fmt), test) for mutant in QUANTIZERS.values()]
+        broken = [mutant for mutant in QUANTIZERS.values() if mutant.breaks(target_fmt)]
+        quantizers = [(mutant, mutant.make(target_fmt), test) for mutant in broken]
         return _scored(quantizers, [(right(target_fmt), test)])
     if isinstance(kernel, str):
         require_word("kernel", kernel, ("each",))
@@ -130,9 +132,8 @@ def mutation_score(
         trials = [(mutant, mutant.make(), promised) for mutant, promised in tests]
         return _scored(trials, [(mutant.right(), promised) for mutant, promised in tests])
     promise = with_new_names(kernel)
-    mutants = breaking(promise)
-    trials = [(mutant, mutant.make(promise), test) for mutant in mutants]
-    return _scored(trials, [(mutant.right(promise), test) for mutant in mutants[:1]])
+    trials = [(mutant, mutant.make(promise), test) for mutant in breaking(promise)]
+    return _scored(trials, [(next(iter(KERNELS.values())).right(promise), test)])
 
 
 def breaking(promise: object) -> list[KernelMutant]:

@@ -212,3 +212,22 @@ def test_broken_kernels_take_and_return_torch_tensors() -> None:
 def test_promises_that_mean_nothing_are_refused(kernel: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         fp.testing.mutation_score(normals, kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "gone"),
+    [("e4m3fnuz", {"unsigned_zero"}), ("bf16", {"through_bf16"}), ("e2m1", {"limited", "early_overflow"})],
+)
+def test_faults_that_a_format_cannot_have_do_not_count_as_missed(fmt: str, gone: set[str]) -> None:
+    def passes(quantizer: Any) -> None: ...
+
+    assert {*QUANTIZERS} - {*fp.testing.mutation_score(passes, fmt).missed} == gone
+
+
+def test_the_right_kernel_is_tested_even_if_no_mutant_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(kernel: Any) -> None:
+        raise AssertionError("always")
+
+    monkeypatch.setattr("fpsim.testing.mutants.score.breaking", lambda promise: [])
+    promise = {"a": "bf16", "accumulate": "hopper_bf16_f32"}
+    assert not fp.testing.mutation_score(fails, kernel=promise).passes_right
