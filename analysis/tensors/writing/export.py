@@ -98,9 +98,10 @@ def write_checkpoint(
       ValueError: the layout cannot store a weight, a weight contains NaN or Inf, or the folder contains another model.
       OSError: a file cannot be written, for example on a full disk; drafts are removed.
     """
-    weights = {one.name: _weight(job, one) for one in job.tensors if one.name in set(job.quantised)}
+    names = set(job.quantised)
+    to_quantise = {one.name: one for one in job.tensors if one.name in names}
+    weights = {name: _weight(job, one, to_quantise) for name, one in to_quantise.items()}
     refuse_misfits(job.layout, weights, job.options, job.patterns)
-    names = [one.name for one in job.tensors]
     files = _planned(job, weights, out)
     _refuse_twice(job, files)
     with _drafts(out, files) as drafts:
@@ -116,7 +117,7 @@ def write_checkpoint(
         report = ExportReport(
             job.layout, str(out), tuple(sorted(path.name for path in drafts.iterdir())),
             tuple(losses(checkpoint, weights, job.patterns)),
-            {name: job.kept[name] for name in names if name in job.kept}, source, float(stored),
+            {one.name: job.kept[one.name] for one in job.tensors if one.name in job.kept}, source, float(stored),
             notes=_notes(job), **more,
         )  # fmt: skip
         if not single:
@@ -124,29 +125,33 @@ def write_checkpoint(
     return report
 
 
-def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model, `one`, as a weight to be written, in the order of axes that the layout stores."""
+def _weight(job: ExportJob, one: Tensor, to_quantise: Mapping[str, Tensor]) -> WeightToWrite:
+    """Return a tensor of the model, `one`, as a weight to be written, in the order of axes that the layout stores.
+
+    to_quantise: name -> each tensor that is quantised.
+    """
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
     shared = [one]
     if LAYOUTS_WRITTEN[job.layout].shares:
-        by_name = {other.name: other for other in job.tensors if other.name in set(job.quantised)}
-        shared = [by_name[name] for name in _siblings(one.name) if name in by_name]
+        shared = [to_quantise[name] for name in _siblings(one.name) if name in to_quantise]
     dtype = one.dtype if one.dtype in HALVES else "float32"
     amax = cache(lambda: max(amax_of(other) for other in shared))
-    advice = keep_advice([one.name], job.quantised, job.patterns)
+    advice = partial(keep_advice, [one.name], job.quantised, job.patterns)  # only errors need it
     if one.dtype == "float64":
         refuse_tiny(one, advice)
     bands = partial(_finite, one.name, advice, bands_of(one, turned))
     return WeightToWrite(one.name, tuple(shape), dtype, bands, amax, job.inputs.get(one.name))
 
 
-def _finite(name: str, advice: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
+def _finite(
+    name: str, advice: Callable[[], str], bands: Callable[[int], Iterator[Array]], multiple: int
+) -> Iterator[Array]:
     """Yield the bands (consecutive rows) of a weight, each after checking that it is finite.
 
-    name: name of the weight. advice: the argument that leaves it unquantised, for a message. bands: bands(multiple)
-    yields bands whose numbers of rows are a multiple of `multiple`.
+    name: name of the weight. advice: advice() is the argument that leaves it unquantised. bands: bands(multiple) yields
+    bands whose numbers of rows are a multiple of `multiple`.
 
     Raises:
       ValueError: a band contains NaN or Inf.
@@ -155,7 +160,7 @@ def _finite(name: str, advice: str, bands: Callable[[int], Iterator[Array]], mul
         if not math.isfinite(largest_of(band)):
             raise ValueError(
                 f"weights to export must be finite in float32; {name} holds NaN, Inf or larger values. Correct it, or "
-                f"pass {advice}."
+                f"pass {advice()}."
             )
         yield band
 

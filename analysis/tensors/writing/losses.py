@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -38,16 +39,16 @@ def losses(
     rows: dict[str, ExportedWeight] = {}
 
     def measure(i: int) -> None:
-        rows[names[i]] = _loss(checkpoint, weights[names[i]], keep_advice([names[i]], names, keep))
+        rows[names[i]] = _loss(checkpoint, weights[names[i]], partial(keep_advice, [names[i]], names, keep))
 
     over_tasks(len(names), measure)
     return [rows[name] for name in names]
 
 
-def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite, advice: str) -> ExportedWeight:
+def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite, advice: Callable[[], str]) -> ExportedWeight:
     """Return the error of a weight as decoded from the written checkpoint.
 
-    advice: for error messages, the argument of the export that leaves the weight unquantised.
+    advice: advice() is the argument of the export that leaves the weight unquantised, for error messages.
 
     Raises:
       ValueError: a decoded value is not finite.
@@ -63,7 +64,7 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite, advice: str) -> 
     signal, noise, largest = sums.tolist()
     if not math.isfinite(noise):
         top = max(map(largest_of, weight.bands(1)))
-        raise ValueError(misfit(name, checkpoint.layouts[name], top, advice))
+        raise ValueError(misfit(name, checkpoint.layouts[name], top, advice()))
     return ExportedWeight(name, weight.shape, one.stored_bits, signal, noise, largest)
 
 

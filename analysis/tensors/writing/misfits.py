@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -114,15 +114,15 @@ def _fault(layout: str, weight: WeightToWrite, options: LayoutOptions) -> str:
     return ""
 
 
-def refuse_tiny(one: Tensor, advice: str) -> None:
+def refuse_tiny(one: Tensor, advice: Callable[[], str]) -> None:
     """Raise a ValueError if all values of a float64 weight are below float32's normal range, and one is not 0.
 
-    Their conversion to float32 would change or lose them before the layout's error is measured. advice: the argument
-    that leaves the weight unquantised, for the message.
+    Their conversion to float32 would change or lose them before the layout's error is measured. advice: advice()
+    is the argument that leaves the weight unquantised.
     """
     amax = max((float(np.abs(piece).max(initial=0.0)) for piece in one.chunks(BAND)), default=0.0)
     if 0 < amax < 2.0**-126:
         raise ValueError(
             f"weights to export must be in the range of float32; {one.name} holds values of up to {amax:.3g}. Scale it "
-            f"up, or pass {advice}."
+            f"up, or pass {advice()}."
         )
