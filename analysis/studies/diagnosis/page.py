@@ -251,11 +251,11 @@ def _causes(diagnosis: Diagnosed, name: str) -> Picture:
 
 def _effects(diagnosis: Diagnosed) -> Picture:
     """Return a picture of the error that each product alone causes in the gradients; without a loss, in the outputs."""
-    from fpsim.analysis.studies.sensitivity.figure import ROOM
+    from fpsim.analysis.studies.sensitivity.figure import EDGES, ROOM
 
     layers = min(len(diagnosis.layers), MOST_LAYERS)
     return _picture(
-        diagnosis.sensitivity.plot(_axes(1.1 + ROOM * layers)),
+        diagnosis.sensitivity.plot(_axes(EDGES + ROOM * layers)),
         "effects",
         f"The error that each product alone makes of the {judged_by(diagnosis)}",
     )

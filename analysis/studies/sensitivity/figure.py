@@ -15,6 +15,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 MARKS = {"fprop": "o", "dgrad": "<", "wgrad": "s"}
 MOST_LAYERS = 24  # layers that are drawn, the most harmful ones
 ROOM = 0.24  # inches per layer
+EDGES = 1.3  # inches above and below the layers
 
 
 def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure: str, ax: Axes | None) -> Axes:
@@ -36,7 +37,7 @@ def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure:
     lowest, highest = (min(sizes), max(sizes)) if sizes else (1e-3, 1.0)
     left, right = lowest / 2, highest * 2
     with figure_style():
-        ax = axes_of(ax, 1.1 + ROOM * len(layers))
+        ax = axes_of(ax, EDGES + ROOM * len(layers))
         for row in drawn:
             _draw(ax, row, figure, layers.index(row.layer), recipes, (left, right))
         ax.set_xscale("log")
@@ -47,7 +48,7 @@ def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure:
         ax.set_ylim(len(layers) - 0.4, -0.6)
         ax.set_yticks(range(len(layers)), [short(layer, 28) or "(model)" for layer in layers])
         judged = "all gradients" if figure == "gradient_error" else "the outputs"
-        ax.set_xlabel(f"error of {judged} with one product low; bars: standard deviation over batches")
+        ax.set_xlabel(f"error of {judged} with one product low\nbars: standard deviation over batches")
         plain_axes(ax, "y", left=False)
         _legend(ax, {row.product for row in drawn}, recipes)
         return ax
@@ -87,6 +88,6 @@ def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
         for i, name in enumerate(recipes)
     ]
     ax.legend(
-        handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(6, len(handles)), frameon=False,
+        handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(handles)), frameon=False,
         fontsize=7, labelcolor=INK, handletextpad=0.5, columnspacing=1.2,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import signal
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
-from tests.analysis.studies.sensitivity.models import E4M3, made, torch
+from tests.analysis.studies.sensitivity.models import E4M3, FP32, made, torch
 from tests.kit.forks import fork
 
 
@@ -224,3 +225,17 @@ def test_recipes_have_the_names_of_the_catalogue_or_of_their_file(tmp_path: Path
     path.write_text(fp.train.recipes.NVFP4.to_toml())
     assert list(recipes_named([" bf16 ", "te-hybrid", str(path)])) == ["BF16", "TE_HYBRID", "mine-2.toml"]
     assert list(recipes_named([path])) == ["mine-2.toml"]
+
+
+def test_label_and_legend_of_the_figure_are_not_cut_off() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    model, batches, loss = made("mlp")
+    names = ["BF16", "FP8_RAW", "MXFP8", "NVFP4", "FP8_TENSOR"]
+    report = fp.analysis.sensitivity(model, batches[:1], loss, recipes=dict.fromkeys(names, FP32), products="wgrad")
+    rows = tuple(dataclasses.replace(row, layer="a_long_name_of_a_layer_that_is_cut") for row in report.rows)
+    ax = dataclasses.replace(report, rows=rows).plot()
+    ax.figure.canvas.draw()
+    for artist in (ax.xaxis.label, ax.get_legend()):
+        box = artist.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= ax.figure.bbox.x1
