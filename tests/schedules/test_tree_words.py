@@ -178,6 +178,18 @@ def test_boxes_name_the_levels_of_a_butterfly() -> None:
     assert [text(width).partition(": ")[2] for width in (2, 4, 8, 16)] == ["1", "2, 1", "4, 2, 1", "8, 4, …, 1"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_steps_of_many_spans_have_short_texts() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    for schedule, ticks in ((s.rounds(4), ("16 of 0..60", "16 of 64..124")),
+                            (s.segments(300, odd_first=True), ("0..15", "16..31"))):  # fmt: skip
+        axes = s.explain(schedule, 4, 4, 300, accumulate=F16).plot()
+        axes.figure.set_dpi(20)
+        axes.figure.canvas.draw()  # with long texts, matplotlib warned that they left no room
+        assert tuple(label.get_text() for label in axes.get_xticklabels()[:2]) == ticks
+        pyplot.close(axes.figure)
+
+
 def test_only_boxes_that_may_be_drawn_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = [0], boxes.Box
 

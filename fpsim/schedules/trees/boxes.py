@@ -19,6 +19,7 @@ from fpsim.schedules.trees.nodes import (
     extent,
     extent_of,
     in_words,
+    joint,
     steps_of,
 )
 from fpsim.schedules.trees.tree import Tree
@@ -223,7 +224,13 @@ def _tail(run: Steps | Gathered, count: int) -> Steps | Gathered:
 def _step(spans: Any) -> Box:
     """Return the box of one addition of products; spans: the ranges of K (Span) whose products it adds."""
     terms = sum(span.terms for span in spans)
-    return Box("step", str(terms), tick=", ".join(str(extent_of(span)) for span in spans))
+    return Box("step", str(terms), tick=_spans_text(spans))
+
+
+def _spans_text(spans: Any) -> str:
+    """Return text on the terms of one addition: "0..7", "0..7, 32..39", or for more spans (Span) "32 of 0..124"."""
+    extents = [extent_of(span) for span in spans]
+    return ", ".join(map(str, extents)) if len(extents) < 3 else str(joint(iter(extents)))
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
@@ -235,7 +242,7 @@ def _listed(runs: Sequence[Steps | Gathered]) -> str:
     first = runs[0]
     if isinstance(first, Steps) and first.stride == first.terms:
         return f"{whole[0]}, …"  # runs of consecutive terms
-    some = [", ".join(str(extent_of(s)) for s in spans) for spans in islice(_every(runs), 3)]
+    some = [_spans_text(spans) for spans in islice(_every(runs), 3)]
     return ", ".join(some) if len(some) < 3 else f"{some[0]}, {some[1]}, …"
 
 
