@@ -164,12 +164,27 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
         if kind not in KINDS:
             raise unknown("only", kind, list(KINDS))
         of_kind = [place for place, vectors in enumerate(sets) if vectors.kind == kind]
-        values = {word.casefold(): word for place in of_kind for word in sets[place].words.values()}
-        if colon and of_kind and value.casefold() not in values:
-            raise unknown(f"what follows {kind}:", value, list(values.values()))
-        word = values.get(value.casefold())
-        chosen_sets.update((place, None) for place in of_kind if not colon or word in sets[place].words.values())
+        if colon and of_kind:
+            of_kind = _with_value([(place, sets[place].words) for place in of_kind], value, kind)
+        chosen_sets.update(dict.fromkeys(of_kind))
     return [sets[place] for place in sorted(chosen_sets)]
+
+
+def _with_value(titles: list[tuple[int, dict[str, str]]], value: str, kind: str) -> list[int]:
+    """Return the places of the sets that have a value, whatever its case, under the first word under which any has it.
+
+    FP32, for example, is the format of casts to FP32, not also what most casts are from. titles: place and words of
+    each set. kind: the sets' kind, for errors.
+
+    Raises:
+      ValueError: no set has the value.
+    """
+    for word in dict.fromkeys(word for _, words in titles for word in words):
+        places = [place for place, words in titles if words.get(word, "").casefold() == value.casefold()]
+        if places:
+            return places
+    values = dict.fromkeys(known for _, words in titles for known in words.values())
+    raise unknown(f"what follows {kind}:", value, list(values))
 
 
 def _computed(vectors: Vectors, path: object) -> Words:

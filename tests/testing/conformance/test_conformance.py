@@ -89,6 +89,12 @@ def test_only_takes_kinds_and_the_words_of_their_sets(few: Path) -> None:
         conformance.check(few, only=["cast:E9M9"])
 
 
+def test_a_format_of_casts_does_not_select_those_from_it(file: Path) -> None:
+    titles = [row.set for row in conformance.check(file, only=["cast:FP32"]).rows]
+    assert titles
+    assert all("format=FP32 from=FP64" in title for title in titles)
+
+
 def test_what_is_read_is_what_was_written(sets: list[Vectors], file: Path) -> None:
     for got, want in zip(load(file), sets, strict=True):
         assert got.line == want.line
