@@ -18,7 +18,7 @@ from fpsim.analysis.tensors.checkpoint import open as open_checkpoint
 from fpsim.analysis.tensors.opening import dtype_name, from_mapping, integer_tensor
 from fpsim.analysis.tensors.roles import with_roles
 from fpsim.analysis.tensors.tensor import CODES, Tensor
-from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, checked_options, layout_named
+from fpsim.analysis.tensors.writing.catalogue import EXPERTS, GGUF, LAYOUTS_WRITTEN, checked_options, layout_named
 from fpsim.analysis.tensors.writing.container import GGUF_KINDS, GGUF_NAME, WORDS
 from fpsim.analysis.tensors.writing.export import ExportJob, write_checkpoint
 from fpsim.analysis.tensors.writing.misfits import keep_advice
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ALONE = "gpt-oss quantises experts alone"
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+FAINTEST = 2.0**-100  # inputs that are smaller count as 0, since scales of all layouts must be float32 and above 0
 
 
 def export(
@@ -124,14 +125,12 @@ def export(
     patterns = [pattern for pattern in patterns if any(_matches(pattern, one.name) for one in tensors)]
     _refuse_names(full, quantised, [one.name for one in tensors], patterns)
     modules = [
-        name.removesuffix(".weight")
-        for name, why in kept.items()
+        name.removesuffix(".weight") for name, why in kept.items()
         if why.startswith(("keep", "a router", ALONE)) and name.endswith(".weight")
-    ]
+    ]  # fmt: skip
     run = _Run(model, batch, quantised) if model is not None and batch is not None else None
-    job = ExportJob(
-        full, options, tensors, quantised, kept, modules, run.inputs if run else {}, model_config, companions, patterns
-    )
+    inputs = run.measured(LAYOUTS_WRITTEN[full].takes_inputs) if run else {}
+    job = ExportJob(full, options, tensors, quantised, kept, modules, inputs, model_config, companions, patterns)
     report = write_checkpoint(job, target, run.losses if run else None)
     return replace(report, notes=(*report.notes, *notes))
 
@@ -261,10 +260,7 @@ def _folder_and_config(path: Path, out: Path, config: dict[str, Any], read: bool
 
 
 class _Run:
-    """The outputs of a model on a batch before its export, with which `losses` compares its outputs after the export.
-
-    inputs: {name of a weight to quantise: largest magnitude of its layers' inputs}.
-    """
+    """The outputs of a model on a batch before its export, with which `losses` compares those after the export."""
 
     def __init__(self, model: Any, batch: Any, quantised: Sequence[str]) -> None:
         import torch
@@ -276,7 +272,7 @@ class _Run:
             name: [one for one in model.modules() if one._parameters.get("weight") is weight]
             for name, weight in self._weights.items()
         }
-        self.inputs: dict[str, float] = {}
+        self._inputs: dict[str, float] = {}  # name of a weight to quantise -> largest magnitude of its layers' inputs
         handles = []
         for name, layers in self._layers.items():
 
@@ -284,7 +280,7 @@ class _Run:
                 for x in [*arguments, *keywords.values()][:1]:
                     if isinstance(x, torch.Tensor) and x.numel():
                         largest = float(x.detach().abs().max())
-                        self.inputs[name] = max(self.inputs.get(name, 0.0), largest)
+                        self._inputs[name] = float(np.maximum(self._inputs.get(name, 0.0), largest))  # keeps NaN
 
             handles += [layer.register_forward_pre_hook(see, with_kwargs=True) for layer in layers]
         try:
@@ -292,6 +288,16 @@ class _Run:
         finally:
             for handle in handles:
                 handle.remove()
+
+    def measured(self, for_scales: bool) -> dict[str, float]:
+        """Return {name of a weight to quantise: largest magnitude of its layers' inputs} for layers that were called.
+
+        for_scales: True to leave out layers that read zeros alone, and to raise a ValueError for inputs of NaN or Inf.
+        """
+        broken = [name for name, largest in self._inputs.items() if for_scales and not np.isfinite(largest)]
+        if broken:
+            raise ValueError(f"batch must give layers finite inputs; those of {broken[0]} hold NaN or Inf. Change it.")
+        return {name: largest for name, largest in self._inputs.items() if largest >= FAINTEST or not for_scales}
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
         """Run the model with a checkpoint's weights, and return {"output_error": ..., "output_kl": ...} of its outputs.
@@ -301,7 +307,7 @@ class _Run:
         weight is loaded while its layer runs, or throughout if the layer's forward is not called, as in
         torch.nn.MultiheadAttention.
         """
-        always = set(self._weights) - set(self.inputs)
+        always = set(self._weights) - set(self._inputs)
         with _weights_from(checkpoint, self._weights, self._layers, always):
             after = self._called()
         pairs = list(zip(after, self._outputs, strict=True))

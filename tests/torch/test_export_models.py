@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import time
 import tracemalloc
 from pathlib import Path
@@ -17,9 +18,11 @@ import fpsim as fp
 from fpsim.analysis.tensors.writing.catalogue import LAYOUTS_WRITTEN, SHORT
 from fpsim.analysis.tensors.writing.report import ExportReport
 from tests.analysis.tensors.test_layouts import safetensors
+from tests.kit.sweeps import in_turn
 from tests.torch.export_cases import Tiny
 
 torch = pytest.importorskip("torch")
+UNSEEN = ", whose layer was not called, or only with zeros."
 
 
 QUANTISED = ["down.weight", "k_proj.weight", "q_proj.weight", "v_proj.weight"]
@@ -88,6 +91,19 @@ def test_inputs_that_are_passed_by_keyword_are_measured_too(tmp_path: Path) -> N
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
     assert first == second
     assert b"input_scale" in first
+
+
+@in_turn("layout", ["modelopt:fp8", "modelopt:nvfp4", "compressed-tensors:nvfp4"])
+def test_scales_of_inputs_are_finite_and_above_0(layout: str, tmp_path: Path) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 16)), torch.zeros(4, 64)
+    torch.nn.init.ones_(model[0].bias)
+    report = fp.torch.export(model, layout=layout, out=tmp_path / layout, keep=(), batch=x)
+    assert report.notes == (
+        "Scales of inputs are missing for 0.weight, whose layer was not called, or only with zeros.",
+    )
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"batch must give layers finite inputs; those of 0\.weight hold"):
+            fp.torch.export(model, layout=layout, out=tmp_path / "other", keep=(), batch=x + value)
 
 
 def test_float64_weights_that_float32_loses_are_refused(tmp_path: Path) -> None:
@@ -280,7 +296,9 @@ def test_options_are_numpy_integers_and_a_single_missing_scale_is_singular(tmp_p
     model = torch.nn.ModuleDict({"up": torch.nn.Linear(32, 32, bias=False), "extra": torch.nn.Linear(32, 32)})
     model.forward = lambda x: model["up"](x)
     report = fp.torch.export(model, layout="compressed-tensors:nvfp4", out=tmp_path / "nvfp4", batch=torch.ones(1, 32))
-    assert report.notes == ("Scales of inputs are missing for extra.weight, whose layer was not called.",)
+    assert report.notes == (
+        "Scales of inputs are missing for extra.weight, whose layer was not called, or only with zeros.",
+    )
     weight = {"up.weight": np.ones((16, 64), np.float32)}
     fp.torch.export(weight, layout="gptq", out=tmp_path / "gptq", bits=np.int64(8), group_size=np.int64(64))  # type: ignore[arg-type]
     assert fp.analysis.verify(tmp_path / "gptq").ok

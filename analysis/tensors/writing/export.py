@@ -340,7 +340,7 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
     missing = [name for name in job.quantised if takes_inputs and name not in job.inputs]
     if missing:
         more = f" and {len(missing) - 1} more, whose layers were" if len(missing) > 1 else ", whose layer was"
-        notes.append(f"Scales of inputs are missing for {missing[0]}{more} not called.")
+        notes.append(f"Scales of inputs are missing for {missing[0]}{more} not called, or only with zeros.")
     if job.layout.startswith(GGUF):
         notes.append(
             "Tensors have the model's names; llama.cpp expects its own, and permutes queries and keys of some models."
