@@ -276,7 +276,8 @@ def _gradient(model: Any, batch: Any, function: Any) -> Array:
     parameters = [x for x in model.parameters() if x.requires_grad]
     if not parameters:
         raise ValueError("the model must have parameters that require a gradient; got none.")
-    gradients = torch.autograd.grad(function(model, batch), parameters, allow_unused=True)
+    with torch.enable_grad():  # also for callers inside torch.no_grad()
+        gradients = torch.autograd.grad(function(model, batch), parameters, allow_unused=True)
     whole = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(parameters, gradients, strict=True)]
     joined: Array = torch.cat([x.detach().float().reshape(-1) for x in whole]).cpu().numpy()
     return joined

@@ -105,7 +105,8 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
                 kept[address] = SavedTensor(module, tuple(part.shape), dtype, size), part
         return x
 
-    with _named_calls(model, stack, inputs), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+    with torch.enable_grad(), _named_calls(model, stack, inputs), hooks:  # also for callers inside torch.no_grad()
         if function is not None:
             function(model, batch)
         else:

@@ -131,6 +131,15 @@ def test_gradients_may_be_a_tensor_that_requires_one() -> None:
     assert report.rows == fp.analysis.accumulation(gradients).rows
 
 
+def test_gradients_and_saved_tensors_do_not_depend_on_no_grad() -> None:
+    model, batches = model_and_batches(count=2)
+    loss = torch.nn.CrossEntropyLoss()
+    report, saved = fp.analysis.accumulation(model, batches, loss), fp.analysis.saved_tensors(model, batches[0], loss)
+    with torch.no_grad():
+        assert fp.analysis.accumulation(model, batches, loss) == report
+        assert fp.analysis.saved_tensors(model, batches[0], loss) == saved
+
+
 def test_one_micro_batch_is_the_large_batch() -> None:
     model, batches = model_and_batches(count=1)
     report = fp.analysis.accumulation(model, batches, torch.nn.CrossEntropyLoss())
