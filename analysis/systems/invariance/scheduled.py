@@ -35,7 +35,7 @@ class ScheduledProduct:
 
     Raises:
       TypeError: w does not hold floats, or choose has another type.
-      ValueError: an unknown unit, or a unit of integers.
+      ValueError: an unknown unit, a unit of integers, or one with block scales.
 
     Example:
       >>> import fpsim as fp
@@ -57,7 +57,7 @@ class ScheduledProduct:
         self.w = None if w is None else float_array(without_gradient(w), "w")[0]
         if self.w is not None and self.w.ndim != 2:
             raise ValueError(f"w must be of shape (k, n); got {self.w.shape}.")
-        self.unit = named_unit("unit", unit)
+        self.unit = _without_scales(unit)
         if choose is not None and not isinstance(choose, Schedule) and not callable(choose):
             raise TypeError(
                 f"choose must be a schedule, None or a function (m, n, k) -> schedule; got {shown(choose)}."
@@ -75,6 +75,7 @@ class ScheduledProduct:
 
         Raises:
           TypeError: `choose` returned something else than a schedule, None, or (unit, schedule).
+          ValueError: `choose` returned an unknown unit, a unit of integers, or one with block scales.
         """
         answer = self.choose(m, n, k) if callable(self.choose) else self.choose
         unit, schedule = answer if isinstance(answer, tuple) and len(answer) == 2 else (self.unit, answer)
@@ -82,7 +83,7 @@ class ScheduledProduct:
             raise TypeError(
                 f"choose must return a schedule, None or (unit, schedule) for {m}, {n}, {k}; got {shown(answer)}."
             )
-        return named_unit("unit", unit), FLAT if schedule is None else schedule
+        return _without_scales(unit), FLAT if schedule is None else schedule
 
     def describe(self, m: int) -> str:
         """Return the names of the unit and the schedule for a batch of m rows, such as "hopper_bf16_f32, one chain".
@@ -122,3 +123,13 @@ class ScheduledProduct:
             return product
         fmt = find_format(unit.d.fmt if self.out_fmt is None else self.out_fmt)
         return decode(product, fmt, np.float32 if FP32.holds(fmt) else np.float64)
+
+
+def _without_scales(unit: MatrixUnit | str) -> MatrixUnit:
+    """Return the matrix unit of a name, or the unit itself; raise ValueError if it needs block scales."""
+    chosen = named_unit("unit", unit)
+    if chosen.scale is not None:
+        raise ValueError(
+            f"unit must be one without block scales; got {chosen.name}. Take 'hopper_e4m3_f32', for example."
+        )
+    return chosen

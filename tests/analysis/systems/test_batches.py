@@ -293,6 +293,11 @@ def test_reports_come_back_from_files_and_are_drawn(tmp_path: Path) -> None:
         (lambda: A.batch_invariance(lambda rows: rows[:, :0], np.ones((4, 2))), ValueError, "fn must return numbers"),
         (lambda: A.ScheduledProduct(np.ones(3)), ValueError, r"shape \(k, n\)"),
         (lambda: A.ScheduledProduct(None, "hopper_bf16"), ValueError, "unit"),
+        (
+            lambda: A.ScheduledProduct(None, "blackwell_mxfp8_e4m3_f32"),
+            ValueError,
+            "unit must be one without block scales",
+        ),
         (lambda: A.ScheduledProduct(None, choose=WRONG), TypeError, "choose must be a schedule"),
         (
             lambda: A.ScheduledProduct(np.ones((2, 2)), choose=lambda m, n, k: 4)(np.ones((1, 2))),
