@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-UNSEEN = ", whose layer was not called, or only with zeros."  # the end of a note on a missing scale of inputs
 
 
 class Tiny(torch.nn.Module):  # type: ignore[misc, name-defined]

@@ -10,7 +10,6 @@ import pytest
 
 import fpsim as fp
 from tests.kit.sweeps import in_turn
-from tests.torch.export_cases import UNSEEN
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")

@@ -17,7 +17,7 @@ import fpsim as fp
 from fpsim.analysis.tensors.writing.catalogue import LAYOUTS_WRITTEN, SHORT
 from fpsim.analysis.tensors.writing.report import ExportReport
 from tests.analysis.tensors.test_layouts import safetensors
-from tests.torch.export_cases import UNSEEN, Tiny
+from tests.torch.export_cases import Tiny
 
 torch = pytest.importorskip("torch")
 
