@@ -216,7 +216,7 @@ def _scalar(value: Any) -> Any:
     for kind in (bool, int, float, str):  # includes their subclasses; bool comes before int, its base class
         if isinstance(value, kind):
             repr(value)  # raises a ValueError if an integer has more digits than Python writes
-            return kind(value)
+            return str.__str__(value) if kind is str else kind(value)  # str(member) of an Enum is its name
     if isinstance(value, np.generic):  # ml_dtypes and long doubles are not floats in Python
         wide = float(value)
         if wide == value or wide != wide:

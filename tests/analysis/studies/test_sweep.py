@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import importlib
 import importlib.util
@@ -77,6 +78,14 @@ def test_floats_of_any_width_are_the_float64_of_the_same_value(tmp_path: Path) -
     frame = fp.analysis.sweep(lambda which: numbers, {"which": [0]}, out=tmp_path, workers=1)
     assert set(frame.error) == {""}
     assert [frame[name][0] for name in "abcdefg"] == [float(np.float32(0.1)), 65504.0, 3.140625, 7, 2.5, True, "w"]
+
+
+def test_a_text_of_an_enum_is_its_value(tmp_path: Path) -> None:
+    class Verdict(str, enum.Enum):  # noqa: UP042 - a StrEnum is written as its value anyway
+        GOOD = "good"
+
+    frame = fp.analysis.sweep(lambda which: Verdict.GOOD, {"which": [0]}, out=tmp_path, workers=1)
+    assert frame["value"].tolist() == ["good"]
 
 
 def test_the_table_on_disk_tells_nan_from_what_is_missing(tmp_path: Path) -> None:
