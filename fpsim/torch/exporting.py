@@ -71,8 +71,8 @@ def export(
       An ExportReport with `.sqnr_db`, `.worst`, `.weights`, `.output_error`, `.stored_bytes`, `.notes`; print it.
 
     Raises:
-      ValueError: an unknown layout; weights of a shape that it cannot store, or with NaN or Inf; no weight to quantise;
-        or a folder that holds another model.
+      ValueError: an unknown layout; weights of a shape that it cannot store, or with NaN or Inf; inputs with these, if
+        the layout has scales of inputs; no weight to quantise; or a folder that holds another model.
       TypeError: the first argument is neither a model, nor a mapping, nor a path.
       OSError: the files cannot be written; no partial file is left.
 
@@ -268,10 +268,10 @@ class _Run:
         self._model, self._batch = model, batch
         parameters = dict(model.named_parameters(remove_duplicate=False))
         self._weights = {name: parameters[name] for name in quantised if name in parameters}
-        self._layers = {  # weight's name -> every layer that uses it
-            name: [one for one in model.modules() if one._parameters.get("weight") is weight]
-            for name, weight in self._weights.items()
-        }
+        layers_of: dict[int, list[Any]] = {}  # id of a weight -> every layer that uses it
+        for one in model.modules():
+            layers_of.setdefault(id(one._parameters.get("weight")), []).append(one)
+        self._layers = {name: layers_of.get(id(weight), []) for name, weight in self._weights.items()}
         self._inputs: dict[str, float] = {}  # name of a weight to quantise -> largest magnitude of its layers' inputs
         handles = []
         for name, layers in self._layers.items():
