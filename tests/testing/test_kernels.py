@@ -154,6 +154,18 @@ def test_paths_for_multiples_of_64_columns_are_visited() -> None:
     assert "192" in report.explanation
 
 
+def test_wrong_rows_after_the_last_whole_tile_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernel(a: Any, b: Any) -> Any:
+        results = _fp8(a, b)
+        whole = a.shape[0] // 16 * 16
+        results[whole:] = results[max(whole - 1, 0)]
+        return results
+
+    monkeypatch.setattr(search, "SECONDS", 0.1)  # for an explanation, which there is none
+    report = check_kernel(kernel, **FP8, raises=False)
+    assert report.where == "only in rows beyond a multiple of 16"
+
+
 def test_scaled_sums_that_are_rounded_before_they_are_added_are_named() -> None:
     def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         how = fp.schedules.deepgemm(fused=False)

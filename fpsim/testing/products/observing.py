@@ -218,11 +218,12 @@ def _lines(bad: list[Observation], axis: int) -> str:
         return f"only in the first {name}"
     if all(wrong.size == 1 and wrong[0] == lines[0][0] for wrong in lines):
         return f"only in {name} {lines[0][0]}"
+    fitting: list[tuple[int, bool, int, str]] = []  # (number of lines in the phrase, order of phrases of as many)
     for grain in (1024, 512, 256, 128, 64, 32, 16, 8, 4):
         whole = [size // grain * grain for size in sizes]
-        rest = all(whole) and all((wrong >= start).all() for wrong, start in zip(lines, whole, strict=True))
-        if rest and grain <= 128:
-            return f"only in {name}s beyond a multiple of {grain}"
+        tail = grain <= 128 and any(whole)
+        if tail and all((wrong >= start).all() for wrong, start in zip(lines, whole, strict=True)):
+            fitting.append((sum(sizes) - sum(whole), True, -grain, f"beyond a multiple of {grain}"))
         if min(sizes) > grain and all((wrong >= grain).all() for wrong in lines):
-            return f"only in {name}s from {grain} on"
-    return ""
+            fitting.append((sum(sizes) - grain * len(sizes), grain < 256, -grain, f"from {grain} on"))
+    return f"only in {name}s {min(fitting)[-1]}" if fitting else ""
