@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arithmetic.encoded_array import EncodedArray
 from fpsim.arithmetic.operands import Formats, wanted_formats
 from fpsim.arrays import as_array, format_of
 from fpsim.deprecation import warn_renamed
@@ -23,6 +22,7 @@ from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.lazy import deferred
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.products.stacks.options import in_dtype
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import FLAT, Schedule
 from fpsim.schedules.shaped import CHAIN, ChosenSchedule, ProductShape, ShapedSchedule, declined, is_regions
@@ -82,7 +82,7 @@ def matmul(
     Args:
       a, b: (M, K) and (K, N), or stacks of such matrices (..., M, K) and (..., K, N), whose leading axes broadcast as
         in `numpy.matmul`: codes of the unit's elements or arrays of their dtypes, as in `fp.dot_add`, or `fp.Scaled`
-        arrays. For an accumulator: arrays of float dtypes, or codes with `fmt`.
+        arrays. For an accumulator: arrays of float dtypes, or codes with `fmt`. For both, arrays of `fp.array`.
       c: (..., M, N), the start of the sums: codes of the accumulator's format or floats of its dtype; None for +0. If
         beta is given, or the schedule's library adds C only after the sums, the sums start at +0 instead, and
         beta * c is added to them in the epilogue.
@@ -151,7 +151,7 @@ def matmul(
         plain: npt.NDArray[Any] | None = short_way().plain_product(a, b, accumulate, fmt, promote, out)
         if plain is not None:
             return plain
-    schedule = passed.get("schedule")
+    a, b, c, schedule = in_dtype(a), in_dtype(b), in_dtype(c), passed.get("schedule")
     if "out_format" in passed:
         passed["out_fmt"] = renamed_out_fmt(passed.get("out_fmt"), passed.pop("out_format"))
     if isinstance(schedule, ShapedSchedule):
@@ -306,8 +306,6 @@ def _format(x: Any, fmt: Format | None, name: str) -> Format | IntegerFormat:
       TypeError: the format is not BF16, FP16, FP32 or int8, those that libraries multiply; or fmt is None and x holds
         integers other than int8.
     """
-    if isinstance(x, EncodedArray) and isinstance(x.fmt, Format):
-        return x.fmt
     dtype = as_array(x, name).dtype
     stored = format_of(dtype) or (INT8 if dtype.name == "int8" and fmt is None else fmt)
     if stored not in LIBRARY_FORMATS:

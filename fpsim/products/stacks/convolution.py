@@ -14,7 +14,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
-from fpsim.products.stacks.options import ProductOptions
+from fpsim.products.stacks.options import ProductOptions, in_dtype
 from fpsim.scaling.scaled import Scaled
 from fpsim.sums.accumulators import Accumulator
 
@@ -138,7 +138,7 @@ def _image(x: Any, name: str, axes: str) -> Array:
     """
     if isinstance(x, Scaled):
         raise TypeError(f"{name} must be codes or floats, as patches share tiles; got a Scaled array. Decode it first.")
-    array = as_array(x, name)
+    array = as_array(in_dtype(x), name)
     if array.ndim != 4:
         raise ValueError(f"{name} must have four axes, {axes}; got shape {array.shape}.")
     return array

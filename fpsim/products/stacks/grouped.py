@@ -14,7 +14,7 @@ from fpsim.errors import shown
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
-from fpsim.products.stacks.options import ProductOptions, arrays_of
+from fpsim.products.stacks.options import ProductOptions, arrays_of, in_dtype
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tile_sizes
 from fpsim.sums.accumulators import Accumulator
@@ -57,7 +57,7 @@ def grouped_matmul(
       >>> fp.grouped_matmul(a, b, [3, 2], accumulate="hopper_f16_f32").tolist()
       [[4.0, 4.0], [4.0, 4.0], [4.0, 4.0], [8.0, 8.0], [8.0, 8.0]]
     """
-    left, right = (x if isinstance(x, Scaled) else as_array(x, name) for x, name in ((a, "a"), (b, "b")))
+    left, right = (x if isinstance(x, Scaled) else as_array(in_dtype(x), name) for x, name in ((a, "a"), (b, "b")))
     if len(left.shape) != 2:
         raise ValueError(f"a must have two axes, (M, K); got shape {tuple(left.shape)}.")
     if len(right.shape) != 3:

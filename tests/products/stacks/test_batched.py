@@ -257,3 +257,18 @@ def test_scales_of_blocks_of_k_multiply_sums_of_no_terms(unit: str, dtype: type)
     scales: dict[str, Any] = {"scale_a": np.ones((2, 0), np.float32), "scale_b": np.ones((0, 3), np.float32)}
     got = fp.matmul(np.zeros((2, 0), dtype), np.zeros((0, 3), dtype), accumulate=unit, **scales)
     assert_bits_equal(got, np.zeros((2, 3), np.float32))
+
+
+@in_turn("how", ["hopper_bf16_f32", fp.Sequential(fp.BF16), fp.Exact(fp.FP32)])
+def test_stacks_groups_and_images_of_a_format_are_read_as_their_dtype(how: Any) -> None:
+    """They were read as float32, which the unit does not take."""
+    x = fp.array(np.arange(16).reshape(2, 1, 2, 4), "bf16")
+    typed = x.codes.view(ml_dtypes.bfloat16)
+    y, plain = x[0, 0], typed[0, 0]
+    assert_bits_equal(fp.matmul(x, y.T, accumulate=how), fp.matmul(typed, plain.T, accumulate=how))
+    assert_bits_equal(fp.matmul(y, y.T, accumulate=how), fp.matmul(plain, plain.T, accumulate=how))
+    rows, groups = y[:, :2], x[:, 0]
+    grouped = fp.grouped_matmul(rows, groups, [1, 1], accumulate=how)
+    assert_bits_equal(grouped, fp.grouped_matmul(plain[:, :2], typed[:, 0], [1, 1], accumulate=how))
+    assert_bits_equal(fp.conv2d(x, x, accumulate=how), fp.conv2d(typed, typed, accumulate=how))
+    assert fp.patches(x, 2).dtype == typed.dtype
