@@ -158,7 +158,8 @@ def replay(
             return _explained(_Case(recorded, again, names, first_settings, second_settings, words), before, row)
     last = recorded.rows[total - 1]["digest"]
     name = f"{names[1][:1].upper()}{names[1][1:]}"
-    said = f"{name} has the same digest as the run after each of {total} steps; the last is {last}."
+    steps_compared = "its step" if total == 1 else f"each of {total} steps"
+    said = f"{name} has the same digest as the run after {steps_compared}; the last is {last}."
     return ReplayedRun(recorded, words, second_settings.arithmetic, total, (last, last), None, explanation=said)
 
 

@@ -42,7 +42,9 @@ def test_a_run_trained_again_has_its_digest(plain: Run) -> None:
     assert again.equal
     assert (again.step, again.operation, again.divergence) == (None, "", None)
     assert again.digests == (plain.digest, plain.digest)
-    assert replay(plain, steps=1).digests[0] == plain.rows[0]["digest"]
+    first = replay(plain, steps=1)
+    assert first.digests[0] == plain.rows[0]["digest"]
+    assert "has the same digest as the run after its step;" in str(first)
     assert "has the same digest as the run after each of 3 steps" in str(again)
 
 

@@ -259,8 +259,8 @@ def compare(
       recipes: a recipe or several, as for `fpsim.train.run`, each with a different name.
       seeds: the number of seeds, which are 0, 1, 2, ...; with fewer than 3, verdicts are "unknown" or "diverged".
       out: the folder for runs, page and tables; None to save nothing.
-      steps, model, text, backend, batch, context, micro_batches, measure, recompute, offload, ranks: as for
-        `fpsim.train.run`.
+      steps, model, text, backend, arithmetic, batch, context, width, micro_batches, measure, recompute, offload, ranks:
+        as for `fpsim.train.run`.
       baseline: the name of the recipe that the others are compared with; None for BF16, else FP32, else the first.
       gradients: whether to run `fpsim.train.gradient_probe` as well, for every seed, at weights after 120 steps or
         `steps` if fewer; it has no effect for the perceptron.

@@ -63,11 +63,11 @@ def gradient_probe(
 ) -> Any:  # fmt: skip
     """Measure the error of the weight gradients that recipes compute for one batch, at weights trained in float32.
 
-    The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens. They are
-    compared with the gradients of the recipe FP32 at the same weights. Every operation has the same bits on every
-    machine, also in layers that `Recipe.keep` names. A loss scale is lowered until nothing overflows, as in training.
-    Delayed scales follow from the last 16 training batches. Overrides are those of the first step, and a controller's
-    levels are all 0.
+    The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens, before
+    `Recipe.gradients` and `reduction` round them. They are compared with the gradients of the recipe FP32 at the same
+    weights. Every operation has the same bits on every machine, also in layers that `Recipe.keep` names. A loss scale
+    is lowered until nothing overflows, as in training. Delayed scales follow from the last 16 training batches.
+    Overrides are those of the first step, and a controller's levels are all 0.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.

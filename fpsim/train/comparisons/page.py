@@ -125,7 +125,7 @@ def summary_table(comparison: Any) -> str:
 def _lead(comparison: Any) -> str:
     """Return the first line of a `Comparison`'s page: model, steps, batch, numbers of recipes and seeds, backend."""
     settings = comparison.runs[0].settings
-    tokens = settings.batch * settings.micro_batches
+    tokens = settings.batch * settings.micro_batches * comparison.runs[0].world
     size = f"{tokens} × {settings.context} tokens" if settings.model == "transformer" else f"{tokens} vectors"
     where = "" if settings.backend == "emulated" else f", backend {settings.backend}"
     text = "" if settings.text is None else f" on {settings.text}"
