@@ -22,6 +22,7 @@ DATA = "#4d5a66"
 COLORS = {"E4M3": "#0072B2", "E5M2": "#D55E00", "FP16": "#009E73", "BF16": "#CC79A7", "E2M1": "#E69F00"}
 INTEGER_COLORS = {"INT8": "#56B4E9", "INT4": "#7A5C00"}
 OTHER_COLORS = ("#8A4FBF", "#8DB600", "#A3324F", "#2F8F9D")
+SHADES = (*COLORS.values(), *OTHER_COLORS)  # of curves, one after another
 
 # Colour, in lower case -> the CSS variable that replaces it, so that figures follow a page's light or dark theme.
 THEME = {INK: "ink", QUIET: "quiet", GRID: "grid", DATA: "data", "#ffffff": "paper"} | {

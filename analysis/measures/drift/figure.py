@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.display.figure import COLORS, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.figure import INK, QUIET, SHADES, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import power, short
 
-SHADES = (*COLORS.values(), *OTHER_COLORS)
 MOST_BOUNDS = 3  # largest number of accumulators whose bounds are drawn; more would hide the errors
 
 

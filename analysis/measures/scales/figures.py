@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.figure import COLORS, DATA, INK, QUIET, SHADES, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import power
 
 LOST, SATURATED, SUBNORMAL = COLORS["E4M3"], COLORS["E5M2"], "#9aa5b1"
-SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:

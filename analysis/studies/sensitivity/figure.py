@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
-from fpsim.display.figure import COLORS, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.figure import INK, QUIET, SHADES, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import short
 
-SHADES = (*COLORS.values(), *OTHER_COLORS)
 MARKS = {"fprop": "o", "dgrad": "<", "wgrad": "s"}
 MOST_LAYERS = 24  # layers that are drawn, the most harmful ones
 ROOM = 0.24  # inches per layer

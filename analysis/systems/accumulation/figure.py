@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fpsim.display.figure import COLORS, OTHER_COLORS, axes_of, figure_style, plain_axes
+from fpsim.display.figure import SHADES, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
 from fpsim.display.wording import short
-
-SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def accumulation_axes(report: Any, ax: Axes | None = None) -> Axes:

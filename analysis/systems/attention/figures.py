@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.figure import DATA, INK, QUIET, SHADES, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
-
-SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def attention_axes(report: Any, ax: Axes | None = None) -> Axes:

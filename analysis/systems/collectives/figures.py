@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
+from fpsim.display.figure import DATA, INK, QUIET, SHADES, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
-
-SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def report_axes(report: Any, ax: Axes | None = None) -> Axes:
