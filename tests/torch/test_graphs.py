@@ -13,17 +13,39 @@ from tests.kit.sweeps import in_turn
 
 torch = pytest.importorskip("torch")
 checkpoint: Any = pytest.importorskip("torch.utils.checkpoint").checkpoint
-without_clones: Any = importlib.import_module("tests.kit.graphs").without_clones
 fakes: Any = importlib.import_module("torch._subclasses").FakeTensorMode
 torch_linear: Any = importlib.import_module("fpsim.torch.linear_products")
 ft: Any = importlib.import_module("fpsim.torch")
 
-BACKENDS = ["eager", "aot_eager", without_clones]
 SR = ft.DEEPSEEK_V3.replace(grad_rounding="stochastic", seed=3)
 DELAYED = ft.TE_DELAYED.replace(delayed=ft.Delayed(history=4))
 
 # Small layers stand for large ones here, though few of their features are whole blocks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*the last block is filled up with zeros")
+
+
+def without_clones(graph: Any, inputs: Any) -> Any:
+    """Return a graph of torch.compile as a function, in which a clone is the tensor that it copies.
+
+    The backend "inductor" does this too, but compiles C++ for it, which takes half a minute. inputs: not used.
+    """
+    common, compilers = map(importlib.import_module, ("torch._dynamo.backends.common", "functorch.compile"))
+
+    def compiled(part: Any, _: Any) -> Any:
+        for node in part.graph.nodes:
+            if node.target is torch.ops.aten.clone.default:
+                node.replace_all_uses_with(node.args[0])
+        part.recompile()
+        return compilers.make_boxed_func(part.forward)
+
+    partition = compilers.min_cut_rematerialization_partition
+    backend = common.aot_autograd(
+        fw_compiler=compiled, partition_fn=partition, keep_inference_input_mutations=True
+    )  # fmt: skip
+    return backend(graph, inputs)
+
+
+BACKENDS = ["eager", "aot_eager", without_clones]
 
 
 def tensor(seed: int = 0) -> Any:
