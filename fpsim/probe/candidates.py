@@ -214,11 +214,11 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
     """
     if order is None or order.widest == 1:
         return
-    parts = spine(order.branch)
+    parts = partial_sums(order)
     if len(parts) < 2:
         return
     block = parts[0]
-    if block > unit.terms and block % unit.terms == 0:
+    if block >= unit.terms and block % unit.terms == 0:
         yield cutlass_2xacc(block)
         if 32 <= block < 128:
             yield triton(128, max_num_imprecise_acc=block)
@@ -256,6 +256,23 @@ def spine(branch: Branch) -> list[int]:
     return [branch.size, *reversed(sizes)] if sizes else []
 
 
+def partial_sums(order: Order) -> list[int]:
+    """Return the number of terms of each partial sum of an order, as `spine` does, if the last one may be one term.
+
+    Example:
+      >>> from fpsim.probe.candidates import partial_sums
+      >>> from fpsim.probe.order import Order
+      >>> partial_sums(Order.of((((0, 1), (2, 3)), 4))), partial_sums(Order.of(((0, 1), 2)))
+      ([2, 2, 1], [])
+    """
+    parts, children = spine(order.branch), order.branch.children
+    if parts or len(children) != 2:
+        return parts
+    rest = max(children, key=lambda child: child.size)
+    before = spine(rest) or ([rest.size] if order.widest > 2 else [])  # else, the terms are one chain
+    return [*before, 1] if before else []
+
+
 def by_accumulators(out: Format, order: Order | None, operands: Sequence[Format]) -> Iterator[AdderCandidate]:
     """Yield accumulators as candidates: those with sums in a format of at least the precision of `out` come first.
 
@@ -272,7 +289,7 @@ def by_accumulators(out: Format, order: Order | None, operands: Sequence[Format]
 
 def _accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[Accumulator]:
     """Yield the accumulators that `by_accumulators` lists; of_products: True to include fused multiply-adds."""
-    chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
+    chunks = {parts[0] for parts in [partial_sums(order) if order is not None else []] if len(parts) > 1}
     for fmt in dict.fromkeys((out, *SUM_FORMATS)):
         if fmt.precision < out.precision:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from fpsim.probe.candidates import AdderCandidate, spine
+from fpsim.probe.candidates import AdderCandidate, partial_sums
 from fpsim.probe.order import Branch, Order, chained, joined
 from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.levels import in_levels
@@ -68,7 +68,7 @@ def order_in_words(order: Order) -> str | None:
     pairs = in_levels([Branch(k) for k in terms], "pairwise", lambda x, y: joined([x, y]))
     if order == Order.of(pairs):
         return "in pairs, level by level"
-    sizes = spine(order.branch)
+    sizes = partial_sums(order)
     first, *between, last = sizes or [0, 0]
     if len(sizes) < 2 or set(between) - {first} or last > first:
         return None

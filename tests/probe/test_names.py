@@ -78,6 +78,16 @@ def test_sizes_that_no_row_has_are_found_too() -> None:
     assert split.name in probed(fp.unit("hopper_f16_f32"), split, 512).schedules
 
 
+def test_promotion_after_every_instruction_and_a_last_sum_of_one_term_are_found() -> None:
+    for unit, interval, k in (("hopper_e4m3_f32", 32, 70), ("hopper_f16_f32", 16, 17), ("ada_e4m3_f32", 32, 65)):
+        with case((unit, interval, k)):
+            model = probed(fp.unit(unit), fp.schedules.cutlass_2xacc(interval), k)
+            assert (unit in model.units, f"cutlass_2xacc({interval})" in model.schedules) == (True, True)
+    accumulator = fp.Chunked("fp16", 8, "fp32")
+    model = fp.probe.sum(partial(fp.sum, accumulate=accumulator), 17)
+    assert model.names == ("Chunked(FP16, chunk=8, outer=FP32)",)
+
+
 def test_lost_terms_of_split_k_are_seen() -> None:
     model = probed(fp.unit("hopper_f16_f32"), fp.schedules.cublas("sm_90", split_k=9), 584)
     assert model.lost == tuple(range(576, 584))

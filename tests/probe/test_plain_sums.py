@@ -70,6 +70,7 @@ def test_a_tensor_core_is_called_by_its_name(unit: str) -> None:
     (((0, 1), (2, 3)), "in pairs, level by level"),
     ((((0, 1), 2), ((3, 4), 5)), "in chains of 3 terms, added one after another"),
     (((((0, 1), 4), 3), 2), None), (((((0, 4), 3), 2), 1), None),
+    (((((0, 1), 2), ((3, 4), 5)), 6), "in chains of 3 terms (the last of 1), added one after another"),
     (((0, 2), (1, 3)), None), ((0, 1, 2), None), ((((0, 1), 2), ((3, 5), 4)), None), (((0, 1), (2, (3, 4))), None),
 ])  # fmt: skip
 def test_orders_in_words(nested: Any, words: str | None) -> None:
