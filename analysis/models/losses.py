@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +59,20 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     return ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
+
+
+@contextmanager
+def backward_refused(batch: str) -> Iterator[None]:
+    """Raise a ValueError in place of a RuntimeError that a loss's backward pass raises in the `with` block.
+
+    Subclasses of RuntimeError, such as a GpuError, are passed on. batch: the batch of the loss, for the message.
+    """
+    try:
+        yield
+    except RuntimeError as reason:
+        if type(reason) is not RuntimeError:
+            raise
+        raise ValueError(f"loss must have a backward pass; that of {batch} raises RuntimeError: {reason}") from reason
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:

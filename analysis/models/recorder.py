@@ -143,7 +143,8 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 
     Raises:
       TypeError: model is not a torch.nn.Module.
-      ValueError: model is compiled or scripted, on the meta device, or on a GPU that is missing.
+      ValueError: model is compiled or scripted, on the meta device, on a GPU that is missing, or a lazy module that has
+        not run.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
@@ -161,6 +162,10 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
             "Record torch.nn.Sequential(layer)."
         )
     for name, parameter in model.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ValueError(
+                f"model must have weights to be {verb}; {name!r} has none before the model has run. Run it."
+            )
         device = parameter.device.type
         if device == "meta":
             raise ValueError(f"model must have weights to be {verb}; got {name!r} on the meta device. Load them first.")

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from fpsim.analysis.models.compiled import compiled_modules
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.draws import restored_generators
-from fpsim.analysis.models.losses import called_with
+from fpsim.analysis.models.losses import backward_refused, called_with
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
 from fpsim.analysis.models.patches import DIMENSIONS, convolution, folded, matrices
 from fpsim.analysis.models.products import LAYERS, WHOLE_ATTENTION, attention_in_parts
@@ -144,9 +144,10 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
             raise ValueError("loss must depend on weights that require a gradient; got a value without one.")
         # value.backward() would leave the mode, in which checkpoints have to compute again
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.run_backward(
-            (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
-        )  # fmt: skip
+        with backward_refused("the batch"):
+            engine.run_backward(
+                (value,), (torch.ones_like(value),), False, False, (), allow_unreachable=True, accumulate_grad=True
+            )  # fmt: skip
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:

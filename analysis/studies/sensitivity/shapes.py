@@ -150,12 +150,12 @@ def products_of(layer: Any) -> LinearProducts:
 def multiplies(layer: Any) -> bool:
     """Return whether a torch.nn.Module computes matrix products that can follow recipes.
 
-    These modules do: Linear, Conv1d to Conv3d unless depthwise, and a QuantLinear without casts; their subclasses
-    don't.
+    These modules do: Linear, Conv1d to Conv3d unless depthwise, and a QuantLinear without casts, all of float weights;
+    their subclasses don't.
     """
     if type(layer) in CONVOLUTIONS:
-        return not is_depthwise(layer.weight, layer.groups)
-    return type(layer) is torch.nn.Linear or adds_float32(layer)
+        return layer.weight.is_floating_point() and not is_depthwise(layer.weight, layer.groups)
+    return (type(layer) is torch.nn.Linear and layer.weight.is_floating_point()) or adds_float32(layer)
 
 
 def adds_float32(layer: Any) -> bool:
@@ -189,6 +189,8 @@ def _why_not_this_kind(layer: Any) -> str:
         return ""  # the latter is part of an attention, which has its own reason
     if isinstance(layer, QuantLinear):
         return "a quantised layer follows a recipe already, and errors are measured against float32"
+    if type(layer) in (torch.nn.Linear, *CONVOLUTIONS):
+        return "layers of complex numbers stay exact"
     if parametrize.is_parametrized(layer):
         return "a weight made by a parametrization stays exact, until remove_parametrizations makes it a parameter"
     return "a subclass of torch's layer may multiply in another way"

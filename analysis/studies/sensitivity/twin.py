@@ -14,7 +14,7 @@ import torch
 from fpsim.analysis.models.compiled import run_eagerly, stance
 from fpsim.analysis.models.draws import restored_generators
 from fpsim.analysis.models.floats import floats_of
-from fpsim.analysis.models.losses import called_with
+from fpsim.analysis.models.losses import backward_refused, called_with
 from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.studies.sensitivity.spot import CALLS, Spot
 from fpsim.errors import shown
@@ -137,7 +137,8 @@ class Twin:
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
         """Return the gradient of every trainable parameter, in the order of the model; None for an unused one.
 
-        Sparse gradients, such as those of torch.nn.Embedding(sparse=True), are returned as dense tensors.
+        Sparse gradients, such as those of torch.nn.Embedding(sparse=True), are returned as dense tensors, and complex
+        ones as real tensors with one more axis. Raise a ValueError if the backward pass raises a RuntimeError.
 
         `loss`: the loss with its graph. `index`: number of the batch, which seeds random draws. `keep`: whether the
         graph stays usable.
@@ -145,10 +146,10 @@ class Twin:
         assert loss is not None
         for weight in self.weights:
             weight.grad = None
-        with _drawing(self.seed + index):
+        with _drawing(self.seed + index), backward_refused(f"batches[{index}]"):
             loss.backward(retain_graph=keep)  # type: ignore[no-untyped-call]
         sums = [weight.grad for weight in self.weights]
-        gradients = [x if x is None or x.layout == torch.strided else x.to_dense() for x in sums]
+        gradients = [None if x is None else _real(x if x.layout == torch.strided else x.to_dense()) for x in sums]
         for weight in self.weights:
             weight.grad = None
         return gradients
@@ -171,6 +172,11 @@ class Twin:
         """
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
+
+
+def _real(x: Tensor) -> Tensor:
+    """Return a tensor of real numbers unchanged, and one of complex numbers with their parts along a last axis."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 @contextmanager

@@ -136,3 +136,48 @@ def test_assignments_of_what_was_not_measured() -> None:
         report.ranking("harm")
     with pytest.raises(KeyError, match=r"no row of layer, product and recipe"):
         report["0", "dgrad", "E4M3"]
+
+
+def test_a_backward_pass_that_fails_names_the_loss() -> None:
+    class Overwriting(torch.nn.Linear):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return super().forward(x).exp().mul_(2)
+
+    model, x = Overwriting(8, 8), torch.ones(4, 8)
+    said = "loss must have a backward pass; that of {} raises RuntimeError: one of the variables needed for gradient"
+    with pytest.raises(ValueError, match=said.format(r"batches\[0\]")):
+        fp.analysis.sensitivity(torch.nn.Sequential(torch.nn.Linear(8, 8), model), [x], total, recipes="BF16")
+    with pytest.raises(ValueError, match=said.format("the batch")):
+        fp.analysis.diff(model, x, "torch", "torch", loss=total)
+
+
+def test_a_lazy_model_is_run_first() -> None:
+    model, x = torch.nn.Sequential(torch.nn.LazyLinear(8)), torch.ones(4, 8)
+    for measure in (
+        lambda: fp.analysis.sensitivity(model, [x], recipes="BF16"), lambda: fp.analysis.record(model),
+        lambda: fp.analysis.diff(model, x, "torch", "torch"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"'0.weight' has none before the model has run. Run it"):
+            measure()
+    model(x)
+    fp.analysis.sensitivity(model, [x], recipes="BF16")
+
+
+def test_layers_of_complex_numbers_stay_exact_and_count() -> None:
+    class Complex(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(8, 8, dtype=torch.complex64)
+            self.head = torch.nn.Linear(8, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.inner(x.to(torch.complex64)).imag)
+
+    report = fp.analysis.sensitivity(Complex(), [torch.ones(4, 8)], total, recipes="FP8_TENSOR")
+    assert {row.layer for row in report.rows} == {"head"}
+    assert report.notes[0] == "Not measured, since layers of complex numbers stay exact: inner."
+    assert report["head", "dgrad", "FP8_TENSOR"].gradient_error > 0
+
+
+def total(model: Any, x: Any) -> Any:
+    return model(x).square().sum()
