@@ -20,7 +20,7 @@ import numpy as np
 from fpsim.analysis.tensors.chunks import CHUNK
 from fpsim.analysis.tensors.layouts.joining import joined
 from fpsim.analysis.tensors.operand import by_columns, pieces_of
-from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, stream
+from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, refuse_changed, stream
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import FORMAT_OF, Array
 from fpsim.lazy import deferred
@@ -229,7 +229,10 @@ def _npz_reader(
     says. The elements are in the order of the file.
     """
 
+    length = path.stat().st_size
+
     def read(size: int) -> Iterator[Array]:
+        refuse_changed(path, length)
         try:
             with zipfile.ZipFile(path) as archive, archive.open(member) as opened:
                 _npy_header(opened, path)

@@ -60,10 +60,21 @@ def reader(
     path: the file. dtype: dtype of the elements. order: byte order in the file, "<" or ">"; arrays have native order.
     """
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
+    length = path.stat().st_size
 
     def read(size: int) -> Iterator[Array]:
         with path.open("rb") as opened:
+            refuse_changed(path, length)
             opened.seek(offset)
             yield from stream(opened, stored, count, size, path)
 
     return read
+
+
+def refuse_changed(path: Path, length: int) -> None:
+    """Raise a TensorFileError if a file has another size than `length`, its bytes when its header was read.
+
+    Another program has written it since then, so that tensors may be at other places.
+    """
+    if path.stat().st_size != length:
+        raise TensorFileError(f"{path}: the file has changed since it was opened. Open it again")

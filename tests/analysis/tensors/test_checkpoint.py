@@ -76,14 +76,29 @@ def test_a_mapping_has_names_values_and_a_layout(tmp_path: Path) -> None:
 
 
 def test_only_the_looked_up_tensor_is_read(tmp_path: Path) -> None:
-    """The others may be gone by then."""
+    """The others may have other values by then."""
     path = safetensors(tmp_path / "m.safetensors", PLAIN)
     checkpoint = fp.analysis.open(path)
-    path.write_bytes(path.read_bytes()[:-8])
+    data = path.read_bytes()
+    path.write_bytes(data[:-8] + bytes(8))
     assert "b.bias" in checkpoint
     assert checkpoint["a.weight"][1, 2] == 5
-    with pytest.raises(TensorFileError, match="the file ends before its last element"):
-        checkpoint["b.bias"]
+    assert not checkpoint["b.bias"][-1]
+    path.write_bytes(data[:-8])
+    with pytest.raises(TensorFileError, match="the file has changed since it was opened"):
+        checkpoint["a.weight"]
+
+
+def test_a_file_that_is_written_anew_is_not_read_at_old_places(tmp_path: Path) -> None:
+    safetensors(tmp_path / "m.safetensors", PLAIN)
+    np.savez(tmp_path / "m.npz", **PLAIN)
+    opened = [fp.analysis.open(tmp_path / name) for name in ("m.safetensors", "m.npz")]
+    more = {"0": np.ones(5, np.float32), **{name: array.astype(np.float16) for name, array in PLAIN.items()}}
+    safetensors(tmp_path / "m.safetensors", more)
+    np.savez(tmp_path / "m.npz", **more)
+    for checkpoint in opened:
+        with pytest.raises(TensorFileError, match="the file has changed since it was opened"):
+            checkpoint["a.weight"]
 
 
 def sharded(folder: Path) -> Path:
