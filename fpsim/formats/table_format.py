@@ -79,7 +79,8 @@ class TableFormat:
             finite, or all finite ones are 0.
         """
         values = self.values
-        listed = values if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else ()
+        no_list = (str, bytes, np.ma.MaskedArray)  # masked values would become NaN
+        listed = values if isinstance(values, Iterable) and not isinstance(values, no_list) else ()
         try:
             numbers = tuple(float(value) for value in listed)
         except (TypeError, ValueError, OverflowError):
