@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fpsim.analysis.tensors.reading import refuse_changed
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import Array, from_torch
 from fpsim.display.optional import load
@@ -186,10 +187,10 @@ def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Te
     length = Path(source).stat().st_size if source else 0
 
     def read(size: int) -> Iterator[Array]:
-        _refuse_shorter(source, length)
+        _refuse_changed(source, length)
         flat = x.reshape(-1)  # in C order, as tiles run along the last axis
         for start in range(0, flat.shape[0], size):
-            _refuse_shorter(source, length)
+            _refuse_changed(source, length)
             yield from_torch(flat[start : start + size].detach().contiguous())
 
     shape = tuple(int(n) for n in x.shape)
@@ -197,12 +198,12 @@ def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Te
     return Tensor(name, shape, dtype, read, source)
 
 
-def _refuse_shorter(source: str, length: int) -> None:
-    """Raise a TensorFileError if the file at the path `source` has fewer bytes than `length`.
+def _refuse_changed(source: str, length: int) -> None:
+    """Raise a TensorFileError if the file at the path `source` has another size than `length`, in bytes.
 
     torch maps files into memory, and the system ends a process that reads mapped bytes after the end of the file. A
     deleted file can still be read, and for "", no file, nothing is checked.
     """
     with suppress(FileNotFoundError):
-        if source and Path(source).stat().st_size < length:
-            raise TensorFileError(f"{source}: the file became shorter after it was opened")
+        if source:
+            refuse_changed(Path(source), length)
