@@ -12,6 +12,7 @@ from fpsim.analysis.studies.diagnosis.diagnosed import Diagnosed
 from fpsim.analysis.studies.diagnosis.recommendation import joint_sentences, recommendation_sentences, rival_sentences
 from fpsim.analysis.studies.diagnosis.remedies import layer_sentences
 from fpsim.analysis.studies.diagnosis.unplanned import alone_sentences, overflow_sentences, unjudged_sentences
+from fpsim.analysis.studies.table import MISSING, csv_text
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural, short
@@ -109,14 +110,17 @@ class Diagnosis(Diagnosed):
         """Write report.html, products.csv and plan.toml into a folder, and return their paths.
 
         The folder is created if missing. plan.toml is the recommendation, which `fp.train` and
-        `fp.torch.quantize_linears` read. If writing fails, no half-written file is left.
+        `fp.torch.quantize_linears` read. If writing fails, no half-written file is left. In products.csv, an apostrophe
+        is written before text that looks like a formula, such as the layer name "=w".
 
         Raises:
           ImportError: jinja2, pandas or tomli-w is not installed.
           ValueError: the folder cannot be written to.
         """
         place = require_folder(path_of(folder, "folder"))
-        write_whole(place / TABLE, self.to_frame().to_csv(index=False, lineterminator="\n"))
+        columns = self.to_frame().to_dict("list")
+        filled = {name: [MISSING if x != x else x for x in values] for name, values in columns.items()}
+        write_whole(place / TABLE, csv_text(filled))
         self.plan.to_toml(place / PLAN)
         return [self.page(place / PAGE), place / TABLE, place / PLAN]
 

@@ -162,7 +162,8 @@ def reason(
     product, lines = called or row.product, lines_of(row)
     if not math.isfinite(row.joint):
         ends = NAMED[row.out_fmt].max if row.out_fmt in NAMED else math.inf
-        why = f"it reaches {reaches:.2g} and {row.out_fmt} ends at {ends:,.0f}" if reaches > ends else ""
+        end = f"{ends:,.0f}" if ends < 1e6 else f"{ends:.2g}"
+        why = f"it reaches {reaches:.2g} and {row.out_fmt} ends at {end}" if reaches > ends else ""
         return f"its {product} overflows{_since(why or _out_of_range(row, recipe, recording, layer, ('above',)))}"
     if row.joint > limit:
         why = _cause(row, recipe, recording, layer)

@@ -106,6 +106,19 @@ def test_names_are_untrusted(tmp_path: Path) -> None:
     assert "\x1b" not in text + diagnosis.answer
 
 
+def test_names_that_look_like_formulas_are_texts_in_the_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("jinja2")
+    model = nn.Sequential()
+    model.add_module("=1+1", nn.Linear(64, 8))
+    diagnosis = diagnosed(model, [torch.ones(16, 64)], recipes="FP8_TENSOR")
+    diagnosis.save(tmp_path)
+    table, wanted = pandas.read_csv(tmp_path / "products.csv"), diagnosis.to_frame()
+    assert set(table["layer"]) == {"'=1+1"}
+    numbers = ["bits", "error", "gradient_spread", "fits"]
+    pandas.testing.assert_frame_equal(table[numbers], wanted[numbers], check_exact=True)
+
+
 def test_the_table_has_every_product(usual: Any) -> None:
     pytest.importorskip("pandas")
     table = usual.to_frame()
