@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import log_softmax
 
+from fpsim.analysis.measures.log_probabilities import divergence, log_softmax
 from fpsim.arrays import Array, differing
 from fpsim.errors import shown
 
@@ -93,9 +93,7 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
     if p.shape != q.shape:
         raise ValueError(f"logits must have one shape in both runs; got {p.shape} and {q.shape}.")
     with np.errstate(all="ignore"):
-        log_p, log_q = (log_softmax(array, axis=-1) for array in (p, q))
-        terms = np.where(log_p == -np.inf, 0.0, np.exp(log_p) * (log_p - log_q))  # 0 log 0 is 0
-    return float(terms.sum(-1).mean())
+        return float(divergence(*(log_softmax(array) for array in (p, q))).mean())
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.analysis.measures.log_probabilities import log_softmax
 from fpsim.analysis.systems.claims.samples import Floats
-from fpsim.analysis.systems.invariance.decoding import log_softmax
 from fpsim.casts.cast import encode, quantize
 from fpsim.formats.named import BF16, Format
 from fpsim.products.matmul import matmul

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.analysis.measures.log_probabilities import divergence, log_softmax
 from fpsim.analysis.systems.invariance.results import DecodingReport, DecodingRow
 from fpsim.arrays import Array, as_array, float_array, without_gradient
 from fpsim.casts.cast import quantize
@@ -73,19 +74,6 @@ def decoding(
         mine = np.append(mine, chosen)
         others = np.append(others, chosen if follow == "first" else other)
     return DecodingReport(tuple(rows), follow, len(tokens))
-
-
-def log_softmax(logits: Array) -> Array:
-    """Return the float64 log-probabilities (logarithm of the softmax along the last axis) of logits."""
-    wide = np.asarray(logits).astype(np.float64)
-    with np.errstate(invalid="ignore"):  # of infinite logits, whose log-probabilities are NaN
-        shifted = wide - wide.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
-def divergence(p: Array, q: Array) -> Array:
-    """Return KL(p || q), in nats, of two arrays of log-probabilities; the sum is over the last axis."""
-    return np.asarray(np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q)).sum(axis=-1))
 
 
 def _require_size(name: str, value: object, lowest: int = 1) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.measures.exponent_range import range as range_of
+from fpsim.analysis.measures.log_probabilities import divergence, log_softmax
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import RecordedRow
-from fpsim.analysis.systems.invariance.decoding import divergence, log_softmax
 from fpsim.analysis.systems.invariance.differences import relative_difference
 from fpsim.analysis.systems.invariance.run_report import RunComparison, TensorDifference, TokenChange
 from fpsim.analysis.systems.invariance.tensor_log import TensorLog

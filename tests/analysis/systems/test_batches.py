@@ -219,6 +219,20 @@ def test_kl_and_log_probabilities_are_those_of_softmax() -> None:
     assert found.logit_difference == pytest.approx(math.log(5 / 2))
 
 
+@pytest.mark.parametrize("size", [1e-2, 1e-6, 1e-10])
+def test_small_divergences_are_positive_and_precise(size: float) -> None:
+    x, noise = draws((50,), (50,))
+    (row,) = A.decoding(lambda t: x, lambda t: x + size * noise, [1], steps=1).rows
+    p = np.exp(x) / np.exp(x).sum()
+    variance = p @ noise**2 - (p @ noise) ** 2  # the divergence of logits that are close is half of it
+    assert row.kl == pytest.approx(size**2 * variance / 2, rel=5 * size + 1e-5)
+
+
+def test_divergences_of_distant_distributions_are_finite() -> None:
+    (row,) = A.decoding(lambda t: np.array([0.0, -1000.0]), lambda t: np.array([-1000.0, 0.0]), [1], steps=1).rows
+    assert row.kl == 1000
+
+
 def test_followers_read_the_tokens_that_they_are_told_to() -> None:
     read: dict[str, list[Any]] = {"first": [], "own": []}
 

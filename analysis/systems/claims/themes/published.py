@@ -8,13 +8,13 @@ from functools import reduce
 
 import numpy as np
 
+from fpsim.analysis.measures.log_probabilities import divergence
 from fpsim.analysis.systems.attention.attention import attention
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.ordered_layers import log_probabilities
 from fpsim.analysis.systems.claims.probes import gradient_error
 from fpsim.analysis.systems.claims.samples import Floats, normal, relative_error, wide
 from fpsim.analysis.systems.collectives.reduction import all_reduce
-from fpsim.analysis.systems.invariance.decoding import divergence
 from fpsim.casts.cast import encode, quantize
 from fpsim.formats.named import BF16, E4M3, FP16
 from fpsim.products.matmul import matmul

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fpsim.analysis.measures.log_probabilities import divergence, log_softmax
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, V3, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.probes import gradient_error
 from fpsim.analysis.systems.claims.samples import normal, sqnr_of_normal, wide
-from fpsim.analysis.systems.invariance.decoding import divergence, log_softmax
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
 from fpsim.products.reduce import sum as total
