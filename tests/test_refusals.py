@@ -90,6 +90,8 @@ SEVERAL = torch.arange(12).reshape(3, 4)
         (lambda: loose.schedules.deepgemm(X), "kernel must be one of 1d2d, 1d1d; got an array of float32"),
         (lambda: loose.schedules.cublas("sm_90", fast_accum="no"), "fast_accum must be True or False; got 'no'."),
         (lambda: loose.torch.quantize_scaled(torch.ones(2), "e4m3", scales="x"), "scales must be a number, or"),
+        (lambda: loose.torch.quantize_scaled(torch.ones(2), "e4m3", scales=True), "scales must be a number, or"),
+        (lambda: loose.torch.quantize_scaled(torch.ones(2), "e4m3", scales=np.array(1j)), "scales must be a number"),
         (lambda: loose.schedules.numpy_sum(8, SEVERAL), "block must be an integer; got an array of torch.int64"),
         (lambda: loose.schedules.SumOrder("x", [], 8, 128), "rule must be one of pairwise, cascade, windows; got []."),
         (lambda: loose.schedules.segments(4, step=SEVERAL), "step must be an integer; got an array of torch.int64"),

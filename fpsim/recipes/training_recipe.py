@@ -11,7 +11,6 @@ from typing import Any
 
 from fpsim.errors import require_kind, require_word, shown, texts_of
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import format_argument
 from fpsim.recipes import written
 from fpsim.recipes.linear import FP32, linear_recipe
 from fpsim.recipes.linear_recipe import LinearRecipe
@@ -90,9 +89,8 @@ class Recipe:
         if not 2.0**-126 <= self.loss_factor <= 2.0**126:  # float32 also holds the inverse, which multiplies gradients
             raise ValueError(f"loss_factor must be in 2**-126 .. 2**126; got {self.loss_factor}.")
         require_kind("optimizer", self.optimizer, OptimizerRecipe, "an OptimizerRecipe")
-        if self.reduction is not None:
-            object.__setattr__(self, "reduction", format_argument("reduction", self.reduction))
-        object.__setattr__(self, "gradients", kept_format("gradients", self.gradients))
+        for name in ("reduction", "gradients"):
+            object.__setattr__(self, name, kept_format(name, getattr(self, name)))
         require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
 
     def replace(self, **changes: Any) -> Recipe:

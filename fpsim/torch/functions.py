@@ -384,7 +384,11 @@ def _scales(x: Tensor, scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
     if isinstance(scales, float) and scales != scales:
         raise ValueError("scales must be positive and finite; got nan. An array of one per tile may hold NaN.")
     try:
+        if isinstance(scales, bool):
+            raise TypeError
         if isinstance(scales, np.ndarray) and not torch.compiler.is_compiling():
+            if scales.dtype.kind in "bc":
+                raise TypeError  # torch would read True as 1, and drop imaginary parts
             # torch takes neither ml_dtypes nor negative strides, and warns of arrays that cannot be written
             scales = np.array(scales, np.float32 if scales.dtype.isbuiltin == 2 else None, order="C")
         return torch.as_tensor(scales, dtype=torch.float32)

@@ -54,6 +54,8 @@ class Reduction:
         self.fmt: Format | None = None if fmt is None else find_format(fmt)
         if self.fmt is not None and not (self.fmt.signed and self.fmt.has_zero):
             raise ValueError(f"fmt must be a format with a sign and a zero; got {self.fmt}. Use BF16, for example.")
+        if self.fmt is not None:
+            refuse_unless_held(self.fmt, FP32, "take one of up to 32 bits")
         self.accumulate = Sequential(FP32) if accumulate is None else accumulate
         self.count = count
         require_kind("accumulate", self.accumulate, Accumulator, "an accumulator such as fp.Sequential(fp.FP32)")

@@ -21,7 +21,7 @@ from fpsim.train.loop import Trainer
 from fpsim.train.operations import WORDS
 from fpsim.train.operations.trace import OperationTrace, canonical
 from fpsim.train.record import machine, require_version
-from fpsim.train.runs import Run, traced_step
+from fpsim.train.runs import Run, require_progress, traced_step
 from fpsim.train.side_by_side import RunSide, compared_step, side
 
 KERNELS = {  # torch's operations whose bits are known to depend on environment variables or the processor
@@ -124,6 +124,7 @@ def replay(
       (0, 'first, fprop', 'arithmetic')
     """
     require_kind("run", run, (Run, str, os.PathLike), "a Run, or the path of a saved one")
+    require_progress(progress)
     recorded = run if isinstance(run, Run) else Run.load(run)
     if not recorded.rows or "digest" not in recorded.rows[0]:
         raise ValueError("run must have a step with a digest; got one without. Train it with this fpsim.")

@@ -163,6 +163,12 @@ class Run:
         )
 
 
+def require_progress(progress: object) -> None:
+    """Raise a TypeError unless the argument `progress` is a function, or None."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of a share and a text, or None; got {shown(progress)}.")
+
+
 def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
     """Return the running means m = keep * m + (1 - keep) * loss, from m = 0, each divided by its sum of weights.
 
@@ -243,8 +249,7 @@ def run(
       (3, True, '')
     """
     check_keywords(run, keywords, RUN_DEFAULTS)
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress must be a function of a share and a text, or None; got {shown(progress)}.")
+    require_progress(progress)
     settings = settings_of(seed=seed, **keywords)
     trainer = Trainer(find_recipe(recipe), settings, ranks)
     if out is None:

@@ -24,6 +24,7 @@ from fpsim.torch.products import resolved
 from fpsim.torch.trace import ProductCall, watching
 from fpsim.train.loop import Trainer
 from fpsim.train.monitors import OPERANDS
+from fpsim.train.runs import require_progress
 from fpsim.train.settings import MODEL_DEFAULTS, ModelKeywords, Settings, settings_of, with_model_keywords
 
 PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"}
@@ -88,6 +89,7 @@ def lockstep(
       True
     """
     check_keywords(lockstep, keywords, MODEL_DEFAULTS)
+    require_progress(progress)
     recipes = [find_recipe(spec) for spec in _pair("recipe", recipe)]
     words = _pair("backends", backends)
     names = _names(words, recipes)

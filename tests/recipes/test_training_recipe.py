@@ -94,6 +94,8 @@ def test_patterns_tell_large_letters_from_small_ones() -> None:
         (lambda: Recipe(loss_factor=1e-40), ValueError, r"loss_factor must be in 2\*\*-126 .. 2\*\*126; got 1e-40"),
         (lambda: Recipe(optimizer={}), TypeError, "optimizer must be an OptimizerRecipe"),
         (lambda: Recipe(reduction="bf61"), ValueError, "Did you mean 'BF16'"),
+        (lambda: Recipe(reduction="fp64"), ValueError, "float32 cannot hold every value of FP64 .* up to 32 bits"),
+        (lambda: Recipe(reduction="e8m0"), ValueError, "reduction needs a format with a zero and a sign; got E8M0"),
         (lambda: Recipe(parametrisation="units"), ValueError, "Did you mean 'unit'"),
         (lambda: Recipe().replace(lienar="BF16"), ValueError, "field must be one of .*Did you mean 'linear'"),
         (lambda: Override(layers=5), TypeError, "layers must be a shell pattern"),

@@ -150,6 +150,7 @@ ONE = {"w": torch.ones(2)}
         (lambda: reduce([{"w": torch.ones(2).bfloat16()}]), "gradients must be float32; got torch.bfloat16."),
         (lambda: Reduction("e4m9"), "e4m9"),
         (lambda: Reduction("e8m0"), "fmt must be a format with a sign and a zero; got E8M0"),
+        (lambda: Reduction("fp64"), r"float32 cannot hold every value of FP64 \(.*\); take one of up to 32 bits"),
         (lambda: loose(None, "fp32"), "accumulate must be an accumulator such as .*; got 'fp32'."),
         (
             lambda: Reduction(None, fp.Sequential(fp.BF16, rounding="SR", seed=0)),

@@ -249,6 +249,13 @@ def test_other_arguments_are_refused_in_a_sentence(argument: str, value: Any, er
         fp.train.run("BF16", **{"steps": 1, "model": "perceptron", argument: value})
 
 
+@in_turn("call", [fp.train.compare, fp.train.gradient_probe, fp.train.lockstep, fp.train.replay])
+def test_progress_is_refused_before_the_first_step(call: Any) -> None:
+    subject = short(recipes.BF16, steps=1) if call is fp.train.replay else "BF16"
+    with pytest.raises(TypeError, match="progress must be a function of a share and a text, or None; got 3"):
+        call(subject, progress=3)
+
+
 def test_a_run_shows_its_rows_and_its_curve() -> None:
     pytest.importorskip("pandas")
     short_run = short("fp8-raw")

@@ -23,7 +23,7 @@ from fpsim.train.comparisons.answer import Interval, interval
 from fpsim.train.comparisons.gradient_probe import ALL, recipes_of, rows_over_seeds
 from fpsim.train.comparisons.memory import Memory, memory_of
 from fpsim.train.ranks import Ranks
-from fpsim.train.runs import Progress, Run
+from fpsim.train.runs import Progress, Run, require_progress
 from fpsim.train.runs import run as train
 from fpsim.train.settings import RUN_DEFAULTS, RunKeywords, settings_of, with_run_keywords
 
@@ -280,6 +280,7 @@ def compare(
       (('BF16', 'FP8_RAW'), 2, 12, 'unknown')
     """
     check_keywords(compare, keywords, RUN_DEFAULTS)
+    require_progress(progress)
     chosen = recipes_of(recipes)
     names = [recipe.name for recipe in chosen]
     require_integer("seeds", seeds, 1)

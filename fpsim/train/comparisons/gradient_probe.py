@@ -30,7 +30,7 @@ from fpsim.train.layers import layers_of
 from fpsim.train.loop import Trainer
 from fpsim.train.model import normal_numbers
 from fpsim.train.optimizer import AdamW
-from fpsim.train.runs import Progress
+from fpsim.train.runs import Progress, require_progress
 from fpsim.train.settings import Settings
 
 SEQUENCES, CONTEXT = 16, 64  # 1024 tokens
@@ -98,6 +98,7 @@ def gradient_probe(
       >>> errors[errors.layer == "all"].relative_error.gt(1e-3).tolist()
       [True, True]
     """
+    require_progress(progress)
     require_integer("seeds", seeds, 1)
     require_integer("seed", seed, 0)
     rows = rows_over_seeds(
@@ -301,9 +302,8 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
     case: the scenario; if `case.uneven`, the batch has a random weight for each token's loss.
     """
-    seed = trainer.settings.seed
-    inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
-    weights = token_weights(SEQUENCES * CONTEXT, seed) if case.uneven else None
+    inputs, targets = trainer.data.batch(trainer.settings.seed, step, 0, batch=SEQUENCES, context=CONTEXT)
+    weights = token_weights(SEQUENCES * CONTEXT, trainer.settings.seed) if case.uneven else None
     return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), weights)
 
 
