@@ -270,7 +270,7 @@ class Levels:
                 norm, average = figure, self._norms.get(layer, figure)
                 if math.isfinite(norm):
                     self._norms[layer] = DECAY * average + (1 - DECAY) * norm
-                figure = norm / average if average else 0.0
+                figure = norm / average if average else math.inf if norm else 0.0
             lower = figure if below is None or level == 0 else below.get(layer, math.nan)
             change = self._moved(step, layer, figure, lower)
             if change is not None:

@@ -72,6 +72,7 @@ def test_only_layers_of_the_pattern_have_levels() -> None:
 
 def test_norms_are_compared_with_their_average_so_far() -> None:
     rule = Controller("gradient_norm", high=3.0, low=0.5, patience=1)
+    assert levels_of([0.0, 0.0, 1e-9], rule=rule) == [0, 0, 0, 1]  # gradients after zeros alone are too high
     norms, average, seen = [2.0, 2.0, 8.0, 2.0, 0.1], 2.0, []
     for norm in norms:
         seen.append(norm / average)
