@@ -162,8 +162,8 @@ class LossScalingReport:
             bad = f", and applies overflows in {percent(applied)} of them" if applied else ""
             words.append(f"{row['policy']} loses {lost} of the gradients and skips {skipped} of the steps{bad}")
         text = f"in {self.format} over {plural(rows[0]['steps'], 'step')}: {'; '.join(words)}"
-        given = sum(step.nonfinite > 0 for step in self.of(self.policies[0]))
-        return f"{text}. In {plural(given, 'step')} gradients are Inf or NaN with any scale" if given else text
+        stuck = sum(step.nonfinite > 0 for step in self.of(self.policies[0]))
+        return f"{text}. In {plural(stuck, 'step')} gradients are Inf or NaN with any scale" if stuck else text
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: the text of `str()`, and a table of the totals."""

@@ -67,9 +67,9 @@ class Mutant:
         short = [x[start : start + 7] for start in range(0, x.size, x.size // 64)]
         with np.errstate(all="ignore"):
             for inputs in (x, np.full(2, np.inf, np.float32), x, turned, *short):  # some remember what they have seen
-                given = inputs.copy(order="K")
-                results, wanted = (words_of(np.asarray(q, np.float64)) for q in (broken(given), correct(inputs)))
-                if (results != wanted).any() or given.tobytes() != inputs.tobytes():
+                argument = inputs.copy(order="K")
+                results, wanted = (words_of(np.asarray(q, np.float64)) for q in (broken(argument), correct(inputs)))
+                if (results != wanted).any() or argument.tobytes() != inputs.tobytes():
                     return True
         return False
 
