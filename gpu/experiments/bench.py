@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"Interrupted; what was measured is in {options.out}.", file=sys.stderr)
+        print(f"Interrupted; what was measured, if anything, is in {options.out}.", file=sys.stderr)
         return INTERRUPTED
     print(report)
     return int(any(row.error for row in report.rows))

@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"Interrupted; the results so far are in {options.out}.", file=sys.stderr)
+        print(f"Interrupted; the results so far, if any, are in {options.out}.", file=sys.stderr)
         return INTERRUPTED
     print(report)
     return 0 if report.all_equal else 1

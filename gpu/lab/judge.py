@@ -87,7 +87,7 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
             nans = f"; {of.other_nans} NaNs with other payloads" if of.other_nans else ""
             row = replace(
                 row, **of._asdict(), model=str(best[0]), rivals=rivals, others=len(tried) - 1, error="",
-                expected=_family(best[0]) == _family(tried[0][0]), note=f"{note}{nans}".removeprefix("; "),
+                expected=_family(best[0]) == _family(case.models(known)[0]), note=f"{note}{nans}".removeprefix("; "),
             )  # fmt: skip
         place += output is not None
         rows.append(row)

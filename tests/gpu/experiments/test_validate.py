@@ -107,6 +107,13 @@ def test_splits_are_expected_of_a_heuristic_and_other_promotions_are_not() -> No
     assert "(not expected)" in str(ValidationReport((other,)))
 
 
+def test_a_predicted_model_that_cannot_be_computed_is_not_replaced_by_the_next() -> None:
+    case = case_of("tensorwise", FakeGpu())
+    models = [LibraryModel("FLAT", unit="no_unit"), *case.models(None)]
+    row = judged(case._replace(models=lambda _: models)).rows[0]
+    assert (row.equal, row.expected) == (True, False)
+
+
 def test_what_nobody_has_measured_comes_first() -> None:
     most = {"blockwise": None, "tensorwise": 1, "halves": 8, "cublaslt": 8}
     cases = {part: list(islice(PRODUCTS[part](Lab(FakeGpu())), count)) for part, count in most.items()}
