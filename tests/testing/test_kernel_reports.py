@@ -297,6 +297,12 @@ def test_a_kernel_that_is_far_too_slow_is_refused(monkeypatch: pytest.MonkeyPatc
         ({"accumulate": "hopper_f16_f32"}, "hopper_f16_f32 takes f16 as a; got BF16"),
         ({"shapes": [(0, 1, 1)]}, "shapes must be triples"),
         ({"scale_a": "column"}, "scale_a must be one of"),
+        ({"scale_a": "1x128", "promote": 256}, "promote must divide the 128 terms of K that share a scale; got 256"),
+        (
+            {"scale_a": "1x128", "schedule": fp.schedules.cublas("sm_90")},
+            "schedule must apply scales that change along K",
+        ),
+        ({"promote": 0}, "promote must be an integer >= 1; got 0"),
         ({"accumulate": fp.Exact(fp.FP32), "promote": 32}, "promote is for matrix units"),
         ({"takes": "cupy"}, "takes must be one of"),
         ({"envelope": True, "bias": True}, "envelope=True takes sums without scales and bias"),

@@ -22,7 +22,7 @@ from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Lanes, Schedule, Slicing
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
-from fpsim.testing.products.promise import Adding, Promise, takes, units_for
+from fpsim.testing.products.promise import Adding, Promise, takes
 from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts
 
 INTERVALS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
@@ -54,7 +54,7 @@ def _additions(promise: Promise) -> Iterator[Addition]:
         yield from _beside(promise)
         if not isinstance(promise.adding.how, MatrixUnit):
             yield from _accumulators(promise)  # before the units and schedules that have the same bits
-    for unit in units_for(promise):
+    for unit in _units_for(promise):
         yield Adding(unit)
         if unit.d.fmt != FP32:
             continue
@@ -68,6 +68,14 @@ def _additions(promise: Promise) -> Iterator[Addition]:
     yield from _of_processors()
     yield from _lanes(promise)
     yield from _read_otherwise(promise)
+
+
+def _units_for(promise: Promise) -> list[MatrixUnit]:
+    """Return all units that accept the promised operands, and have the promised unit's scale format and block size."""
+    unit = promise.unit
+    scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
+    fitting = [candidate for candidate in units() if (candidate.scale, candidate.block) == (scale, block)]
+    return [candidate for candidate in fitting if takes(candidate.a, promise.a) and takes(candidate.b, promise.b)]
 
 
 def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
@@ -288,7 +296,7 @@ def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
     assert isinstance(adding, Adding)
     assert isinstance(adding.how, MatrixUnit)
     unit = adding.how
-    for other in units_for(promise):
+    for other in _units_for(promise):
         if other.d.fmt != FP32:
             continue
         if unit.scale is not None:

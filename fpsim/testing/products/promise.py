@@ -11,12 +11,12 @@ import numpy as np
 
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode
-from fpsim.errors import require_kind, require_word, shown
+from fpsim.errors import require_integer, require_kind, require_word, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES, Format
 from fpsim.formats.keywords import with_keywords
 from fpsim.formats.named import FP32, FP64, TF32, format_argument
-from fpsim.matrix_units.catalogue import float_units, named_unit
+from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import ELEMENTS, Element, MatrixUnit, Rule
 from fpsim.probe.model import Model
 from fpsim.probe.operands import ProbedOperand, operand_of
@@ -205,6 +205,8 @@ def promise_of(
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
     """
     require_kind("bias", bias, bool, "True or False")
+    if promote is not None:
+        require_integer("promote", promote, 1)
     left, right = operand_of(a, "a"), operand_of(a if b is None else b, "b")
     how_said = accumulate if isinstance(accumulate, str) else repr(accumulate)
     said = [accumulate.name if isinstance(accumulate, MatrixUnit) else how_said]
@@ -242,17 +244,29 @@ def promise_of(
         if (how.scale is not None) != ("block" in scales):
             wanted = "scale_a='block' and scale_b='block'" if how.scale else "no 'block' scales"
             raise ValueError(f"{how.name} wants {wanted}; got scale_a={scale_a!r} and scale_b={scale_b!r}.")
-        if schedule is None and promote is not None:
+        if any(word in ("1x128", "128x128") for word in scales):
+            schedule = _block_scaled(promote) if schedule is None else schedule
+            if not schedule.block_scaled:
+                raise ValueError(f"schedule must apply scales that change along K; got {schedule}. Take deepgemm().")
+        elif promote is not None:
             schedule = cutlass_2xacc(promote)
-        if any(word in ("1x128", "128x128") for word in scales) and (schedule is None or not schedule.block_scaled):
-            interval = promote or BLOCK
-            schedule = Schedule(f"promote={interval}", sums=Chain(interval), epilogue=Epilogue(), block_scaled=True)
         adding = Adding(how, schedule)
         own_format = FP32 if any(scales) or bias else adding.own_format
     out = own_format if out_fmt is None else format_argument("out_fmt", out_fmt)
     said += [f"{name}={word!r}" for name, word in zip(("scale_a", "scale_b"), scales, strict=True) if word]
     said += ["bias=True"] if bias else []
     return Promise(left, right, adding, out, scales[0], scales[1], bias, ", ".join(said))
+
+
+def _block_scaled(promote: int | None) -> Schedule:
+    """Return the schedule that multiplies partial sums by scales, and adds them to a float32 total.
+
+    promote: number of terms of a partial sum; None for the 128 that share a scale, which it must divide.
+    """
+    interval = BLOCK if promote is None else promote
+    if BLOCK % interval:
+        raise ValueError(f"promote must divide the {BLOCK} terms of K that share a scale; got {interval}.")
+    return Schedule(f"promote={interval}", sums=Chain(interval), epilogue=Epilogue(), block_scaled=True)
 
 
 def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_fmt: Any) -> Promise:
@@ -287,14 +301,6 @@ def takes(element: Any, operand: ProbedOperand) -> bool:
     return bool(element.fmt == operand.fmt)
 
 
-def units_for(promise: Promise) -> list[MatrixUnit]:
-    """Return all units that accept the promised operands, and have the promised unit's scale format and block size."""
-    unit = promise.unit
-    scale, block = (unit.scale, unit.block) if unit is not None else (None, 0)
-    fitting = [candidate for candidate in float_units() if (candidate.scale, candidate.block) == (scale, block)]
-    return [candidate for candidate in fitting if takes(candidate.a, promise.a) and takes(candidate.b, promise.b)]
-
-
 # ---- products
 
 
@@ -315,7 +321,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
                 return np.asarray(matmul(a, b, accumulate=how, fmt=fmts, **more))
             result = np.asarray(matmul(a, b, accumulate=how, fmt=fmts))
             if promise.scaled or promise.bias:
-                result = finish(x, _float32(result, how.result_format))
+                result = finish(x, float32_values(result, how.result_format))
                 return result if out is None else cast(result, FP32, out)
             return result if out is None else cast(result, how.result_format, out)
         plain = adding.own_format == out and not (promise.scaled or promise.bias)
@@ -327,14 +333,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
         )  # fmt: skip
 
 
-def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
-    """Return the sums (M, N) of the product of x by the arithmetic `adding`, float32, without scales and bias."""
-    bare = replace(x, scale_a=None, scale_b=None, bias=None)
-    plain = replace(promise, scale_a="", scale_b="", bias=False)
-    return _float32(product(plain, bare, adding, None), adding.own_format)
-
-
-def _float32(results: Array, fmt: Format) -> Array:
+def float32_values(results: Array, fmt: Format) -> Array:
     """Return `results`, an array of values or of codes of `fmt`, as float32 values."""
     values = decode(results, fmt, np.float64) if results.dtype.kind in "iu" else results
     with np.errstate(all="ignore"):

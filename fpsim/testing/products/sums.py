@@ -16,7 +16,7 @@ from fpsim.products.matmul import matmul
 from fpsim.runtime.general_loops import general_loops
 from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.products.changes import rounded
-from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, operand_values, raw_sums
+from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, float32_values, operand_values, product
 from fpsim.testing.products.term_changes import exchanged
 
 KEPT = 400  # number of additions whose partial sums are cached
@@ -166,6 +166,13 @@ class Dequantised(NamedTuple):
 
 
 Addition = Adding | JoinedParts | Dequantised
+
+
+def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
+    """Return the sums (M, N) of the product of x by the arithmetic `adding`, float32, without scales and bias."""
+    bare = replace(x, scale_a=None, scale_b=None, bias=None)
+    plain = replace(promise, scale_a="", scale_b="", bias=False)
+    return float32_values(product(plain, bare, adding, None), adding.own_format)
 
 
 class PartialSums:

@@ -23,10 +23,9 @@ from fpsim.testing.products.promise import (
     finish,
     operand_values,
     product,
-    raw_sums,
     values_of,
 )
-from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts, PartialSums, dequantised_sums
+from fpsim.testing.products.sums import Addition, Dequantised, JoinedParts, PartialSums, dequantised_sums, raw_sums
 
 KEPT = 4000  # number of arrays before the cast that are cached
 
