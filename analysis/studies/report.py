@@ -11,7 +11,7 @@ from typing import Any
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.analysis.studies.worst import or_zero
 from fpsim.display.optional import Axes, DataFrame, frame
-from fpsim.errors import require_same
+from fpsim.errors import require_kind, require_same
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ class StudyReport(StudyResults):
         The result is a pandas DataFrame with a row for each tensor of either study. Its columns are tensor, role,
         choice, other_choice, sqnr_db, other_sqnr_db and change_db (SQNR of `other` minus that of this study). Cells are
         None or NaN if one study lacks the tensor. Rows whose choice differs come first, then those whose SQNR changed
-        most.
+        most. Raise a TypeError if `other` is not a StudyReport.
         """
+        require_kind("other", other, StudyReport, "a StudyReport")
         mine = {row.tensor: row for row in self.recommendations}
         others = {row.tensor: row for row in other.recommendations}
         rows: list[dict[str, Any]] = []
@@ -78,8 +79,10 @@ class StudyReport(StudyResults):
         """Return one report on the tensors of this study and of `other`, as for shards that were studied separately.
 
         Raises:
+          TypeError: other is not a StudyReport.
           ValueError: the studies have different settings, or have a tensor and step in common.
         """
+        require_kind("other", other, StudyReport, "a StudyReport")
         require_same("studies", self, other, ("candidates", "roundings", "seed", "requirements"), _shown)
         shared = {(r.tensor, r.step) for r in self.ranges} & {(r.tensor, r.step) for r in other.ranges}
         if shared:

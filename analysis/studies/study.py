@@ -32,6 +32,7 @@ ROUNDINGS = ("nearest_even", "toward_zero", "stochastic")
 
 Progress = Callable[[float, str], None]
 TensorsLike = npt.ArrayLike | Tensor | Path | Mapping[str, npt.ArrayLike] | Iterable[str | Path | Tensor]
+NO_TENSORS = "tensors must hold at least one tensor or path; got none. Pass None for the built-in study."
 CAPTURE_SHARE = 0.6  # share of the time of the default study that the training takes
 
 
@@ -73,7 +74,8 @@ def study(
     Returns:
       A StudyReport. Its `problems` name the files that cannot be read; the other files are studied nevertheless.
     Raises:
-      ValueError: an unknown format, rounding, scaling or role, no tensor, or no file that can be read.
+      ValueError: an unknown format, rounding, scaling or role, no tensor, two of the same name and step, or no file
+        that can be read.
       ImportError: torch is needed and not installed.
 
     Example:
@@ -93,15 +95,30 @@ def study(
     )
     plan.check()
     if isinstance(tensors, (list, tuple, Mapping)) and not tensors:
-        raise ValueError("tensors must hold at least one tensor or path; got none. Pass None for the built-in study.")
+        raise ValueError(NO_TENSORS)
     if client is not None:
         return _study_shards(tensors, plan, client, progress)
     share = CAPTURE_SHARE if tensors is None else 0.0
     gathered, report = _gather(tensors, plan.report(), _part(progress, 0.0, share))
+    _refuse_ambiguous(gathered, report)
     report = _measure(with_roles(gathered), report, plan, _part(progress, share, 1.0))
     if report.problems and not report.ranges:
         raise TensorFileError(*report.problems)
     return report
+
+
+def _refuse_ambiguous(tensors: Sequence[Tensor], report: StudyReport) -> None:
+    """Raise a ValueError if there are no tensors, or if two have the same name and step.
+
+    `report`: if its notes or problems say why there are no tensors, none are needed.
+    """
+    if not tensors and not report.notes and not report.problems:
+        raise ValueError(NO_TENSORS)
+    counts = Counter((one.name, one.step) for one in tensors)
+    for (name, step), count in counts.items():
+        if count > 1:
+            when = "" if step is None else f" at step {step}"
+            raise ValueError(f"tensors must have different names or steps; got {count} called {name!r}{when}.")
 
 
 @dataclass(frozen=True)

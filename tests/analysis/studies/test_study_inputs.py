@@ -176,3 +176,17 @@ def test_absent_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install -e '\.\[plot\]' in"):
         study({"w": NORMAL}).to_frame()
+
+
+def test_tensors_of_one_name_and_step_are_refused() -> None:
+    """They counted as two steps of one tensor."""
+    x = np.ones((8, 8), np.float32)
+    with pytest.raises(ValueError, match=r"different names or steps; got 2 called 'a' at step 3\.$"):
+        fp.analysis.study([fp.analysis.tensor("a", x, step=3) for _ in range(2)])
+    with pytest.raises(ValueError, match=r"different names or steps; got 2 called 'a'\.$"):
+        fp.analysis.study([fp.analysis.tensor("a", x) for _ in range(2)])
+    with pytest.raises(ValueError, match="tensors must hold at least one tensor or path; got none"):
+        fp.analysis.study(iter([]))
+    for function in (fp.analysis.study({"a": x}).merge, fp.analysis.study({"a": x}).compare):
+        with pytest.raises(TypeError, match="other must be a StudyReport; got 3"):
+            function(3)  # type: ignore[arg-type]
