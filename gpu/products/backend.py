@@ -77,6 +77,7 @@ class Gpu(IntegerMatrices):
     """
 
     merges_slices = False
+    number = 0  # of the product in a stack
     floats = staticmethod(on_host)
     block_scales = staticmethod(block_scales)
 
@@ -173,4 +174,4 @@ class Gpu(IntegerMatrices):
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory
             start = apart(c.reshape(size), target.reshape(size), self.like).reshape(*target.shape)
-        fill_sums(accumulator, GpuSumProblem(a, b, start, formats), target, self.like)
+        fill_sums(accumulator, GpuSumProblem(a, b, start, formats, first=self.number * size), target, self.like)

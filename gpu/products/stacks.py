@@ -9,7 +9,6 @@ import numpy as np
 
 from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import lies_on_gpu
-from fpsim.formats.rounding import Rounding
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
@@ -21,7 +20,6 @@ from fpsim.products.backend import Shape
 from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request
 from fpsim.products.stacks.batched import stack_shape
-from fpsim.sums.accumulators import Accumulator
 
 Axes = tuple[int, ...]
 
@@ -64,7 +62,7 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
 
     Raises:
       ValueError, TypeError: as for `fpsim.gpu.matmul`; also for leading axes that do not broadcast, Scaled operands,
-        scales of more than two axes, and stochastic sums, whose random numbers would repeat from product to product.
+        and scales of more than two axes.
     """
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Scaled):
@@ -74,11 +72,6 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
         if x is not None and len(getattr(x, "shape", ())) > 2:
             raise ValueError(f"{name} must have two axes at most on the GPU, shared by all products of a stack; got "
                              f"shape {tuple(x.shape)}.")  # fmt: skip
-    if isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC:
-        raise ValueError(
-            f"a stack of products by {accumulate} runs on the CPU only: here, its products would share random numbers. "
-            "Take fpsim.matmul."
-        )
     left, right = codes_of(a, "a"), codes_of(b, "b")
     stack = stack_shape(left, right)
     whole = (*stack, left.shape[-2], right.shape[-1])

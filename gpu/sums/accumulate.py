@@ -48,6 +48,7 @@ class GpuSumProblem(NamedTuple):
       c: codes added to the sums, (M, N), or (0, 0) for none.
       formats: those of a and b. If that of a is None, the terms are the elements of b; a gives only the shape.
       paired: True if b is (M * K, N), and row i of a is multiplied by rows i * K .. (i + 1) * K - 1 of b.
+      first: index of the first sum, on which random numbers depend.
     """
 
     a: Any
@@ -55,6 +56,7 @@ class GpuSumProblem(NamedTuple):
     c: Any
     formats: tuple[Format | None, Format]
     paired: bool = False
+    first: int = 0
 
     @property
     def terms(self) -> int:
@@ -165,7 +167,7 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
         columns = out.shape[1]
         for output in range(cuda.grid(1), out.size, cuda.gridsize(1)):
             i, j = output // columns, output % columns
-            word = u64(random_word(u64(output), r.k0, r.k1)) if mode == STOCHASTIC else u64(0)
+            word = u64(random_word(u64(u64(output) + r.first), r.k0, r.k1)) if mode == STOCHASTIC else u64(0)
             out[i, j] = exact_sum(Rows(a, b, rows, c), i, j, products, digits, origin, f, word)
 
     return gpu_kernel(exact)
@@ -221,7 +223,7 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
         targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
         more = chunk, uploaded_rows(*decoders, *targets)
     rows = terms if problem.paired else 0
-    r = randomness(accumulator, terms)
+    r = randomness(accumulator, terms, problem.first)
     launch(kernel, like, math.prod(out.shape), problem.a, problem.b, rows, problem.c, out, *more, r)
 
 

@@ -79,9 +79,6 @@ CALLS = {
     "fp.gpu.matmul(stack, stack[:3].reshape(3, 32, 2), accumulate='hopper_f16_f32')": r"ValueError the axes of a and b",
     "fp.gpu.matmul(stack, halves.T, halves, accumulate='hopper_f16_f32')": r"ValueError c must have the result's shape",
     "fp.gpu.matmul(stack, scaled, accumulate=unit)": r"TypeError a stack of products on the GPU takes no fp.gpu.Scaled",
-    "fp.gpu.matmul(stack, halves.T, accumulate=fp.Sequential('bf16', rounding='stochastic', seed=1))": (
-        r"ValueError a stack of products by Sequential.* runs on the CPU"
-    ),
     "fp.gpu.matmul(stack, halves.T, accumulate='hopper_f16_f32', scale_a=np.ones((4, 2, 1), np.float32))": (
         r"ValueError scale_a must have two axes at most on the GPU"
     ),

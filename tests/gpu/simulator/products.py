@@ -187,6 +187,8 @@ def stacks() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         "one b, with c": ((halves[:, 0], plain, c), {"accumulate": HALF}),
         "one a, scheduled": ((halves[0, 0], right, None), sliced),
         "accumulator": ((halves, right, None), chain),
+        "random": ((halves, right, None), {"accumulate": fp.Chunked(fp.E4M3, 8, rounding="stochastic", seed=1)}),
+        "random, exact": ((halves, right, None), {"accumulate": fp.Exact(fp.E5M2, rounding="stochastic", seed=2)}),
         "integers": (
             (bytes_.reshape(2, M, 8), bytes_[: 8 * N].reshape(1, 8, N), None),
             {"accumulate": "hopper_s8_s32"},
