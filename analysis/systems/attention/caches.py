@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.analysis.measures.iterables import as_list
+from fpsim.analysis.measures.log_probabilities import divergence_of_probabilities
 from fpsim.analysis.systems.attention.computing import cached, exact_attention
 from fpsim.analysis.systems.attention.heads import heads_of
 from fpsim.analysis.systems.attention.recipe import KVCache
@@ -90,9 +91,7 @@ def kv_caches(
                 [(np.ldexp(x, -exponent) ** 2).sum(where=~np.isnan(b)) for x in (a - b, b)]
                 for (a, b), exponent in zip(pairs, exponents, strict=True)
             ]
-            both = (stored[1] > 0) & (weights > 0)
-            ratio = np.where(both, stored[1], 1.0) / np.where(both, weights, 1.0)
-            divergences.append((stored[1] * np.log(ratio)).sum(axis=-1))
+            divergences.append(divergence_of_probabilities(stored[1], weights))
         errors = np.sqrt(sums[:, 0] / np.where(sums[:, 1] > 0, sums[:, 1], np.nan))
         bits = cache.bits(tokens, width, channels)
         kl = mean_of(np.concatenate(divergences))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fpsim.analysis.measures.log_probabilities import divergence_of_probabilities
 from fpsim.analysis.systems.attention.computing import Head, Traced, exact_attention, operands
 from fpsim.analysis.systems.attention.recipe import AttentionRecipe
 from fpsim.analysis.systems.attention.results import AttentionFigures
@@ -60,10 +61,7 @@ class HeadSums:
         self.rows["resolution"].append(np.asarray(fmt.ulp(top[finite].astype(np.float64)), np.float64).reshape(-1))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             computed = result.weights / result.weights.sum(axis=-1, keepdims=True, dtype=np.float64)
-            both = (computed > 0) & counts
-            ratios = np.where(both, computed, 1.0) / np.where(both, weights, 1.0)
-            divergences = np.where(both, computed * np.log(ratios), 0.0).sum(axis=-1)
-            self.rows["kl"].append(np.where(np.isnan(weights).any(axis=-1), np.nan, divergences))
+            self.rows["kl"].append(divergence_of_probabilities(computed, weights))
             self.rows["variation"].append(np.abs(computed - weights).sum(axis=-1) / 2)
             self.rows["weight_sum"].append(result.weights.sum(axis=-1, dtype=np.float64) / result.sums - 1)
             spacing = np.asarray(recipe.output.ulp(np.clip(np.abs(exact), 0, recipe.output.max)), np.float64)

@@ -149,3 +149,9 @@ def test_what_is_no_cache_is_refused() -> None:
         A.kv_caches(*draws(), caches)
     with pytest.raises(ValueError, match="fmt must be a float format or a signed integer format; got UINT8"):
         A.KVCache("uint8")
+
+
+def test_small_divergences_of_caches_are_positive() -> None:
+    q, k, v = (x / 100 for x in draws())
+    report = A.kv_caches(q, k, v, [A.KVCache("fp32", "none")])
+    assert 0 < report.rows[0].kl < 1e-20
