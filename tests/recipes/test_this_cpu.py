@@ -16,7 +16,8 @@ from fpsim.testing import assert_bits_equal
 torch: Any = pytest.importorskip("torch")
 ft: Any = importlib.import_module("fpsim.torch")
 here: Any = importlib.import_module("fpsim.recipes.this_cpu")
-placed: Any = importlib.import_module("fpsim.recipes.hardware").placed
+hardware: Any = importlib.import_module("fpsim.recipes.hardware")
+placed, recipe_on_chip = hardware.placed, hardware.recipe_on_chip
 
 Set = Callable[..., None]
 BF16 = ft.RECIPES["BF16"]
@@ -80,6 +81,7 @@ def test_products_follow_torch_mm_in_the_layouts_of_a_layer(processor: Set) -> N
         product = getattr(recipe, name)
         assert product.schedule == fp.schedules.torch_mm("avx512_bf16", layout=layout)  # type: ignore[arg-type]
         assert (product.accumulate, product.out_fmt) == (fp.FusedMultiplyAdd("fp32"), fp.BF16)
+    assert recipe_on_chip(fp.recipes.find("BF16"), "This cpu")[0].linear == recipe
     assert notes[0][0].startswith("Added as by torch 2.13.0 with one thread and the instructions of avx512_bf16")
     assert placed(ft.RECIPES["FP32"], "this CPU").recipe == ft.RECIPES["FP32"]
     with pytest.raises(ValueError, match=r"multiplies BF16 and FP16 without scales; got fprop of E4M3 x E4M3\. Take"):
