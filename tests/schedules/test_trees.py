@@ -294,3 +294,29 @@ def test_lost_terms_do_not_matter() -> None:
     without[11520:] = 0
     x, y = (fp.matmul(a, each, accumulate=F16, schedule=s.cublas(split_k=9)) for each in (b, without))
     assert same(x, y)
+
+
+@pytest.mark.parametrize("unit", ["x86_amx_bf16_f32", "x86_avx512_bf16_f32", "cdna1_f32_f32"])
+def test_the_terms_of_a_tuple_are_added_in_their_order_by_a_unit(unit: str) -> None:
+    """They were sorted, which units that chain terms, or add even and odd ones apart, show."""
+    how = fp.unit(unit)
+    a, b = (fp.encode(np.random.default_rng(seed).standard_normal((100, 4)), how.a.carrier) for seed in (1, 2))
+    orders: dict[int, Any] = {1: ((3, 1), (2, 0)), 2: ((3, 1), 2, 0)}
+    order = orders.get(how.terms, (3, 1, 2, 0))
+    if how.terms == 1:  # two chains, whose sums are added
+        parts = [fp.dot_add(a[:, list(pair)], b[:, list(pair)], None, how).view(np.float32) for pair in order]
+        want = parts[0] + parts[1]
+    else:
+        want = fp.dot_add(a[:, [3, 1, 2, 0]], b[:, [3, 1, 2, 0]], None, how).view(np.float32)
+    got = [
+        fp.matmul(x[np.newaxis], y[:, np.newaxis], accumulate=how, schedule=order)[0, 0]
+        for x, y in zip(a, b, strict=True)
+    ]
+    assert_bits_equal(np.float32(got), want)
+
+
+def test_an_instruction_in_fp16_does_not_start_at_a_float32_sum() -> None:
+    with pytest.raises(
+        ValueError, match="adds products to a sum in FP16; got the sum of two, which are added in float32"
+    ):
+        tree(((0, 1), (2, 3)), accumulate="ampere_f16_f16") and tree((((0, 1), (2, 3)), 4), accumulate="ampere_f16_f16")

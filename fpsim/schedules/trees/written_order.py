@@ -9,7 +9,7 @@ from typing import Any
 from fpsim.errors import is_integer, require_integer, shown
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding
-from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
 from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import FLOAT32, Arithmetic, Gathered, Node, Start, Steps, Sum, add_steps
@@ -19,6 +19,8 @@ from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd, Pairwise, Seq
 Nested = int | tuple[Any, ...]
 DEEPEST = 200  # levels of nodes, through which functions of trees recurse
 FLOAT32_SUMS = Pairwise(FP32)  # the default additions of an order
+# rules whose results do not depend on the order of the terms of an instruction (or that read scales in their order)
+AT_ONCE = Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.SEPARATE
 
 
 class OpenSum:
@@ -40,7 +42,7 @@ class OpenSum:
         self.size, self.depth = 0, 2
 
     def take(self, terms: Sequence[int]) -> None:
-        """Append one addition of the products of the given terms of K, which must be in ascending order."""
+        """Append one addition of the products of the given terms of K, in their order."""
         runs = [(i == 0 or terms[i - 1] + 1 != term, term) for i, term in enumerate(terms)]
         starts = [term for is_first, term in runs if is_first]
         if len(starts) == 1:
@@ -165,9 +167,11 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
     ValueError for other lists.
     """
     arithmetic = arithmetic_of(unit)
+    any_order = unit.rule in AT_ONCE or (unit.rule is Rule.EXACT and unit.terms > 1)
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
-        terms = sorted(part for part in parts if isinstance(part, int))
+        terms = [part for part in parts if isinstance(part, int)]
+        terms = sorted(terms) if any_order else terms  # equal instructions are equal nodes
         sums = [part for part in parts if isinstance(part, OpenSum)]
         if len(sums) > 2 or (terms and len(sums) > 1):
             raise ValueError(
@@ -178,6 +182,11 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
             raise ValueError(
                 f"an instruction of {unit.name} adds up to {unit.terms} products; got a tuple of {len(terms)} terms. "
                 "Nest it."
+            )
+        if terms and sums and sums[0].how.fmt != unit.d.fmt:
+            raise ValueError(
+                f"an instruction of {unit.name} adds products to a sum in {unit.d.fmt.name}; got the sum of two, which "
+                "are added in float32. Nest them without further terms."
             )
         if len(sums) == 2:
             return _added(sums[0], sums[1], Arithmetic("ieee", FP64) if unit.d.fmt == FP64 else FLOAT32)
