@@ -79,6 +79,12 @@ def test_orders_by_hand_and_of_segments_are_compared() -> None:
         s.compare(s.eigen(), s.FLAT, 3)  # type: ignore[arg-type]
 
 
+def test_equal_runs_of_any_length_are_compared_at_once() -> None:
+    half = 1 << 61
+    comparison = s.compare(s.FLAT, s.cublas(split_k=2, tail_loss=False), 2 * half)
+    assert comparison.terms == (half, 2 * half, half)
+
+
 def test_every_comparison_is_a_sentence() -> None:
     accumulators = (fp.Pairwise("fp16"), fp.Exact("fp32"), fp.Chunked("fp16", 16))
     everything: list[Any] = [*schedules_of(), *(each for each, _ in RUN), *accumulators, "ada_f16_f16"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import zip_longest
 from typing import Any, Literal
 
 from fpsim.formats.named import Format
@@ -21,6 +20,8 @@ from fpsim.schedules.trees.nodes import (
     extent_of,
     in_words,
     joint,
+    operations,
+    steps_of,
 )
 
 Level = Literal["", "instruction", "partial sum", "merge", "scale", "rounding", "terms"]
@@ -61,10 +62,8 @@ def difference(x: Any, y: Any, names: tuple[str, str]) -> Comparison:
     scaled = [_first_scaled(side.root) for side in (x, y)]
     if (scaled[0] is None) != (scaled[1] is None):
         return _scales(scaled[0], scaled[1], names)
-    for in_x, in_y in zip_longest(x.operations(), y.operations()):
-        if in_x is None or in_y is None or in_x.key != in_y.key:
-            break
-    else:
+    in_x, in_y = _first_unequal(x.root, y.root)
+    if in_x is None and in_y is None:
         lost = [sum(span.terms for span in side.lost) for side in (x, y)]
         words = f"{names[0]} has {x.k} terms and loses {lost[0]}, {names[1]} has {y.k} and loses {lost[1]}."
         return Comparison(False, words, None, "terms")
@@ -85,6 +84,44 @@ def difference(x: Any, y: Any, names: tuple[str, str]) -> Comparison:
         said = [f"{words} ({tree.depth} levels of additions)" for words, tree in zip(said, (x, y), strict=True)]
     level = LEVELS[in_x.kind if in_x.kind in ("round", "scale", "begin") else in_y.kind]
     return _differ(about, f"{names[0]} {said[0]}, {names[1]} {said[1]}.", level)
+
+
+def _first_unequal(x: Node, y: Node) -> tuple[StackOperation | None, StackOperation | None]:
+    """Return the first operations of two nodes that differ, None for a node that has no further one.
+
+    Equal runs of additions are compared at once, since a run may have billions of them.
+    """
+    streams = operations(x, whole=True), operations(y, whole=True)
+    in_x, in_y = (next(stream, None) for stream in streams)
+    while in_x is not None and in_y is not None:
+        runs = _run_of(in_x), _run_of(in_y)
+        count = 1
+        if runs[0] is not None and runs[1] is not None and runs[0].stride == runs[1].stride:
+            count = min(runs[0].count, runs[1].count)
+        if _one(in_x).key != _one(in_y).key:
+            break
+        in_x, in_y = (
+            next(stream, None) if run is None or run.count == count else operation._replace(spans=(_later(run, count),))
+            for stream, run, operation in zip(streams, runs, (in_x, in_y), strict=True)
+        )
+    return None if in_x is None else _one(in_x), None if in_y is None else _one(in_y)
+
+
+def _run_of(operation: StackOperation) -> Steps | None:
+    """Return the run of additions that an operation stands for; None if it is a single operation."""
+    first: Any = operation.spans[0] if operation.spans else None
+    return first if isinstance(first, Steps) else None
+
+
+def _one(operation: StackOperation) -> StackOperation:
+    """Return the first addition of the run that an operation stands for; a single operation is returned unchanged."""
+    run = _run_of(operation)
+    return operation if run is None else operation._replace(spans=next(steps_of(run)))
+
+
+def _later(run: Steps, count: int) -> Steps:
+    """Return a run of additions without its first `count` ones, which are fewer than all."""
+    return Steps(run.start + count * run.stride, run.terms, run.count - count, run.stride)
 
 
 def _differ(about: Extent, words: str, level: Level) -> Comparison:

@@ -346,16 +346,19 @@ class StackOperation(NamedTuple):
         return self[:5]
 
 
-def operations(node: Node) -> Iterator[StackOperation]:
-    """Yield the operations, on a stack of sums, that compute a node; nodes with equal operations are equal."""
+def operations(node: Node, whole: bool = False) -> Iterator[StackOperation]:
+    """Yield the operations, on a stack of sums, that compute a node; nodes with equal operations are equal.
+
+    whole: True yields one "step" for a run of additions (Steps), with the run instead of spans.
+    """
     if isinstance(node, ScaledSum):
-        yield from operations(node.input)
+        yield from operations(node.input, whole)
         yield StackOperation("scale", node.order if node.fuses else node.words, node=node)
     elif isinstance(node, Round):
-        yield from operations(node.input)
+        yield from operations(node.input, whole)
         yield StackOperation("round", node.fmt, node=node)
     elif node.order == "chain":
-        yield from _chain(node)
+        yield from _chain(node, whole)
     else:
         count = 0
         for item in node.inputs:
@@ -364,22 +367,28 @@ def operations(node: Node) -> Iterator[StackOperation]:
                     yield StackOperation("push", node.how, spans, node.product, node=node)
                 count += item.count
             else:
-                yield from operations(item)
+                yield from operations(item, whole)
                 count += 1
         yield StackOperation(node.order, node.how, numbers=count, node=node)
 
 
-def _chain(node: Sum) -> Iterator[StackOperation]:
-    """Yield the operations of a program that computes the node of a chain, a sum whose inputs are added in order."""
+def _chain(node: Sum, whole: bool) -> Iterator[StackOperation]:
+    """Yield the operations of a program that computes the node of a chain, a sum whose inputs are added in order.
+
+    whole: as for `operations`.
+    """
     if node.start == "zero":
         yield StackOperation("begin", node.how.fmt, node=node)
     for i, item in enumerate(node.inputs):
         if isinstance(item, (Steps, Gathered)):
+            if whole and isinstance(item, Steps) and (i or node.start == "zero"):
+                yield StackOperation("step", node.how, (item,), node.product, node=node)  # type: ignore[arg-type]
+                continue
             for number, spans in enumerate(steps_of(item)):
                 begins = i == number == 0 and node.start == "first"
                 yield StackOperation("push" if begins else "step", node.how, spans, node.product, node=node)
             continue
-        yield from operations(item)
+        yield from operations(item, whole)
         if i or node.start == "zero":
             yield StackOperation("join", node.how, node=item)
 
