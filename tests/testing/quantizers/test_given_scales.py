@@ -235,6 +235,17 @@ def test_a_division_in_float64_is_named_for_float_formats_too() -> None:
     assert report(fn, "e4m3", scale=0.1).causes == ("divides in float64",)
 
 
+def test_a_path_for_powers_of_two_is_visited() -> None:
+    def fn(x: Array) -> Array:
+        codes = linear(x, 0.1)
+        if x.size > 4096 and not x.size % 4096:
+            codes.reshape(-1)[-1] ^= 1
+        return codes
+
+    (broken,) = report(fn, "int8", scale=0.1).broken
+    assert broken.property == "size"
+
+
 @pytest.mark.usefixtures("of_a_million")
 @pytest.mark.parametrize("first", [1 << 14, 1 << 20])
 def test_what_is_wrong_beyond_an_index_is_found(first: int) -> None:

@@ -310,6 +310,18 @@ def test_a_single_row_and_a_single_column_are_compared(noun: str, axis: int) -> 
     assert any(f"it refuses a single {noun}: " in note for note in found.notes)
 
 
+@pytest.mark.parametrize("name", ["MX", "TILE_1X128", "ROW"])
+def test_a_path_for_multiples_of_128_is_visited(name: str) -> None:
+    def quantizer(x: Any) -> Any:
+        q = fp.encode_scaled(x, "e4m3", name)
+        if max(x.shape) > 128 and not (x.shape[0] % 128 or x.shape[1] % 128):
+            q.codes[-1, -1] ^= 0x80
+        return q
+
+    (broken,) = report(quantizer, "e4m3", ANY_ELEMENT[name]).broken
+    assert broken.property == "size"
+
+
 def test_a_square_matrix_that_comes_back_transposed_is_found() -> None:
     def square(x: Any) -> Any:
         q = fp.encode_scaled(x, "int8", S.ROW)

@@ -174,6 +174,23 @@ def test_what_stochastic_rounding_does_wrong_is_named(name: str) -> None:
     assert f"It {cause}." in str(report)
 
 
+def test_random_numbers_that_repeat_in_rows_and_long_arrays_are_found() -> None:
+    rng = np.random.default_rng(0)
+
+    def rounded(x: Array, numbers: Array) -> Array:
+        return ((x.view(np.uint32) + numbers) & np.uint32(0xFFFF0000)).view(np.float32)
+
+    def of_rows(x: Array) -> Array:
+        numbers = rng.integers(0, 1 << 16, x.shape[-1:] if x.ndim == 2 else x.shape, np.uint32)
+        return rounded(x, np.broadcast_to(numbers, x.shape))
+
+    def of_period(x: Array) -> Array:
+        return rounded(x, np.resize(rng.integers(0, 1 << 16, 1 << 18, np.uint32), x.shape))
+
+    assert check(of_rows, "bf16").causes == ("uses the same random numbers in each row",)
+    assert check(of_period, "bf16").causes == ("uses the same random numbers again within a long array",)
+
+
 def test_random_numbers_that_repeat_after_a_block_are_not_called_one_number_for_each_element() -> None:
     def period(elements: int) -> Any:
         return chosen(lambda share, u, _: np.resize(u.ravel()[:elements], u.shape) < share)

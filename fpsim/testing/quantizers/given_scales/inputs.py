@@ -118,9 +118,10 @@ def _next(x: Array, steps: int) -> Array:
 def further_arrays(promise: GivenScale, x: Array) -> Iterator[tuple[str, Array]]:
     """Yield (name, array) pairs of further inputs: large and square arrays of values of x, and x in memory layouts.
 
-    With one scale: "large" (about a million values), "square" (a square matrix), and each layout of LAYOUTS, for which
-    x is cut to a multiple of 8 elements and reshaped to the layout's number of axes. With scales along an axis: "large"
-    and the layouts of matrices. With a scale per tile: the first two matrices of x in the layouts of matrices.
+    With one scale: "large" (about a million values, and 2**20, as functions may treat powers of two apart), "square" (a
+    square matrix), and each layout of LAYOUTS, for which x is cut to a multiple of 8 elements and reshaped to the
+    layout's number of axes. With scales along an axis: "large" and the layouts of matrices. With a scale per tile: the
+    first two matrices of x in the layouts of matrices.
     promise: the scales. x: inputs of `inputs_of`.
     """
     rng = np.random.default_rng(1)
@@ -131,6 +132,7 @@ def further_arrays(promise: GivenScale, x: Array) -> Iterator[tuple[str, Array]]
     along = promise.along
     if along is None:
         yield "large", x[rng.integers(0, x.size, LARGE)]
+        yield "large", x[rng.integers(0, x.size, 1 << 20)]
         side = math.isqrt(x.size)
         yield "square", x[: side * side].reshape(side, side).copy()
         few = x[: x.size // 8 * 8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -171,10 +172,11 @@ class ScaledCheck:
             self._compare_size(thin, parts, RightParts.of(thin, self.fmt, self.scaling, self.cast), "other")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for a large matrix that consists of copies of x with the right results for x, copied.
+        """Compare the results for large matrices that consist of copies of x with the right results for x, copied.
 
-        `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
-        smaller for a slow function; for stochastic rounding, no large matrix is compared.
+        `self.findings` records the property "size"; as broken only if all small matrices are right. One matrix has a
+        million elements or, for a slow function, fewer; the sizes of the other are multiples of 128, for functions that
+        treat these apart. For stochastic rounding, no large matrix is compared.
         """
         if rounding_mode(self.cast["rounding"]) is Rounding.STOCHASTIC:
             self.findings.note("stochastic rounding was compared on small matrices alone")
@@ -186,12 +188,12 @@ class ScaledCheck:
         pace = (time.process_time() - start) / medium.size
         size = next((size for size in LARGE if size * pace <= SECONDS_OF_A_CALL), LARGE[-1])
         across = max(1, -(-1030 // x.shape[1]))
-        times = (-(-size // (x.size * across)), across)
-        large = np.tile(x, times)
         small = RightParts.of(x, self.fmt, self.scaling, self.cast)
-        parts = self.call(large)
-        right = small.repeated(x.shape, times, tiling(large.shape, self.scaling.block).grid)
-        self._compare_size(large, parts, right, "small")
+        rows, columns = (128 // math.gcd(length, 128) for length in x.shape)
+        for times in ((-(-size // (x.size * across)), across), (rows, columns)):
+            large = np.tile(x, times)
+            right = small.repeated(x.shape, times, tiling(large.shape, self.scaling.block).grid)
+            self._compare_size(large, self.call(large), right, "small")
 
     def _compare_size(self, x: Array, parts: ReturnedParts, right: RightParts, others: str) -> None:
         """Record in `self.findings`, as the property "size", whether the result for the matrix x is right.

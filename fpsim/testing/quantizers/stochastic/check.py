@@ -24,6 +24,7 @@ from fpsim.testing.quantizers.stochastic.averaging import gain_of_averaging, rec
 from fpsim.testing.quantizers.stochastic.chance import FALSE_ALARM, detectable_bias
 from fpsim.testing.quantizers.stochastic.dependence import (
     FROM_CALL_TO_CALL,
+    LONG,
     OF_LAGS,
     SEEDED,
     SHAPES,
@@ -189,7 +190,21 @@ def _dependence(
     measured.causes += dependence
     for shape in SHAPES[1:]:
         shaped = [np.abs(source(half.reshape(shape), 8 + number)) > abs(cell[0]) for number in range(2)]
-        yield "elements", dependent_elements(source, half.reshape(shape), shaped)
+        broken = dependent_elements(source, half.reshape(shape), shaped)
+        row = shape[-1]
+        if (
+            broken is not None
+            and not (dependence or fixed)
+            and all((bits[row:] == bits[:-row]).all() for bits in shaped)
+        ):
+            dependence = ["uses the same random numbers in each row"]
+            measured.causes += dependence
+        yield "elements", broken
+    long = np.full(LONG, half[0])
+    broken = dependent_elements(source, long, [np.abs(source(long, 8)) > abs(cell[0])])
+    if broken is not None and not (dependence or fixed):
+        measured.causes.append("uses the same random numbers again within a long array")
+    yield "elements", broken
     if source.driven == "seed":
         yield "seeds", seeds_alike(source, half[:SEEDED], measured)
     if source.driven != "own":

@@ -16,8 +16,9 @@ from fpsim.testing.quantizers.stochastic.source import RandomSource
 
 FROM_CALL_TO_CALL = "uses random numbers that depend on each other from call to call"
 OF_LAGS = 8192  # elements of a call that tests independence
-LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # distances at which equal numbers are reported
+LAGS = (1, 2, 3, 4, 7, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # distances at which equal numbers are reported
 SHAPES = ((OF_LAGS,), (64, OF_LAGS // 64), (OF_LAGS // 64, 64), (4, 32, OF_LAGS // 128), (2, OF_LAGS // 2))
+LONG = 1 << 21  # elements of a call that finds random numbers used again after up to 2**20 and more elements
 OVERLAP = 256  # fewest elements that an array and its shifted copy have in common
 SEED_BITS = 63  # bits of seeds; larger ones are negative numbers for many libraries
 SEEDED = 256  # elements that tell two seeds apart; they are equal by chance with probability 2**-256
