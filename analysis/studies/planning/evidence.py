@@ -129,9 +129,11 @@ class Evidence:
         small = [one for one in self.measured.values() if one.harm == 0 and one.value != 0]
         if self.figure != "loss_change" or not small:
             return ""
+        one = len(small) == 1
         return (
-            f"{len(small)} of {plural(len(self.measured), 'change')} of the loss count as 0, since they lower the loss "
-            "or are within their standard deviation over batches."
+            f"{len(small)} of {plural(len(self.measured), 'change')} of the loss {'counts' if one else 'count'} as 0, "
+            f"since {'it lowers the loss or is' if one else 'they lower the loss or are'} within "
+            f"{'its' if one else 'their'} standard deviation over batches."
         )
 
     def notes(self, kept: Collection[str]) -> list[str]:
