@@ -118,8 +118,8 @@ class _Point(NamedTuple):
 def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
     """Return all points of the grid (parameter -> its values), the last parameter changing fastest.
 
-    Raise a TypeError or ValueError if the grid is not a dictionary of lists of values, if a value cannot be identified,
-    or if two values look the same in a table.
+    Raise a TypeError or ValueError if the grid is not a dictionary of lists of values, if a value has no text that
+    would identify it in a later run, or if two values look the same in a table.
     """
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
         raise TypeError(f"grid must be a dictionary of one or more parameters and their values; got {shown(grid)}.")

@@ -230,10 +230,10 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
     for compiled_for, one_processor in counts.items():
         limits, works = one_processor["limits"], one_processor["works"]
         memory = " and ".join(f"{name} {limits[name] / 1e9:.1f}" for name in ("read", "copy"))
-        rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items() if name not in ("read", "copy"))
+        rates = ", ".join(f"{limits[kind] / 1e9:.1f} {NAMES[kind]}" for kind in limits if kind not in ("read", "copy"))
         lines += [
             f"A core of an {one_processor['processor']} had these limits on {one_processor['date']}: {memory} GB/s; "
-            f"{rates} billion operations/s.", "",
+            f"in billions per second, {rates}.", "",
             "This table has the bytes and operations that a row needs for each element (products: for each "
             f"multiply-add), in code for {compiled_for.replace(', ', ' with vectors of ')}. The last column names the "
             "limit that allows the lowest rate:", "",
