@@ -284,7 +284,7 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
             else:
                 spacing = ulp_64(before, lowest, highest, precision)
                 ulp_count = quotient(distance, product(spacing, scales[i]) if scaled else spacing)
-            ulp_count = ulp_count if (not rare) or judged else 0.0  # in a tile whose scale is NaN, it is NaN
+            ulp_count = ulp_count if (not rare) or judged else f64(0)  # in a tile whose scale is NaN, it is NaN
             ulps += ulp_count
             max_ulp = max(max_ulp, in_order(ulp_count))
             if width == 32:
