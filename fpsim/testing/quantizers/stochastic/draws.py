@@ -97,10 +97,10 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
     """Return (share of random numbers that round each input away from zero, broken property "neighbours" or None).
 
-    "neighbours" is broken if an input was ever rounded to another value than its two neighbours. The share is exact, and found by bisection, if all random numbers below a threshold round an input to one neighbour
-    and all others to the other. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The
-    share is float64, one for each of the inputs x. source: the quantizer. low, high: the neighbours of each input,
-    smaller magnitude first.
+    "neighbours" is broken if an input was ever rounded to another value than its two neighbours. The share is exact,
+    and found by bisection, if all random numbers below a threshold round an input to one neighbour and all others to
+    the other. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The share is float64, one
+    for each of the inputs x. source: the quantizer. low, high: the neighbours of each input, smaller magnitude first.
     """
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
