@@ -319,7 +319,7 @@ def _shifted_pairs(name: str, dtype: np.dtype[Any], a: Array, b: Array) -> Array
     a, b = a.astype(np.int64), b.astype(np.int64)
     added = 128 * (b.sum(0)[None] if name == "a" else a.sum(1)[:, None])
     pairs = _pairs(a + 128, b, np.dtype(np.int64)) if name == "a" else _pairs(a, b + 128, np.dtype(np.int64))
-    return (pairs - added).astype(dtype)
+    return np.asarray((pairs - added).astype(dtype))
 
 
 def _wrapped_groups(count: int, apart: int, dtype: np.dtype[Any], a: Array, b: Array) -> Array:

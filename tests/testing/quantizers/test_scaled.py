@@ -362,3 +362,11 @@ def test_a_fault_of_one_kind_of_matrix_is_not_explained_by_faults_that_change_no
 
     report = fp.testing.check_quantizer(fn, "e2m1", scaling="IF4", raises=False)
     assert report.causes == ("treats matrices with an Inf as no recipe that was tried does",)
+
+
+def test_a_wrong_quantizer_to_logarithms_gets_a_report() -> None:
+    def fn(x: Any) -> Any:
+        q = fp.encode_scaled(x, "logfmt-8", S.TILE_1X128)
+        return np.where(q.codes == 5, 6, q.codes).astype(q.codes.dtype), q.scales
+
+    assert fp.testing.check_quantizer(fn, "logfmt-8", scaling=S.TILE_1X128, raises=False).differ

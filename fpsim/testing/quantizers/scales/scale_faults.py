@@ -11,6 +11,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
+from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import BF16, E4M3, E8M0, FP16, FP32
 from fpsim.testing.quantizers.scales.encoding import (
     Case,
@@ -42,9 +43,12 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
         ("those of the lowest value, not the largest magnitude", lambda r, c: r.scales(_signed(c.x, -1))),
         ("those of the largest value with its sign, not the largest magnitude", _with_sign),
         ("powers of two nearest in the logarithm (2**round(log2(amax / max)))", _nearest_logarithm),
-        ("2**ceil(log2(amax)) / max", partial(_power_over_max, "up")),
-        ("2**floor(log2(amax)) / max", partial(_power_over_max, "down")),
     ]
+    if not isinstance(recipe.fmt, LogFMT):  # which has no largest value
+        changes += [
+            ("2**ceil(log2(amax)) / max", partial(_power_over_max, "up", recipe.fmt.max)),
+            ("2**floor(log2(amax)) / max", partial(_power_over_max, "down", recipe.fmt.max)),
+        ]
     for axis, along in ((1, "row"), (0, "column")):
         for by, where in ((1, "before"), (-1, "after")):
             changes += [
@@ -212,15 +216,15 @@ def _subnormals_as_normal(recipe: RightEncoding, case: Case) -> Array:
     return np.where(scales < smallest, (scales + smallest) / np.float32(2), scales)
 
 
-def _power_over_max(rounding: Literal["up", "down"], recipe: RightEncoding, case: Case) -> Array:
+def _power_over_max(rounding: Literal["up", "down"], most: float, recipe: RightEncoding, case: Case) -> Array:
     """Return, as scales of tiles, amax rounded to a power of two, divided by the largest value of an element, float32.
 
-    rounding: direction of the rounding, "up" or "down". recipe: the encoding that the quantizer promises. case: the
-    matrix.
+    rounding: direction of the rounding, "up" or "down". most: the largest value. recipe: the encoding that the
+    quantizer promises. case: the matrix.
     """
     amax = reduced_tiles(np.maximum, np.where(np.isfinite(case.x), np.abs(case.x), np.float32(0)), recipe.scaling.block)
     power = quantize(amax, E8M0, rounding=rounding)
-    return np.where(amax > 0, power / np.float32(recipe.fmt.max), _exact(recipe, case)).astype(np.float32)
+    return np.where(amax > 0, power / np.float32(most), _exact(recipe, case)).astype(np.float32)
 
 
 def _without_last(axis: int) -> ScaleChange:
