@@ -276,9 +276,8 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 
     never_minus_zero: whether its value is known never to be -0.
     """
-    if not steps:
-        return TrackedNode(zero(how.fmt), True)
-    return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
+    node = Sum(how, "zero", "chain", tuple(steps)) if steps else zero(how.fmt)
+    return TrackedNode(node, never_minus_zero or not steps)
 
 
 def add(
@@ -296,8 +295,7 @@ def add(
     from_zero = from_zero and not (same and parts[0].never_minus_zero)
     if same:
         # +0s at the end are left out unless the sum before them may be -0
-        safe = from_zero or parts[0].never_minus_zero
-        safe = safe if order == "chain" else all(part.never_minus_zero for part in parts)
+        safe = from_zero or all(part.never_minus_zero for part in (parts[:1] if order == "chain" else parts))
         count, nothing = len(parts), zero(how.fmt)
         while safe and count > 1 and parts[count - 1].node == nothing:
             count -= 1
@@ -360,37 +358,31 @@ def operations(node: Node, whole: bool = False) -> Iterator[StackOperation]:
     elif node.order == "chain":
         yield from _chain(node, whole)
     else:
-        count = 0
         for item in node.inputs:
             if isinstance(item, (Steps, Gathered)):
                 for spans in steps_of(item):
                     yield StackOperation("push", node.how, spans, node.product, node=node)
-                count += item.count
             else:
                 yield from operations(item, whole)
-                count += 1
+        count = sum(item.count if isinstance(item, (Steps, Gathered)) else 1 for item in node.inputs)
         yield StackOperation(node.order, node.how, numbers=count, node=node)
 
 
 def _chain(node: Sum, whole: bool) -> Iterator[StackOperation]:
-    """Yield the operations of a program that computes the node of a chain, a sum whose inputs are added in order.
-
-    whole: as for `operations`.
-    """
+    """Yield the operations that compute a chain, a sum whose inputs are added in order; whole: as for `operations`."""
     if node.start == "zero":
         yield StackOperation("begin", node.how.fmt, node=node)
     for i, item in enumerate(node.inputs):
+        begins = i == 0 and node.start == "first"
         if isinstance(item, (Steps, Gathered)):
-            if whole and isinstance(item, Steps) and (i or node.start == "zero"):
-                yield StackOperation("step", node.how, (item,), node.product, node=node)  # type: ignore[arg-type]
-                continue
-            for number, spans in enumerate(steps_of(item)):
-                begins = i == number == 0 and node.start == "first"
-                yield StackOperation("push" if begins else "step", node.how, spans, node.product, node=node)
-            continue
-        yield from operations(item, whole)
-        if i or node.start == "zero":
-            yield StackOperation("join", node.how, node=item)
+            every: Any = [(item,)] if whole and isinstance(item, Steps) and not begins else steps_of(item)
+            for number, spans in enumerate(every):
+                kind: Kind = "push" if begins and number == 0 else "step"
+                yield StackOperation(kind, node.how, spans, node.product, node=node)
+        else:
+            yield from operations(item, whole)
+            if not begins:
+                yield StackOperation("join", node.how, node=item)
 
 
 def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:
@@ -404,6 +396,5 @@ def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:
     if isinstance(steps, Gathered):
         yield steps.spans
         return
-    for i in range(steps.count):
-        start = steps.start + i * steps.stride
+    for start in (steps.start + i * steps.stride for i in range(steps.count)):
         yield (Span(start, start + steps.terms),)
