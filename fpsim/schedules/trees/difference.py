@@ -119,7 +119,7 @@ def _one(operation: StackOperation) -> StackOperation:
     return operation if run is None else operation._replace(spans=next(steps_of(run)))
 
 
-def _later(run: Steps, count: int) -> Steps:
+def _later(run: Steps, count: int) -> Any:
     """Return a run of additions without its first `count` ones, which are fewer than all."""
     return Steps(run.start + count * run.stride, run.terms, run.count - count, run.stride)
 

@@ -73,7 +73,7 @@ def test_no_process_outlives_a_failed_start_or_a_failing_report(monkeypatch: pyt
         started.append(popen(*arguments, **options))
         return started[-1]
 
-    monkeypatch.setattr(processes.subprocess, "Popen", kept)
+    monkeypatch.setattr("fpsim.gpu.lab.processes.subprocess.Popen", kept)
     told: list[str] = []
 
     def ended(one: Ended) -> None:
