@@ -312,7 +312,7 @@ def test_the_terms_of_a_tuple_are_added_in_their_order_by_a_unit(unit: str) -> N
         fp.matmul(x[np.newaxis], y[:, np.newaxis], accumulate=how, schedule=order)[0, 0]
         for x, y in zip(a, b, strict=True)
     ]
-    assert_bits_equal(np.float32(got), want)
+    assert_bits_equal(np.array(got, np.float32), want)
 
 
 def test_an_instruction_in_fp16_does_not_start_at_a_float32_sum() -> None:
