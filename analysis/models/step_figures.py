@@ -44,8 +44,8 @@ class StepFigures(NamedTuple):
         """
         parts = []
         if self.gradient_norm is not None and self.update_ratio is not None:
-            known = self.lost_updates is not None and not math.isnan(self.lost_updates)
-            lost = f" ({100 * self.lost_updates:.3g} % rounded away)" if known else ""
+            share = math.nan if self.lost_updates is None else self.lost_updates
+            lost = "" if math.isnan(share) else f" ({100 * share:.3g} % rounded away)"
             parts += [f"gradient norm {self.gradient_norm:.3g}", f"update / weight norm {self.update_ratio:.2g}{lost}"]
         if not math.isnan(self.amax):
             parts.append(f"activations {self.smallest:.2g} to {self.amax:.3g}")

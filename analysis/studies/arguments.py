@@ -16,7 +16,7 @@ def require_positive(name: str, value: Any) -> None:
     """Raise a TypeError or ValueError unless the argument `name` is a positive finite number that a float can hold."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
-    if not 0 < value <= sys.float_info.max:
+    if not 0 < value <= sys.float_info.max:  # type: ignore[operator]
         raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
 
 

@@ -44,7 +44,7 @@ class ScaledOperand(NamedTuple):
       scale_codes: codes of the scales on the GPU; None if scales have no codes.
       tensor_scale: second-level scale; None without a second level.
       zero_points: zero points on the CPU, one per tile; None if elements have none.
-      source: the fpsim.gpu.Scaled itself.
+      source: the fpsim.gpu.Scaled or fpsim.Scaled itself.
     """
 
     codes: Any
@@ -54,7 +54,7 @@ class ScaledOperand(NamedTuple):
     scale_codes: Any
     tensor_scale: np.float32 | None
     zero_points: npt.NDArray[Any] | None
-    source: Scaled
+    source: Scaled | CpuScaled
 
 
 def codes_of(x: Any, name: str) -> GpuArray:

@@ -68,7 +68,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: fp.TableFormat("", (0.0, 1.0)), "name must be a text that is not empty"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0)), "t: values must be 4 to 65536 numbers, a power of two of them"),
     (lambda: fp.TableFormat("t", "0123"), "t: values must be 4 to 65536 numbers"),  # type: ignore[arg-type]
-    (lambda: fp.TableFormat("t", np.ma.masked_array([0.0, 1, 2, 3], [0, 0, 0, 1])), "t: values must be 4 to 65536"),
+    (lambda: fp.TableFormat("t", np.ma.masked_array([0.0, 1, 2, 3], [0, 0, 0, 1])), "t: values must be 4 to 65536"),  # type: ignore[arg-type]
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 1.0)), "t: each value has one code; got 1.0 twice"),
     (lambda: fp.TableFormat("t", (math.inf, -math.inf, math.nan, 1.0)), "t: there must be two finite values"),
     (lambda: fp.TableFormat("t", (0.0, 1.0, 2.0, 3.0), ties="up"), "ties must be one of away, toward_zero, down, even"),

@@ -314,7 +314,7 @@ def test_the_first_slice_in_place_starts_at_a_c_that_belongs_to_the_sum() -> Non
     """Its sum was rounded to the output before C was added, as by an epilogue that adds C."""
     a, b = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16)
     a[0, 0] = b[0, 0] = 1
-    c, alpha = np.float32([[-(2.0**-9)]]), 1 + 2.0**-8 + 2.0**-9  # alpha + c is a tie of BF16, and rounds to 1
+    c, alpha = np.array([[-(2.0**-9)]], np.float32), 1 + 2.0**-8 + 2.0**-9  # alpha + c: a tie of BF16, rounds to 1
     for merge in ("in_place", "float32"):
         slicing: Any = fp.schedules.Slicing(2, merge=merge)
         schedule = Schedule("own", slicing=slicing, epilogue=fp.schedules.Epilogue(source="after_cast"))

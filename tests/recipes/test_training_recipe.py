@@ -118,7 +118,7 @@ def test_patterns_tell_large_letters_from_small_ones() -> None:
         (lambda: Numerics(attention="DEEPSEEK_V3"), ValueError, "attention must be a recipe whose casts have no"),
         (lambda: Numerics(attention=fp.torch.RECIPES["BF16"].replace(grad_rounding="stochastic")), ValueError,
          "and draw nothing, .*; got .* Take 'BF16' or 'FP16', or leave attention out"),
-        (lambda: Numerics(attention=fp.torch.LinearRecipe("e4m3", "e4m3", "e4m3", input_scaling_backward="TENSOR")),
+        (lambda: Numerics(attention=fp.torch.LinearRecipe("e4m3", "e4m3", "e4m3", input_scaling_backward="TENSOR")),  # type: ignore[arg-type]
          ValueError, "attention must be a recipe whose casts have no scales"),
         (lambda: Numerics(attention=fp.torch.RECIPES["BF16"].replace(stash_fmt="e4m3")), ValueError,
          "without hadamard and stash_fmt"),
@@ -143,16 +143,16 @@ def test_numbers_may_be_numpys(value: Any) -> None:
 
 def test_integers_of_numpy_become_pythons() -> None:
     linear = fp.torch.LinearRecipe(
-        "e4m3", "e4m3", "e4m3", hadamard=np.int8(16), delayed=fp.torch.Delayed(np.int64(4), margin=np.int8(1)),
-        fprop=fp.torch.Product("hopper", promote=np.int64(128)),
+        "e4m3", "e4m3", "e4m3", hadamard=np.int8(16), delayed=fp.torch.Delayed(np.int64(4), margin=np.int8(1)),  # type: ignore[arg-type]
+        fprop=fp.torch.Product("hopper", promote=np.int64(128)),  # type: ignore[arg-type]
     )  # fmt: skip
     policy = recipes.FP16_DYNAMIC.loss_scaling.replace(interval=np.int64(3))
     recipe = Recipe(
         linear=linear, controller=Controller(patience=np.int8(2)), loss_scaling=policy,
-        optimizer=OptimizerRecipe(warmup=np.int8(100), seed=np.int64(3)),
+        optimizer=OptimizerRecipe(warmup=np.int8(100), seed=np.int64(3)),  # type: ignore[arg-type]
     )  # fmt: skip
     fields = [
-        linear.hadamard, linear.delayed.history, linear.delayed.margin, linear.fprop.promote, policy.interval,
+        linear.hadamard, linear.delayed.history, linear.delayed.margin, linear.fprop.promote, policy.interval,  # type: ignore[union-attr]
         recipe.controller.patience, recipe.optimizer.warmup, recipe.optimizer.seed,
     ]  # fmt: skip
     assert {type(field) for field in fields} == {int}

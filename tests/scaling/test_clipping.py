@@ -176,9 +176,9 @@ def test_a_multiplier_beyond_the_largest_float_keeps_zeros() -> None:
 
 
 def test_numbers_whose_nearest_value_of_a_table_is_finite_are_kept() -> None:
-    x = np.float32([32768, 36864, 36900, 40959, 40960, 49152, np.inf, np.nan])  # Inf from 40960 on
+    x = np.array([32768, 36864, 36900, 40959, 40960, 49152, np.inf, np.nan], np.float32)  # Inf from 40960 on
     for sign in (1, -1):
         assert kept(sign * x, fp.HIF8, None, fp.Rounding.NEAREST_EVEN).tolist() == [True] * 4 + [False] * 4
     top = fp.TableFormat("top", (0.0, -(2.0**1023), 1.0, 1.5 * 2.0**1023))
-    ends = np.float64([1.5e308, np.inf, -np.inf])
+    ends = np.array([1.5e308, np.inf, -np.inf], np.float64)
     assert kept(ends, top, None, fp.Rounding.NEAREST_EVEN).tolist() == [True, False, False]

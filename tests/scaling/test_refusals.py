@@ -102,7 +102,7 @@ def test_a_scale_that_float32_rounds_to_zero_is_named() -> None:
 
 def test_the_scale_of_the_array_is_a_float() -> None:
     q = fp.encode_scaled(X, "e2m1", fp.scalings.NVFP4)
-    assert type(dataclasses.replace(q, tensor_scale=0.5).tensor_scale) is np.float32
+    assert type(dataclasses.replace(q, tensor_scale=0.5).tensor_scale) is np.float32  # type: ignore[arg-type]
     for wrong in ("0.5", np.ones(1, np.float32), True, 1):
         with pytest.raises(TypeError, match="tensor_scale must be a float or None; got"):
-            dataclasses.replace(q, tensor_scale=wrong)
+            dataclasses.replace(q, tensor_scale=wrong)  # type: ignore[arg-type]

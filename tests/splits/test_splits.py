@@ -180,11 +180,11 @@ def test_values_beyond_the_range_go_as_the_recipe_says() -> None:
             for groups in (
                 5,
                 [Group((((0, 0),),))],
-                (Group(((0, 0),)),),
-                (Group([[(0, 0)]]),),
-                (Group(3),),
+                (Group(((0, 0),)),),  # type: ignore[arg-type]
+                (Group([[(0, 0)]]),),  # type: ignore[arg-type]
+                (Group(3),),  # type: ignore[arg-type]
                 (Group(((),)),),
-            )  # type: ignore[arg-type]
+            )
         ),
     ],
 )

@@ -139,9 +139,9 @@ def test_an_envelope_takes_either_cast_of_infinite_sums(overflow: str) -> None:
         return fp.cast(fp.matmul(a, b, accumulate="hopper_bf16_f32"), "e5m2", overflow=overflow)
 
     promise = {"a": "bf16", "accumulate": "hopper_bf16_f32", "out_fmt": "e5m2", "shapes": [(16, 16, 35)]}
-    assert check_kernel(kernel, **promise, envelope=True).ok
+    assert check_kernel(kernel, **promise, envelope=True).ok  # type: ignore[arg-type]
     wrong = check_kernel(lambda a, b: np.where(np.isinf(kernel(a, b)), 0, kernel(a, b)).astype(fp.E5M2.dtype),
-                         **promise, envelope=True, raises=False)  # fmt: skip
+                         **promise, envelope=True, raises=False)  # type: ignore[arg-type]  # fmt: skip
     assert wrong.ok == (overflow == "saturate")  # which gives no Inf
 
 

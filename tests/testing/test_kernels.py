@@ -138,7 +138,7 @@ def test_codes_of_scales_of_wrong_blocks_are_named() -> None:
         return fp.matmul(a, b, accumulate="blackwell_mxfp8_e4m3_f32", **scales)
 
     promise = {"a": "e4m3", "accumulate": "blackwell_mxfp8_e4m3_f32", "scale_a": "block", "scale_b": "block"}
-    report = check_kernel(kernel, **promise, raises=False)
+    report = check_kernel(kernel, **promise, raises=False)  # type: ignore[arg-type]
     assert report.causes == ("takes scale_a and scale_b of the first of every 4 blocks of K",)
 
 
@@ -298,11 +298,11 @@ def test_block_scales_that_are_nan_large_or_small_are_checked(fault: str) -> Non
         result = fp.matmul(a, b, accumulate=BLOCKED["accumulate"], scale_a=scale_a, scale_b=scale_b)
         return OF_RESULTS[fault](result)
 
-    assert fp.testing.check_kernel(kernel, **BLOCKED, raises=False, certificate=False).causes == (fault,)
+    assert fp.testing.check_kernel(kernel, **BLOCKED, raises=False, certificate=False).causes == (fault,)  # type: ignore[arg-type]
 
 
 def test_terms_beyond_whole_blocks_are_no_rivals_of_block_scaled_kernels() -> None:
     def kernel(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         return fp.matmul(a, b, accumulate=BLOCKED["accumulate"], scale_a=scale_a, scale_b=scale_b)
 
-    assert fp.testing.check_kernel(kernel, **BLOCKED).rivals == ("loses the signs of zeros",)
+    assert fp.testing.check_kernel(kernel, **BLOCKED).rivals == ("loses the signs of zeros",)  # type: ignore[arg-type]

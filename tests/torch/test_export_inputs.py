@@ -16,7 +16,7 @@ pytest.importorskip("safetensors")
 
 
 def test_inputs_that_are_passed_by_keyword_are_measured_too(tmp_path: Path) -> None:
-    class ByKeyword(torch.nn.Sequential):  # type: ignore[misc]
+    class ByKeyword(torch.nn.Sequential):  # type: ignore[name-defined, misc]
         def forward(self, x: Any) -> Any:
             return self[0](input=x)
 

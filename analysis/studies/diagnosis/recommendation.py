@@ -168,9 +168,9 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
     for recipe in diagnosis.sensitivity.recipes:
         if recipe in high_recipes(diagnosis) or recipe == diagnosis.low:
             continue
-        ill = ill_layers(diagnosis, recipe)
-        if ill:
-            said.append(_misfit(diagnosis, recipe, ill))
+        layers = ill_layers(diagnosis, recipe)
+        if layers:
+            said.append(_misfit(diagnosis, recipe, layers))
             continue
         row, chosen, ill = joint[recipe], diagnosis.joint, diagnosis.ill()
         error, limit = joint_error(diagnosis, row), diagnosis.limit

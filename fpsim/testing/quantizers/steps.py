@@ -25,7 +25,9 @@ Outcome = Literal[
     "unlimited", "lowest", "magnitude", "top_code", "smallest_normal", "positive_infinity",
     "bits", "cut_bits",
 ]  # fmt: skip
-Edge = Literal["rounded", "exact", "tie_too", "past_tie", "binade", "top_binade", "rounded_top_binade", "top_carry"]
+Edge = Literal[
+    "rounded", "exact", "tie_too", "past_tie", "binade", "not_down", "top_binade", "rounded_top_binade", "top_carry"
+]
 Subnormals = Literal[
     "keep", "flush", "flush_before", "flush_positive", "nearest_normal", "never_zero", "half", "double",
     "ordinary_binade", "smallest_normal",
@@ -160,14 +162,14 @@ def too_large(edge: Edge, codes: Codes, magnitude: Doubles, grid: FractionGrid, 
     largest = magnitude_of(most, grid)
     power = 2.0 ** (np.frexp(largest)[1] - 1)  # the largest power of two of the format
     if edge == "exact":
-        return magnitude > largest
+        return np.asarray(magnitude > largest)
     if edge in ("tie_too", "past_tie"):
         tie = largest + (magnitude_of(most + 1, grid) - largest) / 2
-        return (magnitude >= tie) if edge == "tie_too" else (magnitude > tie)
+        return np.asarray((magnitude >= tie) if edge == "tie_too" else (magnitude > tie))
     if edge == "binade":
-        return magnitude >= 2 * power
+        return np.asarray(magnitude >= 2 * power)
     if edge == "top_binade":
-        return magnitude >= power
+        return np.asarray(magnitude >= power)
     beyond = codes > most
     if edge == "not_down":
         return beyond & ((codes > most + 1) | (magnitude < magnitude_of(most + 1, grid)))

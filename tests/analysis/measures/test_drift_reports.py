@@ -63,7 +63,7 @@ def test_reports_on_sums_of_0_are_drawn_without_curves() -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     settings: dict[str, Any] = {"accumulators": fp.Sequential("bf16"), "lengths": 8}
-    report = drift(**settings, confidence=np.float32(0.5), factor=np.int64(2))
+    report = drift(**settings, confidence=np.float32(0.5), factor=np.int64(2))  # type: ignore[arg-type]
     assert report == drift(**settings, confidence=0.5, factor=2.0)
 
 

@@ -273,7 +273,7 @@ def test_meta_tensors_are_refused() -> None:
 
 
 def test_gradients_that_no_scale_saves_are_counted() -> None:
-    stream = [np.float32([1e-6, value]) for value in (1.0, np.nan, 2.0, -np.inf, 1e5)]
+    stream = [np.array([1e-6, value], np.float32) for value in (1.0, np.nan, 2.0, -np.inf, 1e5)]
     report = fp.analysis.loss_scaling(stream, policies=["none", "static"])
     assert [step.nonfinite for step in report.of("none")] == [0, 1, 0, 1, 0]
     assert [step.overflows for step in report.of("none")] == [0, 0, 0, 0, 1]

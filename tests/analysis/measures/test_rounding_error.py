@@ -39,7 +39,7 @@ def test_formats_that_need_scales_say_so(fmt: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [None, 0.5])
 def test_negative_values_that_an_unsigned_format_makes_zero_are_lost(dtype: type, scale: float | None) -> None:
-    x = np.array([-1.0, 2.0, 3.0, -5.0], dtype)
+    x = np.array([-1.0, 2.0, 3.0, -5.0], dtype)  # type: ignore[var-annotated]
     report = fp.analysis.error(x, fp.formats.p3109(8, 4, signed=False), scale=scale, overflow="saturate")
     assert (report.underflow_rate, report.lost_energy) == (0.5, 26 / 39)
     assert report.noise_by_cause["underflow"] == 1
@@ -380,4 +380,4 @@ def test_a_tile_of_nan_leaves_the_errors_in_ulps_of_others(dtype: Any, fmt: str)
     whole = fp.analysis.error(x[1:], fmt, scaling=fp.scalings.MX)
     x[0, 5] = np.nan
     report = fp.analysis.error(x, fmt, scaling=fp.scalings.MX)
-    assert (report.max_ulp, report.mean_ulp) == (whole.max_ulp, pytest.approx(whole.mean_ulp, rel=1e-12))
+    assert (report.max_ulp, report.mean_ulp) == (whole.max_ulp, pytest.approx(whole.mean_ulp, rel=1e-12))  # type: ignore[comparison-overlap]

@@ -126,7 +126,7 @@ def test_the_reference_transformer_drifts_in_bf16_and_not_in_float32() -> None:
 
 
 def test_gradients_may_be_a_tensor_that_requires_one() -> None:
-    gradients = np.float32([[256.0], [1.0]])
+    gradients = np.array([[256.0], [1.0]], np.float32)
     report = fp.analysis.accumulation(torch.tensor(gradients, requires_grad=True))
     assert report.rows == fp.analysis.accumulation(gradients).rows
 

@@ -115,7 +115,7 @@ def test_neighbours_are_replaced_even_if_one_row_fills_all_batches() -> None:
 
 
 def test_one_size_of_batches_is_not_called_invariant_without_a_word() -> None:
-    text = str(A.batch_invariance(lambda rows: rows, draws((4, 5))[0], batches=8))
+    text = str(A.batch_invariance(lambda rows: rows, draws((4, 5))[0], batches=8))  # type: ignore[arg-type]
     assert text == (
         "No bit of 10 elements depends on the batch (only batches of 8 rows, so that other sizes may change bits)."
     )

@@ -221,7 +221,7 @@ def test_the_command_ends_with_1_where_a_figure_differs(tmp_path: Path, monkeypa
 
 
 def test_reports_can_be_pickled() -> None:
-    report = fp.analysis.claims(["fp8-table", np.int64(12)])
+    report = fp.analysis.claims(["fp8-table", np.int64(12)])  # type: ignore[list-item]
     assert pickle.loads(pickle.dumps(report)) == report
     assert copy.deepcopy(report) == report
 

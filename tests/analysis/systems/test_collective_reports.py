@@ -202,11 +202,11 @@ def test_sums_without_a_relative_error_are_said_to_be() -> None:
 
 
 def test_a_report_on_one_algorithm_and_rank_compares_nothing() -> None:
-    report = C.report(np.float32([[1.01, 2]]), "e4m3", ["ring"], permutations=0)
+    report = C.report(np.array([[1.01, 2]], np.float32), "e4m3", ["ring"], permutations=0)
     assert str(report) == "2 E4M3 elements of 1 rank: ring has a relative error of 0.0045."
-    both = C.report(np.float32([[1.01, 2]]), "e4m3", ["ring", "tree"], permutations=0)
+    both = C.report(np.array([[1.01, 2]], np.float32), "e4m3", ["ring", "tree"], permutations=0)
     assert str(both) == "2 E4M3 elements of 1 rank: all 2 algorithms have a relative error of 0.0045."
-    assert "ring (0.002 at 2)" in str(C.growth("bf16", ranks=2, size=4))
+    assert "ring (0.002 at 2)" in str(C.growth("bf16", ranks=2, size=4))  # type: ignore[arg-type]
 
 
 def test_thousands_of_ranks_are_reduced_in_little_memory() -> None:

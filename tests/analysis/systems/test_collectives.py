@@ -333,10 +333,10 @@ def test_contributions_may_be_tensors_with_gradients() -> None:
 def test_rings_may_hold_integers_of_numpy() -> None:
     x = np.full((4, 2), 3e4, np.float32)
     rings = np.array([[2, 0, 3, 1]])
-    assert C.Ring(rings=rings) == C.Ring(rings=((2, 0, 3, 1),))
+    assert C.Ring(rings=rings) == C.Ring(rings=((2, 0, 3, 1),))  # type: ignore[arg-type]
     with pytest.raises(C.CollectiveOverflowError, match="when rank 3's contribution"):
-        C.all_reduce(x, "fp16", algorithm=C.Ring(rings=rings))
-    inside = C.TwoLevel(2, C.Ring(rings=(np.array([1, 0]),)))
+        C.all_reduce(x, "fp16", algorithm=C.Ring(rings=rings))  # type: ignore[arg-type]
+    inside = C.TwoLevel(2, C.Ring(rings=(np.array([1, 0]),)))  # type: ignore[arg-type]
     want = C.all_reduce(x, "fp32", algorithm=C.TwoLevel(2, C.Ring(rings=((1, 0),))))
     fp.testing.assert_bits_equal(C.all_reduce(x, "fp32", algorithm=inside), want)
 

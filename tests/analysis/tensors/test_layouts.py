@@ -276,11 +276,12 @@ def test_pairs_of_e2m1_beside_fp8_are_not_read_as_int8(end: str, tmp_path: Path)
 def test_codes_without_axes_and_integers_of_another_byte_order_are_left_out() -> None:
     norm = {"norm": np.ones(4, np.float32)}
     for codes, scale in (([1, 2], 127), (1, [127]), (1, 127)):
-        kept, notes = from_mapping({"a.weight": np.uint8(codes), "a.weight_scale": np.uint8(scale), **norm})
+        kept, notes = from_mapping({"a.weight": np.uint8(codes), "a.weight_scale": np.uint8(scale), **norm})  # type: ignore[arg-type]
         assert [one.name for one in kept] == ["norm"]
         assert f"and the shape {np.shape(codes)}; wanted a matrix" in notes[0]
     power = np.full((), 127, np.uint8).view(ml_dtypes.float8_e8m0fnu)
-    [one, _], _ = from_mapping({"a.weight": np.int8([[2, 4]]), "a.scale": power, **norm})  # one scale is no E2M1 block
+    arrays = {"a.weight": np.array([[2, 4]], np.int8), "a.scale": power, **norm}  # one scale is no E2M1 block
+    [one, _], _ = from_mapping(arrays)
     assert [piece.tolist() for piece in one.chunks()] == [[2, 4]]
     kept, notes = from_mapping({"steps": np.ones(3, ">i4"), **norm})
     assert ([one.name for one in kept], notes) == (["norm"], ("steps left out, it holds int32 and not floats",))

@@ -295,7 +295,7 @@ def test_weights_that_are_sparse_or_have_one_sign_have_no_wrong_zero_points(layo
     weight = rng.standard_normal((64, 256)).astype(np.float32)
     cases = {
         "sparse": np.where(rng.random(weight.shape) < 0.9, np.float32(0), weight),
-        "one sign": np.abs(weight) * rng.choice(np.float32([-1, 1]), (64, 1)),
+        "one sign": np.abs(weight) * rng.choice(np.array([-1, 1], np.float32), (64, 1)),
     }
     if layout.endswith("8"):
         cases["a mean"] = weight + np.float32(0.3)  # the codes of a group spread over 40 codes

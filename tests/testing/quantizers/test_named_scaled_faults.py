@@ -14,7 +14,7 @@ from tests.kit.sweeps import in_turn
 Array = Any
 S = fp.scalings
 TILES = S.TILE_1X128.replace(block=(1, 16))
-ONE_LEVEL = fp.Scaling(block=(1, 16), scale_format="E4M3")  # NVFP4 without a scale of the whole tensor
+ONE_LEVEL = fp.Scaling(block=(1, 16), scale_format=fp.E4M3)  # NVFP4 without a scale of the whole tensor
 INT8 = S.ROW
 
 

@@ -236,6 +236,6 @@ def test_label_and_legend_of_the_figure_are_not_cut_off() -> None:
     ax = dataclasses.replace(report, rows=rows).plot()
     ax.figure.canvas.draw()
     for artist in (ax.xaxis.label, ax.get_legend()):
-        box = artist.get_window_extent()
+        box = artist.get_window_extent()  # type: ignore[union-attr]
         assert box.x0 >= 0
         assert box.x1 <= ax.figure.bbox.x1

@@ -139,7 +139,7 @@ def test_assignments_of_what_was_not_measured() -> None:
 
 
 def test_a_backward_pass_that_fails_names_the_loss() -> None:
-    class Overwriting(torch.nn.Linear):  # type: ignore[misc, name-defined]
+    class Overwriting(torch.nn.Linear):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             return super().forward(x).exp().mul_(2)
 
@@ -164,7 +164,7 @@ def test_a_lazy_model_is_run_first() -> None:
 
 
 def test_layers_of_complex_numbers_stay_exact_and_count() -> None:
-    class Complex(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Complex(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.inner = torch.nn.Linear(8, 8, dtype=torch.complex64)
