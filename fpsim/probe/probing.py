@@ -29,6 +29,7 @@ from fpsim.probe.order import Order
 from fpsim.probe.programs.program import Program
 from fpsim.probe.scaled_sums import UnscaledBox, factor_of, scaled_programs
 from fpsim.probe.words import WORDS
+from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.trees.tree import Tree
 
 SMALL = ("subnormal", "vanishing")  # kinds of operands that show which subnormals become zero
@@ -292,7 +293,8 @@ def _result(
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
     """Return the candidates that reproduce the black box's bits.
 
-    Schedules for which a library has no kernel with these operands are tried only if no other candidate fits. order:
+    Schedules for which a library has no kernel with these operands are tried only if no other candidate fits. Promotion
+    after every instruction is left out if a unit fits without a schedule, as a step of that unit is the same. order:
     the order of additions that candidates must have; None to try all. witness: the black box's results.
     """
     for refused in (False, True):
@@ -310,6 +312,8 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
         for group in groups.values():
             if witness.agrees(group[0], (*USUAL, *EDGES)) and witness.agrees(group[0], USUAL, FRESH):
                 matches += group
+        if any(one.schedule == FLAT for one in matches):
+            matches = [one for one in matches if not isinstance(one.how, MatrixUnit) or one.promotion != one.how.terms]
         if matches:
             return tuple(matches)
     return ()

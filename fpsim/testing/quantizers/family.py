@@ -262,14 +262,6 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
     signless: tuple[Outcome, ...] = () if fmt.signed else ("nan", "lowest", "magnitude")
     for word in signless:
         yield deviation(f"gives {OUTCOME_WORDS[word]} for negative values", below=word)
-    usual: tuple[Outcome, ...] = ("infinity", "nan", "max")
-    for edge, words in EDGE_WORDS.items():
-        yield deviation(words, edge=edge)
-        for word in usual:
-            if edge != "not_down" and word != model.finite:
-                yield deviation(f"{words}, and gives {OUTCOME_WORDS[word]} for them", edge=edge, finite=word)
-    yield deviation("gives Inf or NaN for too large values also where the mode rounds toward zero", inward=False)
-    yield deviation("loses the sign of values that are too large", overflow_sign="drop")
     if fmt.max_code > 1:
         below = magnitude_of(fmt.max_code - 1, grid_of(fmt))
         yield deviation(f"never gives its top code: {below:g} takes the place of {fmt.max:g}", unreached=True)
@@ -279,6 +271,14 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
         if 0 < fmt.max_code + step <= fmt.top_magnitude + 1:
             largest = magnitude_of(fmt.max_code + step, grid_of(fmt))
             yield deviation(f"takes {largest:g} for the largest value, not {fmt.max:g}", top=step)
+    usual: tuple[Outcome, ...] = ("infinity", "nan", "max")
+    for edge, words in EDGE_WORDS.items():
+        yield deviation(words, edge=edge)
+        for word in usual:
+            if edge != "not_down" and word != model.finite:
+                yield deviation(f"{words}, and gives {OUTCOME_WORDS[word]} for them", edge=edge, finite=word)
+    yield deviation("gives Inf or NaN for too large values also where the mode rounds toward zero", inward=False)
+    yield deviation("loses the sign of values that are too large", overflow_sign="drop")
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:

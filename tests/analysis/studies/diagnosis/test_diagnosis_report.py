@@ -80,7 +80,7 @@ def test_the_page_begins_with_the_answer(raw: Any, tmp_path: Path) -> None:
     text = page.read_text()
     sides = text[text.index('aria-label="Recipes"') :]
     sides = sides[: sides.index("</table>")]
-    classes = re.findall(r'class="(long|text)">(?:no more|more) than its standard deviation', sides)
+    classes = re.findall(r'class="(long|text)">(?:no more|more) than the standard deviation', sides)
     assert len(set(classes)) == 1
     assert "and convolutions as the products of" in text  # the method
     heading = text[text.index("<h1>") + 4 : text.index("</h1>")]

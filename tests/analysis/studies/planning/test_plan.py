@@ -111,7 +111,7 @@ def test_changes_of_the_loss_within_their_spread_count_as_nothing() -> None:
     planned = plan(report(errors, changes=changes), bits=10, by="loss_change")
     assert (planned["a", "fprop"].recipe, planned["b", "fprop"].recipe) == ("NVFP4", "DEEPSEEK_V3")
     assert (planned["a", "fprop"].harm, planned["b", "fprop"].harm) == (0.0, 0.0)
-    assert any("count as 0" in note for note in planned.notes)
+    assert any("as 0, since" in note for note in planned.notes)
     assert plan(report(errors), bits=10).figure == "output_error"
 
 
