@@ -226,6 +226,7 @@ def test_an_axis_that_ascontiguousarray_adds_is_a_note() -> None:
     assert "it refuses shape (): fn must return the shape of its input, (); got (1,)." in checked.notes
 
 
+@pytest.mark.usefixtures("of_a_million")
 @pytest.mark.parametrize("axes", [1, 2])
 def test_a_path_for_multiples_of_64_is_visited(axes: int) -> None:
     def quantizer(x: Array) -> Array:

@@ -132,7 +132,7 @@ def further_arrays(promise: GivenScale, x: Array) -> Iterator[tuple[str, Array]]
     along = promise.along
     if along is None:
         yield "large", x[rng.integers(0, x.size, LARGE)]
-        yield "large", x[rng.integers(0, x.size, 1 << 20)]
+        yield "large", x[rng.integers(0, x.size, 1 << (LARGE.bit_length() - 1))]
         side = math.isqrt(x.size)
         yield "square", x[: side * side].reshape(side, side).copy()
         few = x[: x.size // 8 * 8]
