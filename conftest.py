@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,14 @@ def _keys_of_kernels() -> Iterator[None]:
 
     with keys_are_checked():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _closed_figures() -> Iterator[None]:
+    """Close the figures that a test drew: matplotlib warns of more than 20, which would fail another test."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 @pytest.fixture(autouse=True, scope="session")
