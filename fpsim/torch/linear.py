@@ -215,8 +215,10 @@ class QuantLinear(torch.nn.Linear):
         """
         if self.steps is None and self.scales is None:
             return ForwardPass(), False
-        steps, scales = (None if buffer is None else copy_op(buffer) for buffer in (self.steps, self.scales))
-        if not self.training or torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        copy = copy_op if compiling else torch.clone  # a call of an operator takes longer
+        steps, scales = (None if buffer is None else copy(buffer) for buffer in (self.steps, self.scales))
+        if not self.training or compiling:
             return ForwardPass(steps, scales), trains
         this = ForwardPass(steps, scales, checksum_of(x), trains)
         if not in_backward_pass():
