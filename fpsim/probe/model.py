@@ -269,11 +269,9 @@ class Model:
         if named is not None:
             first, second = (operand.passed(z) for operand, z in zip(self.operands, (x, y), strict=True))
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
-            parts = [second]
-            if self.kind == "dot" and named.tree(self.n, 1) != named.tree(
-                self.n, None
-            ):  # with more columns, it differs
-                parts = np.split(second, max(second.shape[1], 1), axis=1)
+            # of a dot product whose order depends on the number of columns, each column is multiplied alone
+            alone = self.kind == "dot" and named.tree(self.n, 1) != named.tree(self.n, None)
+            parts = np.split(second, max(second.shape[1], 1), axis=1) if alone else [second]
             done = [named.matmul(first, np.ascontiguousarray(part), *scales, fmt=self._codes) for part in parts]
             return self._passed(np.concatenate(done, axis=1))
         assert self.program is not None

@@ -1,4 +1,4 @@
-"""What products of stacks, groups and convolutions share: keyword arguments, and the arrays of operands."""
+"""Keyword arguments and arrays of operands that products of stacks, groups and convolutions share."""
 
 from __future__ import annotations
 

@@ -100,9 +100,8 @@ class DelayedScaling(_ScaleState):
         self._arithmetic = self.scaling.replace(division="multiply")
         assert not isinstance(self.fmt, (LogFMT, TableFormat))
         with np.errstate(over="ignore"):
-            self._scaled_max = np.float32(self.fmt.max) * np.float32(
-                math.ldexp(1.0, -self.margin)
-            )  # exact in every mode
+            power = math.ldexp(1.0, -self.margin)  # exact in every rounding mode of the processor
+            self._scaled_max = np.float32(self.fmt.max) * np.float32(power)
         if not 0 < self._scaled_max <= LARGEST:
             raise ValueError(
                 f"margin must leave the largest value of {self.fmt} a float32 greater than 0; got {margin}."

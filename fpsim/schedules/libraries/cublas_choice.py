@@ -179,8 +179,7 @@ def cublas_choice(
             return CublasChoice(
                 None,
                 f"cuBLAS's choices were recorded with {known.multiprocessors} multiprocessors, and {chip} has "
-                f"{count or 'an unknown number'}. "
-                "Pass fields=, which fp.gpu.hardware.lt_fields reads on the GPU.",
+                f"{count or 'an unknown number'}. Pass fields=, which fp.gpu.hardware.lt_fields reads on the GPU.",
             )
         for row in RECORDED:
             if row[:-1] == wanted:
@@ -206,8 +205,7 @@ def _choice_of(
     """Return the choice for an algorithm's fields: its schedule, or the reason why no schedule is known.
 
     named: the chip. shape: (M, N, K). layout, fast_accum: as for `cublas_choice`. narrow: operands have at most 8 bits.
-    out: the result's format. source: where the fields, or their meaning, were published
-    or recorded.
+    out: the result's format. source: where the fields, or their meaning, were published or recorded.
     """
     reason = _refusal(fields, named, shape, layout, narrow)
     if reason:
